@@ -1,0 +1,48 @@
+# Every target works as the first command in a fresh clone. Needed: Python 3.11+, make, and the
+# package registries. Another interpreter: `make PYTHON=/path/to/python3.12 setup`.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PYTHON ?=
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format proto bench-restart clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## a virtual environment in .venv with Corral in it
+
+$(READY): pyproject.toml tools/setup
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh tools/setup
+	@touch $(READY)
+
+demo: $(READY) ## an embedded controller: a function, a map of 200, a script, a retry
+	@$(BIN)/python examples/demo.py
+
+test: $(READY) ## all tests (ARGS='-k journal' passes arguments to pytest)
+	@$(BIN)/python tests/system.py
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY) ## lint, format, types, import directions, generated code
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python tools/generated.py check
+
+format: $(READY) ## what `check` can repair by itself
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+proto: $(READY) ## src/corral/api/corral_pb2.py(i) from corral.proto
+	@$(BIN)/python tools/generated.py write
+
+bench-restart: $(READY) ## a restart with 100,000 queued jobs: to /health and the first placement
+	@$(BIN)/python bench/restart.py $(ARGS)
+
+clean: ## remove .venv and everything that tools left behind
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	-find src tests examples bench tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null

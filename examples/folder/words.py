@@ -1,0 +1,3 @@
+"""A module beside the entry."""
+
+SENTENCE = "A big card has {size} of memory."

@@ -1,0 +1,58 @@
+"""Corral: round up your GPUs.
+
+Public names load on first use, so that `from corral import job` costs nothing inside a job and
+needs nothing but the standard library there.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AsyncClient": "corral.sdk.aio",
+    "Client": "corral.sdk.client",
+    "Handle": "corral.sdk.client",
+    "remote": "corral.sdk.functions",
+    "CorralError": "corral.core.errors",
+    "JobError": "corral.core.errors",
+    "JobFailed": "corral.core.errors",
+    "JobCancelled": "corral.core.errors",
+    "JobRejected": "corral.core.errors",
+    "JobNotFound": "corral.core.errors",
+    "InvalidJob": "corral.core.errors",
+    "NoGpuWorkers": "corral.core.errors",
+    "ExceedsAllWorkers": "corral.core.errors",
+    "Unavailable": "corral.core.errors",
+    "Unauthorized": "corral.core.errors",
+}
+
+__all__ = [*sorted(_HOMES), "job"]
+
+if TYPE_CHECKING:
+    from corral import job as job
+    from corral.core.errors import CorralError as CorralError
+    from corral.core.errors import ExceedsAllWorkers as ExceedsAllWorkers
+    from corral.core.errors import InvalidJob as InvalidJob
+    from corral.core.errors import JobCancelled as JobCancelled
+    from corral.core.errors import JobError as JobError
+    from corral.core.errors import JobFailed as JobFailed
+    from corral.core.errors import JobNotFound as JobNotFound
+    from corral.core.errors import JobRejected as JobRejected
+    from corral.core.errors import NoGpuWorkers as NoGpuWorkers
+    from corral.core.errors import Unauthorized as Unauthorized
+    from corral.core.errors import Unavailable as Unavailable
+    from corral.sdk.aio import AsyncClient as AsyncClient
+    from corral.sdk.client import Client as Client
+    from corral.sdk.client import Handle as Handle
+    from corral.sdk.functions import remote as remote
+
+
+def __getattr__(name: str) -> Any:
+    if name == "job":
+        return import_module("corral.job")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'corral' has no attribute {name!r}")

@@ -1,0 +1,65 @@
+"""One attempt as the agent knows it: what it was sent, what it holds, how far it is."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from corral.agent.environments import Spec
+from corral.agent.runner_process import Runner
+from corral.core.job import Failure, JobId, Needs, QueueClass
+from corral.core.worker import Holding
+from corral.protocol.messages import JobDispatch, JobStarted
+
+Lane = tuple[Needs, float]
+"""Needs, and the VRAM it must be above: attempts with equal ones fit alike."""
+Rank = tuple[bool, int, int]
+"""Interactive before batch, then by priority, then by arrival."""
+
+
+class Work(Struct):
+    type: str
+
+
+class Recipe(Struct):
+    """The part of a job document that decides which process runs it."""
+
+    work: Work
+    python: str = ""
+    requirements: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    fresh: bool = False
+
+
+decode_recipe = msgspec.json.Decoder(Recipe).decode
+
+
+class Attempt:
+    """One try of one job on this worker."""
+
+    __slots__ = (
+        "deadline", "dispatch", "ending", "fresh", "holding", "lane", "makeup", "memory_seen",
+        "rank", "recipe", "runner", "since", "spec", "started", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, dispatch: JobDispatch, recipe: Recipe, spec: Spec, arrival: int) -> None:
+        self.dispatch = dispatch
+        self.recipe = recipe
+        self.spec = spec
+        self.lane: Lane = (dispatch.needs, dispatch.above_vram_gb)
+        batch = dispatch.queue_class is not QueueClass.INTERACTIVE
+        self.rank: Rank = (batch, -dispatch.priority, arrival)
+        self.fresh = recipe.fresh or recipe.work.type != "function"
+        self.waiting = False
+        self.holding: Holding | None = None
+        self.runner: Runner | None = None
+        self.started: JobStarted | None = None
+        self.since = 0.0
+        self.deadline = 0.0
+        self.memory_seen = 0
+        self.ending: Failure | None = None
+        """Why it is being ended by force; what its job still says then no longer counts."""
+
+    @property
+    def key(self) -> tuple[JobId, int]:
+        return self.dispatch.job, self.dispatch.attempt

@@ -1,0 +1,374 @@
+"""The ledger of this worker's attempts: what waits, what runs, what ended and is not yet received.
+
+Everything here happens in callbacks of one event loop: an attempt that ends frees its room and the
+next one starts within the same callback. Only endings by force and environments are tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import structlog
+
+from corral.agent import endings
+from corral.agent.attempt import Attempt, Lane, decode_recipe
+from corral.agent.environments import BuildFailed, Environments
+from corral.agent.frames import AnyFrame, Error, Metric, Output, Progress, Result, Started
+from corral.agent.limits import Limits
+from corral.agent.results import Results
+from corral.agent.runner_process import Makeup, Runner
+from corral.agent.runners import Runners
+from corral.agent.waiting import Waiting
+from corral.core.job import Failure, JobId, record_digest
+from corral.core.worker import Capabilities, Capacity, Holding
+from corral.protocol.messages import (
+    JobCancel,
+    JobDispatch,
+    JobOutput,
+    JobProgress,
+    JobRecall,
+    JobReturned,
+    JobStarted,
+    Message,
+)
+
+log = structlog.get_logger("corral.agent.attempts")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Ledger:
+    def __init__(
+        self,
+        capabilities: Capabilities,
+        *,
+        environments: Environments,
+        runners: Runners,
+        send: Callable[[Message], None],
+        send_output: Callable[[Message, int], bool],
+    ) -> None:
+        self.url = b'""'
+        self.draining = ""
+        self._capabilities = capabilities
+        self._capacity = Capacity(capabilities)
+        self._environments = environments
+        self._runners = runners
+        self._send = send
+        self.results = Results(send)
+        self._send_output = send_output
+        self._arrivals = itertools.count()
+        self._fitting: set[Lane] = set()
+        self._waiting = Waiting()
+        self._known: dict[tuple[JobId, int], Attempt] = {}
+        self._running: dict[tuple[JobId, int], Attempt] = {}
+        self._paused: set[Runner] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._quiet = asyncio.Event()
+        self._limits = Limits(self._known, self._end)
+
+    # --- what the controller says --------------------------------------------------------------
+
+    def dispatched(self, message: JobDispatch) -> None:
+        """Remember it; `start_ready` starts it."""
+        key = (message.job, message.attempt)
+        if key in self._known or self.results.say_again(*key):
+            return
+        if self.draining:
+            return self._send(JobReturned(*key, reason=self.draining))
+        document = bytes(message.document)
+        if record_digest(document) != message.digest:
+            return self.results.refused(message, endings.OTHER_DOCUMENT)
+        try:
+            recipe = decode_recipe(document)
+        except msgspec.DecodeError as error:
+            return self.results.refused(message, endings.unreadable_document(error))
+        if "python" not in self._capabilities.workloads:
+            return self.results.refused(message, endings.CODE_REFUSED)
+        spec = self._environments.spec(recipe.python, recipe.requirements)
+        attempt = Attempt(message, recipe, spec, next(self._arrivals))
+        if attempt.lane not in self._fitting:
+            if (
+                Capacity(self._capabilities).fits(
+                    message.needs, above_vram_gb=message.above_vram_gb
+                )
+                is None
+            ):
+                reason = "it needs more than this worker has"
+                return self._send(JobReturned(*key, reason=reason))
+            self._fitting.add(attempt.lane)
+        self._known[key] = attempt
+        if self._environments.ready(spec) is None:
+            self._spawn(self._prepare(attempt))
+        else:
+            self._waiting.add(attempt)
+
+    def cancelled(self, message: JobCancel) -> None:
+        attempt = self._known.get((message.job, message.attempt))
+        if attempt is None:
+            return
+        if attempt.runner is None:
+            self._forget_waiting(attempt)
+            self.results.failed(attempt, endings.CANCELLED_BEFORE)
+        else:
+            attempt.runner.write(b'{"cancel":true}\n')
+            self._end(attempt, endings.CANCELLED, message.grace_s)
+
+    def recalled(self, message: JobRecall) -> None:
+        attempt = self._known.get((message.job, message.attempt))
+        if attempt is not None and attempt.runner is None:
+            self._return(attempt, "recalled")
+
+    # --- what the controller is told -----------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return sum(1 for attempt in self._known.values() if attempt.runner is None)
+
+    @property
+    def has_work_ahead(self) -> bool:
+        """Whether attempts are here that could start without another word."""
+        return self._waiting.size > 0
+
+    def load(self) -> float:
+        total = self._capabilities.cpus
+        return round((total - self._capacity.cpus) / total, 3) if total else 0.0
+
+    def attempts(self) -> tuple[tuple[JobId, int], ...]:
+        """All attempts this worker still answers for."""
+        return tuple({**self._known, **self.results.all()})
+
+    def started(self) -> list[Message]:
+        return [attempt.started for attempt in self._known.values() if attempt.started]
+
+    def environments_in_use(self) -> set[str]:
+        specs = {attempt.spec for attempt in self._known.values()}
+        return {spec.digest for spec in specs} | self._runners.environments()
+
+    # --- starting ------------------------------------------------------------------------------
+
+    async def _prepare(self, attempt: Attempt) -> None:
+        count = len(attempt.spec.requirements)
+        what = (
+            f"{count} requirement{'s' * (count != 1)}" if count else f"Python {attempt.spec.python}"
+        )
+        self._send(JobProgress(*attempt.key, message=f"building environment ({what})"))
+        try:
+            await self._environments.get(attempt.spec)
+        except BuildFailed as error:
+            if attempt.key in self._known:
+                del self._known[attempt.key]
+                self.results.failed(attempt, error.failure)
+            return
+        if attempt.key in self._known:
+            self._waiting.add(attempt)
+            self.start_ready()
+
+    def start_ready(self) -> None:
+        while self._waiting.size:
+            now = asyncio.get_running_loop().time()
+            found = self._waiting.next(self._capacity, now)
+            if found is None:
+                return
+            self._start(*found, now)
+
+    def _start(self, attempt: Attempt, holding: Holding, now: float) -> None:
+        environment = self._environments.ready(attempt.spec)
+        if environment is None:
+            # Cleaned away or broken since it was prepared.
+            self._spawn(self._prepare(attempt))
+            return
+        dispatch, env = attempt.dispatch, attempt.recipe.env
+        makeup = Makeup(
+            environment.digest,
+            tuple(sorted(env.items())) if env else (),
+            holding.devices,
+            dispatch.needs.memory_gb,
+            self._runners.processors_for(dispatch.needs.cpus),
+        )
+        self._capacity.take(holding)
+        runner = self._runners.take(makeup, environment, self, fresh=attempt.fresh)
+        runner.attempt = attempt
+        attempt.holding = holding
+        attempt.runner = runner
+        attempt.since = now
+        attempt.deadline = now + dispatch.duration_s
+        self._running[attempt.key] = attempt
+        runner.write(self._line(dispatch, runner))
+        self._limits.watch()
+
+    def _line(self, dispatch: JobDispatch, runner: Runner) -> bytes:
+        """The document goes in as it came: nothing on a worker may change it."""
+        return (
+            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"token":%b,"work_dir":%b,"checkpoint":%b}\n'
+            % (
+                _encode(dispatch.job),
+                dispatch.attempt,
+                dispatch.document,
+                self.url,
+                _encode(dispatch.token),
+                runner.directory.as_json,
+                _encode(dispatch.checkpoint),
+            )
+        )
+
+    # --- what runners say ----------------------------------------------------------------------
+
+    def heard(self, runner: Runner, frames: list[AnyFrame]) -> None:
+        for frame in frames:
+            attempt = runner.attempt
+            if attempt is None:
+                continue
+            if isinstance(frame, Result):
+                if attempt.ending is None:
+                    self.results.completed(attempt, frame.result)
+                    self._leave(attempt, runner, retire=frame.retire)
+                runner.settled = True
+            elif isinstance(frame, Started):
+                self._began(attempt, runner)
+            elif isinstance(frame, Output):
+                self._output(attempt, runner, frame)
+            elif isinstance(frame, Error):
+                if attempt.ending is None:
+                    self.results.failed(attempt, endings.of_error(frame.failure, attempt))
+                    self._leave(attempt, runner, retire=frame.retire)
+                runner.settled = True
+            elif isinstance(frame, Progress):
+                self._send(
+                    JobProgress(*attempt.key, fraction=frame.fraction, message=frame.message)
+                )
+            elif isinstance(frame, Metric):
+                self._send(JobProgress(*attempt.key, metrics=frame.values, step=frame.step))
+
+    def gone(self, runner: Runner) -> None:
+        attempt = runner.attempt
+        if attempt is None:
+            return self._runners.lost(runner)
+        if attempt.ending is None:
+            attempt.ending = endings.of_death(runner, attempt)
+            self._spawn(self._bury(attempt, runner, 0.0))
+
+    def _began(self, attempt: Attempt, runner: Runner) -> None:
+        attempt.since = asyncio.get_running_loop().time()
+        attempt.deadline = attempt.since + attempt.dispatch.duration_s
+        attempt.started = JobStarted(
+            attempt.dispatch.job,
+            attempt.dispatch.attempt,
+            time.time(),
+            runner.makeup.devices,
+            runner.used > 1,
+        )
+        self._send(attempt.started)
+
+    def _output(self, attempt: Attempt, runner: Runner, frame: Output) -> None:
+        message = JobOutput(*attempt.key, frame.stream, frame.text, frame.data)
+        if self._send_output(message, len(frame.text) + len(frame.data)):
+            runner.pause()
+            self._paused.add(runner)
+
+    def resume_output(self) -> None:
+        for runner in self._paused:
+            runner.resume()
+        self._paused.clear()
+
+    # --- ending --------------------------------------------------------------------------------
+
+    def _leave(self, attempt: Attempt, runner: Runner, *, retire: bool) -> None:
+        """The attempt is over: make its runner fit for the next one, or end it. What it held is
+        free only then."""
+        runner.attempt = None
+        del self._known[attempt.key]
+        if retire or attempt.fresh:
+            self._spawn(self._retire(attempt, runner))
+        elif runner.directory.empty():
+            self._runners.give_back(runner)
+            self._release(attempt)
+        else:
+            self._spawn(self._tidy(attempt, runner))
+
+    async def _retire(self, attempt: Attempt, runner: Runner) -> None:
+        self._paused.discard(runner)
+        await self._runners.end(runner, grace_s=0.0)
+        self._release(attempt)
+
+    async def _tidy(self, attempt: Attempt, runner: Runner) -> None:
+        if await asyncio.to_thread(runner.directory.clear) and not runner.over.is_set():
+            self._runners.give_back(runner)
+        else:
+            await self._runners.end(runner, grace_s=0.0)
+        self._release(attempt)
+
+    def _end(self, attempt: Attempt, failure: Failure, grace_s: float) -> None:
+        if attempt.ending is None and attempt.runner is not None:
+            attempt.ending = failure
+            self._spawn(self._bury(attempt, attempt.runner, grace_s))
+
+    async def _bury(self, attempt: Attempt, runner: Runner, grace_s: float) -> None:
+        """The failure is told when the whole process tree is proved gone, not before."""
+        await self._runners.end(runner, grace_s=grace_s)
+        self._paused.discard(runner)
+        runner.attempt = None
+        assert attempt.ending is not None
+        del self._known[attempt.key]
+        self.results.failed(attempt, attempt.ending)
+        self._release(attempt)
+
+    def _release(self, attempt: Attempt) -> None:
+        assert attempt.holding is not None
+        self._capacity.give(attempt.holding)
+        del self._running[attempt.key]
+        if self._waiting.size:
+            self.start_ready()
+        elif not self._running:
+            self._quiet.set()
+
+    def _forget_waiting(self, attempt: Attempt) -> None:
+        self._waiting.drop(attempt)
+        del self._known[attempt.key]
+
+    def _return(self, attempt: Attempt, reason: str) -> None:
+        self._forget_waiting(attempt)
+        self._send(JobReturned(*attempt.key, reason=reason))
+
+    # --- leaving -------------------------------------------------------------------------------
+
+    def return_waiting(self, reason: str) -> None:
+        """From now on everything that has not started goes back."""
+        self.draining = reason
+        for attempt in list(self._known.values()):
+            if attempt.runner is None:
+                self._return(attempt, reason)
+
+    def end_running(self, failure: Failure, grace_s: float) -> None:
+        for attempt in list(self._known.values()):
+            self._end(attempt, failure, grace_s)
+
+    async def until_quiet(self) -> None:
+        """Until nothing runs."""
+        while self._running:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+    async def close(self) -> None:
+        self._limits.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a step of an attempt broke", exc_info=error)

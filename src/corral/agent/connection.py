@@ -1,0 +1,245 @@
+"""The agent's one socket to its controller: dialled out, dialled again, and never the place where
+work waits. Messages of one turn of the event loop share a frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+import structlog
+from msgspec import Struct
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+
+from corral.protocol.messages import (
+    CLOSE_REPLACED,
+    FromController,
+    JobCompleted,
+    JobFailed,
+    JobStarted,
+    Message,
+    WorkerHeartbeat,
+    WorkerRegister,
+    WorkerWelcome,
+    decode_from_controller,
+    encode,
+)
+
+log = structlog.get_logger("corral.agent.connection")
+
+FRAME_MESSAGES = 512
+FRAME_BYTES = 1 << 20
+BEHIND_BYTES = 1 << 20
+"""Output that may wait to be sent before jobs wait in their own writes."""
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0
+COALESCE_S = 0.001
+WELCOME_S = 20.0
+PING_S = 10.0
+DEFAULT_GRACE_S = 30.0
+
+
+class Address(Struct):
+    """Where the controller is and how to be this worker, as `agent.json` says it."""
+
+    url: str
+    credential: str
+    worker_id: str
+    name: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> Address:
+        return msgspec.json.decode(path.read_bytes(), type=cls)
+
+    @property
+    def socket(self) -> str:
+        scheme, netloc, path, query, _ = urlsplit(self.url)
+        scheme = {"http": "ws", "https": "wss"}.get(scheme, scheme)
+        return urlunsplit((scheme, netloc, path if path.strip("/") else "/worker", query, ""))
+
+
+class Side(Protocol):
+    """What the connection asks of the agent."""
+
+    def register(self, address: Address) -> WorkerRegister: ...
+    def heartbeat(self) -> WorkerHeartbeat: ...
+    def welcomed(self, welcome: WorkerWelcome) -> None: ...
+    def deliver(self, messages: list[FromController]) -> None: ...
+    def started(self) -> list[Message]: ...
+    def results(self) -> list[Message]: ...
+    def caught_up(self) -> None: ...
+    def has_work_ahead(self) -> bool: ...
+
+
+class Replaced(Exception):
+    """Another process took this worker's place."""
+
+
+class ControllerAway(Exception):
+    """The controller stayed away for longer than `patience_s`."""
+
+
+class Connection:
+    def __init__(self, address: Callable[[], Address], side: Side, *, gives_up: bool) -> None:
+        self._address = address
+        self._side = side
+        self._gives_up = gives_up
+        self._pending: list[Message] = []
+        self._pending_bytes = 0
+        self._wake = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._behind = False
+        self._socket: ClientConnection | None = None
+        self.grace_s = DEFAULT_GRACE_S
+
+    @property
+    def connected(self) -> bool:
+        return self._socket is not None
+
+    def send(self, message: Message) -> None:
+        self._pending.append(message)
+        self._wake.set()
+
+    def send_output(self, message: Message, size: int) -> bool:
+        """Send; True when the reader should pause until `caught_up`."""
+        self._pending.append(message)
+        self._wake.set()
+        self._pending_bytes += size
+        if self._pending_bytes > BEHIND_BYTES:
+            self._behind = True
+        return self._behind
+
+    async def flush(self) -> None:
+        """Until everything said so far is on its way."""
+        while self._pending and self._socket is not None:
+            self._sent.clear()
+            await self._sent.wait()
+
+    async def close(self) -> None:
+        """Hang up. `run` dials again, unless it is cancelled."""
+        if self._socket is not None:
+            await self._socket.close()
+
+    # --- dialling ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Stay connected, until cancelled, replaced, or tired of waiting."""
+        loop = asyncio.get_running_loop()
+        wait_s, away_since, told = FIRST_WAIT_S, loop.time(), ""
+        while True:
+            try:
+                await self._session()
+                reason = "the controller closed the connection"
+            except (OSError, WebSocketException, TimeoutError, msgspec.MsgspecError) as error:
+                reason = _reason(error)
+            if self._socket is not None:
+                self._socket = None
+                self._sent.set()
+                wait_s, away_since, told = FIRST_WAIT_S, loop.time(), ""
+            if reason != told:
+                log.info("no connection to the controller", reason=reason)
+                told = reason
+            left = away_since + self.grace_s - loop.time()
+            if self._gives_up and left <= 0:
+                raise ControllerAway(reason)
+            pause = wait_s * random.uniform(0.5, 1.0)  # noqa: S311
+            await asyncio.sleep(min(pause, max(left, 0.01)) if self._gives_up else pause)
+            wait_s = min(wait_s * 2, LONGEST_WAIT_S)
+
+    async def _session(self) -> None:
+        address = self._address()
+        async with connect(
+            address.socket,
+            additional_headers={"Authorization": f"Bearer {address.credential}"},
+            compression=None,
+            max_size=None,
+            open_timeout=WELCOME_S,
+            ping_interval=PING_S,
+            ping_timeout=2 * PING_S,
+            close_timeout=1.0,
+            proxy=None,
+        ) as socket:
+            await socket.send(encode([self._side.register(address)]))
+            try:
+                await self._converse(socket)
+            except ConnectionClosed as closed:
+                if closed.rcvd is not None and closed.rcvd.code == CLOSE_REPLACED:
+                    raise Replaced(closed.rcvd.reason) from closed
+                raise
+
+    async def _converse(self, socket: ClientConnection) -> None:
+        async with asyncio.timeout(WELCOME_S):
+            first, *rest = decode_from_controller(await socket.recv(decode=False))
+        if not isinstance(first, WorkerWelcome):
+            raise msgspec.ValidationError(f"expected a welcome, got {type(first).__name__}")
+        self.grace_s = first.grace_s
+        self._side.welcomed(first)
+        self._resume()
+        self._socket = socket
+        log.info("connected", name=first.name)
+        tasks = [
+            asyncio.create_task(self._write(socket)),
+            asyncio.create_task(self._beat(first.heartbeat_s)),
+        ]
+        try:
+            if rest:
+                self._side.deliver(rest)
+            while True:
+                self._side.deliver(decode_from_controller(await socket.recv(decode=False)))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _resume(self) -> None:
+        """What was said into a dying socket may be lost: starts and results are said again, around
+        what was never sent."""
+        known = (JobStarted, JobCompleted, JobFailed)
+        unsent = [message for message in self._pending if not isinstance(message, known)]
+        self._pending = [*self._side.started(), *unsent, *self._side.results()]
+        self._wake.set()
+
+    async def _write(self, socket: ClientConnection) -> None:
+        while True:
+            await self._wake.wait()
+            if self._side.has_work_ahead():
+                # Nobody waits for these messages to be able to go on: let more join the frame.
+                await asyncio.sleep(COALESCE_S)
+            self._wake.clear()
+            while self._pending:
+                await socket.send(encode(self._batch()))
+            if self._behind:
+                self._behind = False
+                self._side.caught_up()
+            self._sent.set()
+
+    def _batch(self) -> list[Message]:
+        """As much as one frame should carry."""
+        if len(self._pending) <= FRAME_MESSAGES and self._pending_bytes <= FRAME_BYTES:
+            batch, self._pending, self._pending_bytes = self._pending, [], 0
+            return batch
+        batch, size = [], 0
+        for message in self._pending[:FRAME_MESSAGES]:
+            batch.append(message)
+            size += len(getattr(message, "text", "")) + len(getattr(message, "data", b""))
+            if size > FRAME_BYTES:
+                break
+        del self._pending[: len(batch)]
+        self._pending_bytes = max(self._pending_bytes - size, 0)
+        return batch
+
+    async def _beat(self, every_s: float) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            self.send(self._side.heartbeat())
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, InvalidStatus):
+        return f"it answered {error.response.status_code} to the worker's credential"
+    return str(error) or type(error).__name__

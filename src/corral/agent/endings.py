@@ -1,0 +1,109 @@
+"""How attempts end badly, in sentences: what happened, and what to do next."""
+
+from __future__ import annotations
+
+import signal
+
+from corral.agent.attempt import Attempt
+from corral.agent.inventory import GIB
+from corral.agent.runner_process import Runner
+from corral.core.job import Failure
+
+OTHER_DOCUMENT = Failure(
+    code="wrong_document",
+    message="The job document does not have the digest it was announced with; "
+    "submit the job again.",
+)
+CODE_REFUSED = Failure(
+    code="workload_refused",
+    message="This worker does not run code (worker.allow_code is off); "
+    "another worker must take the job.",
+)
+CANCELLED = Failure(
+    code="cancelled", message="The job was cancelled while it ran; its processes are gone."
+)
+CANCELLED_BEFORE = Failure(code="cancelled", message="The job was cancelled before it started.")
+STOPPING = Failure(
+    code="worker_stopping",
+    message="The worker is stopping and the job did not end within the grace period.",
+)
+
+NEAR_LIMIT = 0.9
+
+
+def unreadable_document(error: Exception) -> Failure:
+    return Failure(
+        code="wrong_document",
+        message=f"The job document cannot be read by this worker: {error}.",
+    )
+
+
+def over_duration(attempt: Attempt) -> Failure:
+    return Failure(
+        code="over_duration",
+        message=f"The job ran longer than its duration of {attempt.dispatch.duration_s:g} s and "
+        "was ended with all its processes. Submit it with a longer duration.",
+    )
+
+
+def over_memory(attempt: Attempt) -> Failure:
+    limit = attempt.dispatch.needs.memory_gb
+    return Failure(
+        code="out_of_memory",
+        message=f"The job's processes held {attempt.memory_seen / GIB:.2f} GB, more than its "
+        f"memory_gb of {limit:g}, and were ended. Submit it with a larger memory_gb.",
+    )
+
+
+def of_error(failure: Failure, attempt: Attempt) -> Failure:
+    """What the runner said, or better: a kill at the memory limit is the kernel's doing."""
+    if failure.code == "killed_by_signal" and _at_memory_limit(attempt):
+        return over_memory(attempt)
+    return failure
+
+
+def _at_memory_limit(attempt: Attempt) -> bool:
+    limit = attempt.dispatch.needs.memory_gb * GIB
+    return limit > 0 and attempt.memory_seen >= limit * NEAR_LIMIT
+
+
+def of_death(runner: Runner, attempt: Attempt) -> Failure:
+    """The runner ended without saying how the attempt did."""
+    code = runner.code
+    said = runner.stderr.decode(errors="replace").strip()
+    detail = f" It said: {said}" if said else ""
+    if code is not None and code < 0:
+        if _at_memory_limit(attempt):
+            return over_memory(attempt)
+        return Failure(
+            code="process_died",
+            message=f"The job's process was killed by {_signal_name(-code)}.{detail}",
+            exit_code=code,
+        )
+    if attempt.started is None or code is None:
+        how = "could not be started" if runner.tree is None else f"ended with exit code {code}"
+        return Failure(
+            code="process_died",
+            message=f"The process for the job {how} before the job began.{detail}",
+            exit_code=code,
+        )
+    if code == 0:
+        return Failure(
+            code="no_result",
+            message="The job's process exited with code 0 but without a result. A function must "
+            f"return, not end its process.{detail}",
+            exit_code=0,
+        )
+    return Failure(
+        code="exit_code",
+        message=f"The job's process ended itself with exit code {code}.{detail}",
+        exit_code=code,
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    return f"signal {number} ({name})"

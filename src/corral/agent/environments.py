@@ -1,0 +1,326 @@
+"""Job environments: virtual environments built by uv, once for each digest of what is in them.
+
+A build happens in a directory of its own and is moved into place when complete, so a directory
+under its digest is always whole, whoever made it. Old ones go when all together outgrow the limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from corral.agent.inventory import GIB, python_minor
+from corral.core.job import Failure
+
+log = structlog.get_logger("corral.agent.environments")
+
+RECORD = "corral-environment.json"
+BUILD_LIMIT_S = 3600.0
+FAILURE_KEPT_S = 10.0
+"""For this long a failed build is not tried again: many jobs may wait for the same one."""
+TAIL = 4000
+_PYTHON = re.compile(r"\d+\.\d+")
+
+
+class Spec(Struct, frozen=True):
+    """What makes an environment."""
+
+    python: str
+    requirements: tuple[str, ...] = ()
+    system_site_packages: bool = False
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:20]
+
+
+class Environment(Struct, frozen=True):
+    digest: str
+    path: Path
+    python: Path
+    base: Path
+    """Where the interpreter itself lives; jobs must be able to read it."""
+
+
+class Record(Struct):
+    """Kept inside each environment."""
+
+    spec: Spec
+    size: int
+    built_at: float
+
+
+class BuildFailed(Exception):
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Environments:
+    """Finds and builds environments. `in_use` names the digests that must stay."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        limit_gb: float,
+        system_site_packages: bool,
+        environ: Mapping[str, str],
+        in_use: Callable[[], set[str]],
+        compile_kit: Callable[[Path], list[str]],
+    ) -> None:
+        self._root = root
+        self._limit = limit_gb * GIB
+        self._system = system_site_packages
+        self._environ = {**environ, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+        self._in_use = in_use
+        self._compile_kit = compile_kit
+        self._own = python_minor()
+        self._ready: dict[Spec, Environment] = {}
+        self._used_at: dict[str, float] = {}
+        self._builds: dict[Spec, asyncio.Task[Environment]] = {}
+        self._failed: dict[Spec, tuple[float, BuildFailed]] = {}
+        self._specs: dict[tuple[str, tuple[str, ...]], Spec] = {}
+
+    def clear_leftovers(self) -> None:
+        """Remove what builds and cleanups that were cut short left behind."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        for path in self._root.glob(".*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def spec(self, python: str, requirements: tuple[str, ...]) -> Spec:
+        known = self._specs.get((python, requirements))
+        if known is None:
+            known = Spec(
+                python=python or self._own,
+                requirements=tuple(sorted(line.strip() for line in requirements)),
+                system_site_packages=self._system,
+            )
+            self._specs[python, requirements] = known
+        return known
+
+    def ready(self, spec: Spec) -> Environment | None:
+        """The environment if it is there: the only question asked for most attempts."""
+        found = self._ready.get(spec) or self._adopt(spec)
+        if found is not None:
+            self._used_at[found.digest] = time.time()
+        return found
+
+    def _adopt(self, spec: Spec) -> Environment | None:
+        """One that is complete on disk: built just now, or by an earlier agent."""
+        path = self._root / spec.digest
+        python = _python_in(path)
+        try:
+            os.utime(path / RECORD)
+        except OSError:
+            return None
+        if not python.exists():
+            return None
+        base = python.resolve().parent.parent
+        found = Environment(digest=spec.digest, path=path, python=python, base=base)
+        self._ready[spec] = found
+        return found
+
+    def forget(self, spec: Spec) -> None:
+        """Somebody removed or broke it: look again, and build again if need be."""
+        self._ready.pop(spec, None)
+
+    async def get(self, spec: Spec) -> Environment:
+        """The environment, built if need be; all who ask meanwhile wait for the same build."""
+        found = self.ready(spec)
+        if found is not None:
+            return found
+        failed_at, failure = self._failed.get(spec, (0.0, None))
+        if failure is not None and time.monotonic() - failed_at < FAILURE_KEPT_S:
+            raise failure
+        build = self._builds.get(spec)
+        if build is None:
+            build = asyncio.create_task(self._make(spec))
+            self._builds[spec] = build
+            build.add_done_callback(lambda done: self._finished(spec, done))
+        return await asyncio.shield(build)
+
+    def _finished(self, spec: Spec, done: asyncio.Task[Environment]) -> None:
+        del self._builds[spec]
+        if done.cancelled():
+            return
+        error = done.exception()
+        if isinstance(error, BuildFailed):
+            self._failed[spec] = (time.monotonic(), error)
+        elif error is None:
+            self._failed.pop(spec, None)
+
+    async def close(self) -> None:
+        for build in list(self._builds.values()):
+            build.cancel()
+        await asyncio.gather(*self._builds.values(), return_exceptions=True)
+
+    async def _make(self, spec: Spec) -> Environment:
+        path = self._root / spec.digest
+        try:
+            # Something incomplete in its place is in the way: a broken interpreter, for one.
+            await self._remove(path)
+            await self._build(spec, path)
+            found = self.ready(spec)
+            if found is None:
+                raise FileNotFoundError(f"uv made no Python in {path}")
+            await self._clean(spec.digest)
+        except OSError as error:
+            raise BuildFailed(
+                Failure(
+                    code="backend_down",
+                    message=f"This worker could not make the job's environment: {error}.",
+                )
+            ) from error
+        return found
+
+    async def _build(self, spec: Spec, path: Path) -> None:
+        started = time.monotonic()
+        building = self._root / f".building-{spec.digest}-{os.getpid()}"
+        try:
+            await self._fill(spec, building)
+            size = await asyncio.to_thread(_size, building)
+            record = Record(spec=spec, size=size, built_at=time.time())
+            (building / RECORD).write_bytes(msgspec.json.encode(record))
+            building.rename(path)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
+        log.info(
+            "environment built",
+            environment=spec.digest,
+            python=spec.python,
+            requirements=len(spec.requirements),
+            seconds=round(time.monotonic() - started, 2),
+        )
+
+    async def _fill(self, spec: Spec, building: Path) -> None:
+        if not _PYTHON.fullmatch(spec.python):
+            raise BuildFailed(
+                Failure(
+                    code="wrong_document",
+                    message=f"The job's Python must be like '3.11', not {spec.python!r}.",
+                )
+            )
+        await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
+        make = [_uv(), "venv", "--quiet", "--no-project", "--relocatable", "--python"]
+        make.append(_own_python() if spec.python == self._own else spec.python)
+        if spec.system_site_packages:
+            make.append("--system-site-packages")
+        code, said = await self._uv([*make, str(building)])
+        if code:
+            raise BuildFailed(
+                Failure(
+                    code="python_unavailable",
+                    message=f"This worker has Python {self._own}; the job needs Python "
+                    f"{spec.python}, which uv could not provide here. Submit from Python "
+                    f"{self._own}, or install Python {spec.python} on the worker. uv said: {said}",
+                )
+            )
+        python = _python_in(building)
+        if spec.requirements:
+            listing = building / "requirements.txt"
+            listing.write_text("\n".join(spec.requirements) + "\n", encoding="utf-8")
+            # Inside a job the environment is read-only, so bytecode is made now or never kept.
+            install = [_uv(), "pip", "install", "--quiet", "--compile-bytecode"]
+            code, said = await self._uv([*install, "--python", str(python), "-r", str(listing)])
+            if code:
+                raise BuildFailed(
+                    Failure(
+                        code="environment_failed",
+                        message="The requirements could not be installed: "
+                        f"{', '.join(spec.requirements)}. uv said: {said}",
+                    )
+                )
+        if spec.python != self._own:
+            await self._uv(self._compile_kit(python))
+
+    async def _uv(self, command: list[str]) -> tuple[int, str]:
+        """Exit code and the end of what the command said."""
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=self._environ,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(BUILD_LIMIT_S):
+                said, _ = await process.communicate()
+        except TimeoutError:
+            return 1, f"nothing within {BUILD_LIMIT_S:g} s, so it was stopped."
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return process.returncode or 0, said.decode(errors="replace").strip()[-TAIL:]
+
+    async def _clean(self, fresh: str) -> None:
+        """Remove the longest unused environments while all together are over the limit."""
+        kept = await asyncio.to_thread(_records, self._root)
+        total = sum(size for _, size, _ in kept)
+        busy = self._in_use() | {fresh}
+        for _, size, path in sorted(
+            (self._used_at.get(path.name, touched), size, path) for touched, size, path in kept
+        ):
+            if total <= self._limit:
+                return
+            if path.name not in busy:
+                total -= size
+                log.info("environment removed", environment=path.name, bytes=size)
+                await self._remove(path)
+
+    async def _remove(self, path: Path) -> None:
+        self._ready = {
+            spec: found for spec, found in self._ready.items() if found.digest != path.name
+        }
+        # Renamed first, so that nobody finds half an environment under its digest.
+        gone = path.with_name(f".removing-{path.name}-{os.getpid()}")
+        with suppress(OSError):
+            path.rename(gone)
+        await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)
+
+
+def _records(root: Path) -> list[tuple[float, int, Path]]:
+    """When each environment was last taken up by an agent, its size, and where it is."""
+    found = []
+    for path in root.iterdir():
+        with suppress(OSError, msgspec.DecodeError):
+            record = msgspec.json.decode((path / RECORD).read_bytes(), type=Record)
+            found.append(((path / RECORD).stat().st_mtime, record.size, path))
+    return found
+
+
+def _uv() -> str:
+    from uv import find_uv_bin
+
+    return str(find_uv_bin())
+
+
+def _own_python() -> str:
+    return getattr(sys, "_base_executable", "") or sys.executable
+
+
+def _python_in(path: Path) -> Path:
+    return path / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _size(path: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total

@@ -1,0 +1,66 @@
+"""What a runner says to the agent: one JSON object per line on its real stdout."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from corral.core.job import Blob, Failure
+
+
+class Frame(Struct, frozen=True, tag_field="frame"):
+    """Root of all frames; `frame` names the kind."""
+
+
+class Ready(Frame, frozen=True, tag="ready"):
+    pid: int = 0
+    enforced: dict[str, str] = {}
+
+
+class Started(Frame, frozen=True, tag="started"):
+    """User code is about to run."""
+
+
+class Output(Frame, frozen=True, tag="output"):
+    stream: str
+    text: str = ""
+    data: bytes = b""
+
+
+class Progress(Frame, frozen=True, tag="progress"):
+    fraction: float | None = None
+    message: str = ""
+
+
+class Metric(Frame, frozen=True, tag="metric"):
+    values: dict[str, float]
+    step: int | None = None
+
+
+class Artifact(Frame, frozen=True, tag="artifact"):
+    """Already stored by the job itself; the controller knows of it first."""
+
+    name: str
+    size: int = 0
+
+
+class Checkpoint(Frame, frozen=True, tag="checkpoint"):
+    """Already stored by the job itself."""
+
+    sha256: str
+    size: int = 0
+
+
+class Result(Frame, frozen=True, tag="result"):
+    result: Blob | None = None
+    retire: bool = False
+
+
+class Error(Frame, frozen=True, tag="error"):
+    failure: Failure
+    retire: bool = False
+
+
+AnyFrame = Ready | Started | Output | Progress | Metric | Artifact | Checkpoint | Result | Error
+
+decode_lines = msgspec.json.Decoder(AnyFrame).decode_lines

@@ -1,0 +1,88 @@
+"""What this machine has: processors, memory, GPUs, labels. Told once, when the agent registers."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from contextlib import suppress
+
+import psutil
+
+from corral.core.worker import GPU, Capabilities, DeclaredGPU
+from corral.settings import WorkerSettings
+
+GIB = 1024**3
+
+
+def processor_ids() -> tuple[int, ...]:
+    """The processors this process may use; empty where the platform does not pin processes."""
+    if sys.platform == "linux":
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return ()
+
+
+def processors() -> float:
+    return float(len(processor_ids()) or os.cpu_count() or 1)
+
+
+def python_minor() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def detected_gpus() -> tuple[GPU, ...]:
+    """NVIDIA GPUs as the driver names them; none where there is no driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    found = []
+    try:
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            with suppress(pynvml.NVMLError):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+                found.append(
+                    GPU(
+                        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+                        name=_text(pynvml.nvmlDeviceGetName(handle)),
+                        vram_gb=round(int(memory.total) / GIB, 1),
+                    )
+                )
+    finally:
+        pynvml.nvmlShutdown()
+    return tuple(found)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def declared_gpus(declared: tuple[DeclaredGPU, ...]) -> tuple[GPU, ...]:
+    """GPUs named in the settings, with made-up ids that are the same after every start."""
+    return tuple(
+        GPU(
+            uuid=f"GPU-declared-{index}-{re.sub('[^a-z0-9]+', '-', gpu.name.lower()).strip('-')}",
+            name=gpu.name,
+            vram_gb=gpu.vram_gb,
+            vendor="declared",
+        )
+        for index, gpu in enumerate(declared)
+    )
+
+
+def capabilities(settings: WorkerSettings, enforced: dict[str, str]) -> Capabilities:
+    memory_gb = round(psutil.virtual_memory().total / GIB, 1)
+    return Capabilities(
+        cpus=settings.cpus or processors(),
+        memory_gb=settings.memory_gb or memory_gb,
+        gpus=detected_gpus() + declared_gpus(settings.gpus),
+        labels=settings.labels,
+        workloads=("python",) if settings.allow_code else (),
+        platform=platform.system().lower(),
+        python=python_minor(),
+        enforced=enforced,
+    )

@@ -1,0 +1,40 @@
+"""Which processors a runner is pinned to, so that neighbours do not share one needlessly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+class Processors:
+    """Counts the busy runners on each processor. Pinning is a limit on processors that needs no
+    privileges; where the platform has none, everything here is a no-op."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self._load = dict.fromkeys(ids, 0)
+
+    def count(self, cpus: float) -> int:
+        """How many processors `cpus` pins to; 0 when that is all of them."""
+        wanted = math.ceil(cpus - 1e-9)
+        return wanted if wanted < len(self._load) else 0
+
+    def choose(self, count: int) -> tuple[int, ...]:
+        """The least busy ones."""
+        ranked = sorted(self._load, key=lambda cpu: (self._load[cpu], cpu))
+        return tuple(sorted(ranked[:count]))
+
+    def crowded(self, ids: tuple[int, ...]) -> bool:
+        """Whether others are busy there while there are processors where nobody is."""
+        load = self._load
+        for cpu in ids:
+            if load[cpu]:
+                return sum(1 for busy in load.values() if not busy) >= len(ids)
+        return False
+
+    def take(self, ids: tuple[int, ...]) -> None:
+        for cpu in ids:
+            self._load[cpu] += 1
+
+    def give(self, ids: tuple[int, ...]) -> None:
+        for cpu in ids:
+            self._load[cpu] -= 1

@@ -1,0 +1,196 @@
+"""One runner process as the agent holds it: its pipes, the frames it says, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+import msgspec
+
+from corral.agent.environments import Environment
+from corral.agent.frames import AnyFrame, Ready, decode_lines
+from corral.agent.process_tree import Tree
+from corral.agent.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from corral.agent.attempt import Attempt
+
+STDERR_KEPT = 4000
+LINE_LIMIT = 16 * 1024 * 1024
+DRAIN_S = 1.0
+"""How long the last output of a dead runner is waited for."""
+
+
+class Makeup(NamedTuple):
+    """Everything that makes the process. Attempts with equal makeups may share a warm one."""
+
+    environment: str
+    env: tuple[tuple[str, str], ...] = ()
+    devices: tuple[str, ...] = ()
+    memory_gb: float = 0.0
+    cpus: int = 0
+    """How many processors it is pinned to; 0 means all."""
+
+
+class Listener(Protocol):
+    def heard(self, runner: Runner, frames: list[AnyFrame]) -> None: ...
+    def gone(self, runner: Runner) -> None: ...
+
+
+class Runner(asyncio.SubprocessProtocol):
+    """Exactly one attempt at a time runs in it; `attempt` is that one."""
+
+    def __init__(
+        self,
+        name: str,
+        makeup: Makeup,
+        environment: Environment,
+        directory: RunDirectory,
+        listener: Listener,
+        home: str,
+    ) -> None:
+        self.name = name
+        self._home = home
+        self.makeup = makeup
+        self.environment = environment
+        self.directory = directory
+        self.listener = listener
+        self.attempt: Attempt | None = None
+        self.processors: tuple[int, ...] = ()
+        self.used = 0
+        self.idle_since = 0.0
+        self.tree: Tree | None = None
+        """Its processes, once it was started."""
+        self.code: int | None = None
+        self.stderr = b""
+        self.ending = False
+        self.settled = False
+        """While it is being ended: its job has come to an end by itself."""
+        self.spawned = asyncio.Event()
+        self.over = asyncio.Event()
+        self.ready: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._stdin: asyncio.WriteTransport | None = None
+        self._lines: list[bytes] = []
+        self._rest = b""
+        self._paused = False
+        self._stdout_closed = False
+
+    async def spawn(self, command: list[str], environ: dict[str, str], first_line: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        self._lines.insert(0, first_line)
+        try:
+            await loop.subprocess_exec(
+                lambda: self,
+                *command,
+                env=environ,
+                cwd=self.directory.path,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            self.stderr = str(error).encode()
+            self._finish()
+        finally:
+            self.spawned.set()
+
+    def write(self, line: bytes) -> None:
+        if self._stdin is None:
+            self._lines.append(line)
+        else:
+            self._stdin.write(line)
+
+    def close_stdin(self) -> None:
+        """The runner takes this as the death of its agent, and ends itself with all it started."""
+        if self._stdin is not None:
+            self._stdin.close()
+
+    def pause(self) -> None:
+        """Stop reading: the job then waits in its own writes."""
+        if not self._paused and self._stdout is not None:
+            self._paused = True
+            self._stdout.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and self._stdout is not None:
+            self._paused = False
+            self._stdout.resume_reading()
+
+    @property
+    def _stdout(self) -> asyncio.ReadTransport | None:
+        if self._transport is None or self._stdout_closed:
+            return None
+        return cast(asyncio.ReadTransport, self._transport.get_pipe_transport(1))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # --- called by the event loop --------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self.tree = Tree(self._transport.get_pid(), home=self._home, runner=self.name)
+        self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
+        self._stdin.write(b"".join(self._lines))
+        self._lines.clear()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd != 1:
+            self.stderr = (self.stderr + data)[-STDERR_KEPT:]
+            return
+        if self._rest:
+            data = self._rest + data
+        cut = data.rfind(b"\n") + 1
+        if cut == len(data):
+            self._rest = b""
+        else:
+            self._rest = data[cut:]
+            if len(self._rest) > LINE_LIMIT:
+                return self._nonsense()
+            data = data[:cut]
+        if data:
+            try:
+                frames = decode_lines(data)
+            except msgspec.DecodeError:
+                return self._nonsense()
+            if not self.ready.done() and isinstance(frames[0], Ready):
+                self.ready.set_result(frames[0].enforced)
+            self.listener.heard(self, frames)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1:
+            self._stdout_closed = True
+            if self.code is not None:
+                self._finish()
+            else:
+                # Without it the runner cannot report: it is as good as dead.
+                asyncio.get_running_loop().call_later(DRAIN_S, self._finish)
+
+    def process_exited(self) -> None:
+        assert self._transport is not None
+        self.code = self._transport.get_returncode()
+        if self.tree is not None:
+            self.tree.exited()
+        if self._stdout_closed:
+            self._finish()
+        else:
+            asyncio.get_running_loop().call_later(DRAIN_S, self._finish)
+
+    def _finish(self) -> None:
+        if self.over.is_set():
+            return
+        if self._paused and not self.ending:
+            # What it said last is still unread.
+            asyncio.get_running_loop().call_later(DRAIN_S, self._finish)
+            return
+        self.over.set()
+        if not self.ready.done():
+            self.ready.set_result({})
+        if not self.ending:
+            self.listener.gone(self)
+
+    def _nonsense(self) -> None:
+        self.stderr = b"The runner's frames could not be read."
+        self._rest = b""
+        self._stdout_closed = True
+        self._finish()

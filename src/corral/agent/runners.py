@@ -1,0 +1,227 @@
+"""The runners of this worker: started when needed, kept warm for attempts of the same makeup,
+ended when they are in the way, too many, or idle for too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from corral.agent import kit as kits
+from corral.agent import process_tree
+from corral.agent.environments import Environment
+from corral.agent.inventory import GIB
+from corral.agent.processors import Processors
+from corral.agent.run_directory import RunDirectory
+from corral.agent.runner_process import Listener, Makeup, Runner
+from corral.settings import WorkerSettings
+
+log = structlog.get_logger("corral.agent.runners")
+
+EXIT_S = 5.0
+"""How long the death of a killed process is waited for."""
+
+
+class Runners:
+    def __init__(
+        self,
+        worker_home: Path,
+        kit: Path,
+        *,
+        settings: WorkerSettings,
+        passed: Mapping[str, str],
+        processors: Processors,
+        max_idle: int,
+    ) -> None:
+        self.home = str(worker_home)
+        self._runs = worker_home / "runs"
+        self._kit = kit
+        self._settings = settings
+        self._passed = dict(passed)
+        self._processors = processors
+        self._max_idle = max_idle
+        self._names = itertools.count(1)
+        self._all: dict[str, Runner] = {}
+        self._idle: dict[str, Runner] = {}
+        self._warm: dict[Makeup, list[Runner]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def clear_leftovers(self) -> None:
+        """Only after the leftover processes are gone."""
+        shutil.rmtree(self._runs, ignore_errors=True)
+        self._runs.mkdir(parents=True)
+
+    @property
+    def idle(self) -> int:
+        return len(self._idle)
+
+    def environments(self) -> set[str]:
+        """Digests of the environments that runners live in."""
+        return {runner.environment.digest for runner in self._all.values()}
+
+    def processors_for(self, cpus: float) -> int:
+        return self._processors.count(cpus)
+
+    # --- taking and giving back ----------------------------------------------------------------
+
+    def take(
+        self, makeup: Makeup, environment: Environment, listener: Listener, *, fresh: bool
+    ) -> Runner:
+        """A runner for one attempt: a warm one where there is one, or one that is starting."""
+        if makeup.devices:
+            self._clear_devices(makeup)
+        warm = None if fresh else self._warm.get(makeup)
+        if warm:
+            runner = warm.pop()
+            if not warm:
+                del self._warm[makeup]
+            del self._idle[runner.name]
+            if runner.tree is not None and self._processors.crowded(runner.processors):
+                runner.processors = self._processors.choose(makeup.cpus)
+                runner.tree.pin(runner.processors)
+        else:
+            runner = self._start(makeup, environment, listener)
+        self._processors.take(runner.processors)
+        runner.used += 1
+        return runner
+
+    def give_back(self, runner: Runner) -> None:
+        """Its attempt is over and its directory is empty: keep it warm."""
+        self._processors.give(runner.processors)
+        runner.idle_since = asyncio.get_running_loop().time()
+        self._idle[runner.name] = runner
+        self._warm.setdefault(runner.makeup, []).append(runner)
+        if len(self._idle) > self._max_idle:
+            self._discard(next(iter(self._idle.values())))
+        if self._timer is None:
+            self._look_again(self._settings.warm_idle_s)
+
+    def _clear_devices(self, makeup: Makeup) -> None:
+        """An idle runner may still hold memory of the GPU that is now somebody else's."""
+        for runner in list(self._idle.values()):
+            if runner.makeup != makeup and not set(runner.makeup.devices).isdisjoint(
+                makeup.devices
+            ):
+                self._discard(runner)
+
+    def _look_again(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._evict)
+
+    def _evict(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        limit = self._settings.warm_idle_s
+        for runner in list(self._idle.values()):
+            if now - runner.idle_since >= limit - 0.01:
+                self._discard(runner)
+        if self._idle:
+            oldest = min(runner.idle_since for runner in self._idle.values())
+            self._look_again(max(oldest + limit - now, 0.01))
+
+    def _forget_idle(self, runner: Runner) -> bool:
+        if self._idle.pop(runner.name, None) is None:
+            return False
+        alike = self._warm[runner.makeup]
+        alike.remove(runner)
+        if not alike:
+            del self._warm[runner.makeup]
+        return True
+
+    def _discard(self, runner: Runner) -> None:
+        """End an idle runner in the background."""
+        if self._forget_idle(runner):
+            self._processors.take(runner.processors)
+            task = asyncio.create_task(self.end(runner, grace_s=0.0))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    # --- starting and ending -------------------------------------------------------------------
+
+    def _start(self, makeup: Makeup, environment: Environment, listener: Listener) -> Runner:
+        name = f"r{next(self._names)}"
+        directory = RunDirectory(self._runs / name)
+        directory.make()
+        runner = Runner(name, makeup, environment, directory, listener, self.home)
+        if makeup.cpus:
+            runner.processors = self._processors.choose(makeup.cpus)
+        self._all[name] = runner
+        environ = self._environ(runner)
+        command = [str(environment.python), "-I", str(self._kit / kits.RUNNER)]
+        first_line = msgspec.json.encode(self._configuration(runner, environ)) + b"\n"
+        task = asyncio.create_task(runner.spawn(command, environ, first_line))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        log.debug("runner starts", runner=name, environment=environment.digest)
+        return runner
+
+    def _environ(self, runner: Runner) -> dict[str, str]:
+        environment = runner.environment
+        devices = ",".join(runner.makeup.devices)
+        programs = str(environment.python.parent)
+        inherited = self._passed.get("PATH", "")
+        return {
+            **self._passed,
+            "PATH": f"{programs}{os.pathsep}{inherited}" if inherited else programs,
+            "VIRTUAL_ENV": str(environment.path),
+            "HOME": runner.directory.work,
+            "TMPDIR": runner.directory.tmp,
+            **dict(runner.makeup.env),
+            # An attempt sees the GPUs it holds and no others, so these are not the user's to set.
+            "CUDA_VISIBLE_DEVICES": devices,
+            "HIP_VISIBLE_DEVICES": devices,
+            process_tree.HOME_MARKER: self.home,
+            process_tree.RUNNER_MARKER: runner.name,
+        }
+
+    def _configuration(self, runner: Runner, environ: dict[str, str]) -> dict[str, object]:
+        makeup, environment = runner.makeup, runner.environment
+        read = [str(self._kit), str(environment.path), str(environment.base)]
+        return {
+            "limits": {
+                "memory_bytes": int(makeup.memory_gb * GIB) or None,
+                "cpus": list(runner.processors) or None,
+            },
+            "isolate": self._settings.isolate,
+            "read_paths": [*read, *self._settings.read_paths],
+            "write_paths": [runner.directory.path, *self._settings.write_paths],
+            "environ": environ,
+        }
+
+    async def end(self, runner: Runner, *, grace_s: float) -> None:
+        """End a runner that is not idle, with everything it started; then forget it."""
+        runner.ending = True
+        await runner.spawned.wait()
+        if grace_s <= 0:
+            runner.close_stdin()
+        if runner.tree is not None:
+            if not await runner.tree.end(grace_s, lambda: runner.settled):
+                log.warning("processes survived being killed", runner=runner.name)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(EXIT_S):
+                    await runner.over.wait()
+        runner.close()
+        self._processors.give(runner.processors)
+        self._all.pop(runner.name, None)
+        await asyncio.to_thread(runner.directory.remove)
+
+    def lost(self, runner: Runner) -> None:
+        """An idle runner died by itself."""
+        log.warning("idle runner died", runner=runner.name, code=runner.code)
+        self._discard(runner)
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for runner in list(self._idle.values()):
+            self._discard(runner)
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)

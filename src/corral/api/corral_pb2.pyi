@@ -1,0 +1,436 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Chunk(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class BlobRef(_message.Message):
+    __slots__ = ("sha256", "size", "data")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    size: int
+    data: bytes
+    def __init__(self, sha256: _Optional[str] = ..., size: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class FunctionCall(_message.Message):
+    __slots__ = ("function", "arguments")
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    function: BlobRef
+    arguments: BlobRef
+    def __init__(self, function: _Optional[_Union[BlobRef, _Mapping]] = ..., arguments: _Optional[_Union[BlobRef, _Mapping]] = ...) -> None: ...
+
+class ScriptCall(_message.Message):
+    __slots__ = ("package", "entry", "argv")
+    PACKAGE_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    ARGV_FIELD_NUMBER: _ClassVar[int]
+    package: BlobRef
+    entry: str
+    argv: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, package: _Optional[_Union[BlobRef, _Mapping]] = ..., entry: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class JobSubmission(_message.Message):
+    __slots__ = ("code_package", "requirements", "gpu_memory", "duration", "gpus", "function", "script", "python", "env", "vram_gb", "cpus", "memory_gb", "worker_labels", "worker", "queue_class", "priority", "retries", "name", "labels", "user", "idempotency_key", "batch", "fresh", "wait")
+    class EnvEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    CODE_PACKAGE_FIELD_NUMBER: _ClassVar[int]
+    REQUIREMENTS_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    SCRIPT_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_FIELD_NUMBER: _ClassVar[int]
+    ENV_FIELD_NUMBER: _ClassVar[int]
+    VRAM_GB_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_GB_FIELD_NUMBER: _ClassVar[int]
+    WORKER_LABELS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_CLASS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    FRESH_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    code_package: bytes
+    requirements: _containers.RepeatedScalarFieldContainer[str]
+    gpu_memory: float
+    duration: float
+    gpus: int
+    function: FunctionCall
+    script: ScriptCall
+    python: str
+    env: _containers.ScalarMap[str, str]
+    vram_gb: float
+    cpus: float
+    memory_gb: float
+    worker_labels: _containers.RepeatedScalarFieldContainer[str]
+    worker: str
+    queue_class: str
+    priority: int
+    retries: int
+    name: str
+    labels: _containers.ScalarMap[str, str]
+    user: str
+    idempotency_key: str
+    batch: str
+    fresh: bool
+    wait: bool
+    def __init__(self, code_package: _Optional[bytes] = ..., requirements: _Optional[_Iterable[str]] = ..., gpu_memory: _Optional[float] = ..., duration: _Optional[float] = ..., gpus: _Optional[int] = ..., function: _Optional[_Union[FunctionCall, _Mapping]] = ..., script: _Optional[_Union[ScriptCall, _Mapping]] = ..., python: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., vram_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., worker_labels: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., retries: _Optional[int] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., user: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., batch: _Optional[str] = ..., fresh: _Optional[bool] = ..., wait: _Optional[bool] = ...) -> None: ...
+
+class SubmitJobsRequest(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobSubmission]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobSubmission, _Mapping]]] = ...) -> None: ...
+
+class SubmitJobsReply(_message.Message):
+    __slots__ = ("job_ids", "warnings")
+    JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    job_ids: _containers.RepeatedScalarFieldContainer[str]
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job_ids: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class JobRequest(_message.Message):
+    __slots__ = ("job_id",)
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("job_id", "batch", "after")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    batch: str
+    after: str
+    def __init__(self, job_id: _Optional[str] = ..., batch: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+
+class JobEvents(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[JobEvent]
+    def __init__(self, events: _Optional[_Iterable[_Union[JobEvent, _Mapping]]] = ...) -> None: ...
+
+class JobEvent(_message.Message):
+    __slots__ = ("job_id", "cursor", "at", "attempt", "state", "output", "progress", "artifact", "ended")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    ARTIFACT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    cursor: str
+    at: float
+    attempt: int
+    state: StateChanged
+    output: Output
+    progress: Progress
+    artifact: ArtifactView
+    ended: Ended
+    def __init__(self, job_id: _Optional[str] = ..., cursor: _Optional[str] = ..., at: _Optional[float] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[StateChanged, _Mapping]] = ..., output: _Optional[_Union[Output, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., artifact: _Optional[_Union[ArtifactView, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ...) -> None: ...
+
+class StateChanged(_message.Message):
+    __slots__ = ("state", "worker", "code", "message", "devices")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    worker: str
+    code: str
+    message: str
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, state: _Optional[str] = ..., worker: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Output(_message.Message):
+    __slots__ = ("stream", "data", "skipped")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    data: bytes
+    skipped: int
+    def __init__(self, stream: _Optional[str] = ..., data: _Optional[bytes] = ..., skipped: _Optional[int] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("fraction", "message", "metrics", "step")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    FRACTION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    fraction: float
+    message: str
+    metrics: _containers.ScalarMap[str, float]
+    step: int
+    def __init__(self, fraction: _Optional[float] = ..., message: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ..., step: _Optional[int] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("code", "message", "type", "traceback", "exit_code", "pickled")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    PICKLED_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    message: str
+    type: str
+    traceback: str
+    exit_code: int
+    pickled: bytes
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., type: _Optional[str] = ..., traceback: _Optional[str] = ..., exit_code: _Optional[int] = ..., pickled: _Optional[bytes] = ...) -> None: ...
+
+class Ended(_message.Message):
+    __slots__ = ("state", "result", "failure", "seconds")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    result: BlobRef
+    failure: Failure
+    seconds: float
+    def __init__(self, state: _Optional[str] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class ArtifactView(_message.Message):
+    __slots__ = ("name", "size", "file_sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    FILE_SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size: int
+    file_sha256: str
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., file_sha256: _Optional[str] = ...) -> None: ...
+
+class JobView(_message.Message):
+    __slots__ = ("job_id", "name", "state", "queue_class", "priority", "attempt", "worker", "user", "batch", "labels", "submitted_at", "started_at", "ended_at", "seconds", "failure", "result", "artifacts", "progress", "retry_of", "devices", "warnings", "workload")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_CLASS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    ARTIFACTS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_OF_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    WORKLOAD_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    name: str
+    state: str
+    queue_class: str
+    priority: int
+    attempt: int
+    worker: str
+    user: str
+    batch: str
+    labels: _containers.ScalarMap[str, str]
+    submitted_at: float
+    started_at: float
+    ended_at: float
+    seconds: float
+    failure: Failure
+    result: BlobRef
+    artifacts: _containers.RepeatedCompositeFieldContainer[ArtifactView]
+    progress: Progress
+    retry_of: str
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    workload: str
+    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., user: _Optional[str] = ..., batch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., submitted_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., seconds: _Optional[float] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[ArtifactView, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., retry_of: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., workload: _Optional[str] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ("states", "batch", "limit", "before", "active")
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    states: _containers.RepeatedScalarFieldContainer[str]
+    batch: str
+    limit: int
+    before: str
+    active: bool
+    def __init__(self, states: _Optional[_Iterable[str]] = ..., batch: _Optional[str] = ..., limit: _Optional[int] = ..., before: _Optional[str] = ..., active: _Optional[bool] = ...) -> None: ...
+
+class ListJobsReply(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobView]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobView, _Mapping]]] = ...) -> None: ...
+
+class WhyWorker(_message.Message):
+    __slots__ = ("worker", "reason")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    reason: str
+    def __init__(self, worker: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Explanation(_message.Message):
+    __slots__ = ("job_id", "state", "summary", "workers", "history")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    state: str
+    summary: str
+    workers: _containers.RepeatedCompositeFieldContainer[WhyWorker]
+    history: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[str] = ..., summary: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WhyWorker, _Mapping]]] = ..., history: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListWorkersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GpuView(_message.Message):
+    __slots__ = ("uuid", "name", "vram_gb", "free")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VRAM_GB_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    name: str
+    vram_gb: float
+    free: float
+    def __init__(self, uuid: _Optional[str] = ..., name: _Optional[str] = ..., vram_gb: _Optional[float] = ..., free: _Optional[float] = ...) -> None: ...
+
+class WorkerView(_message.Message):
+    __slots__ = ("id", "name", "engine", "connected", "cpus", "memory_gb", "gpus", "labels", "workloads", "platform", "python", "enforced", "running", "waiting", "seen_at", "draining")
+    class EnforcedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_GB_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    WORKLOADS_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_FIELD_NUMBER: _ClassVar[int]
+    ENFORCED_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    SEEN_AT_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    engine: str
+    connected: bool
+    cpus: float
+    memory_gb: float
+    gpus: _containers.RepeatedCompositeFieldContainer[GpuView]
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    workloads: _containers.RepeatedScalarFieldContainer[str]
+    platform: str
+    python: str
+    enforced: _containers.ScalarMap[str, str]
+    running: int
+    waiting: int
+    seen_at: float
+    draining: bool
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., engine: _Optional[str] = ..., connected: _Optional[bool] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpus: _Optional[_Iterable[_Union[GpuView, _Mapping]]] = ..., labels: _Optional[_Iterable[str]] = ..., workloads: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., python: _Optional[str] = ..., enforced: _Optional[_Mapping[str, str]] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., seen_at: _Optional[float] = ..., draining: _Optional[bool] = ...) -> None: ...
+
+class ListWorkersReply(_message.Message):
+    __slots__ = ("workers",)
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerView]
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ...) -> None: ...
+
+class HealthRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class HealthReply(_message.Message):
+    __slots__ = ("status", "version", "workers", "queued", "running", "started_at")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    version: str
+    workers: int
+    queued: int
+    running: int
+    started_at: float
+    def __init__(self, status: _Optional[str] = ..., version: _Optional[str] = ..., workers: _Optional[int] = ..., queued: _Optional[int] = ..., running: _Optional[int] = ..., started_at: _Optional[float] = ...) -> None: ...
+
+class BlobRequest(_message.Message):
+    __slots__ = ("job_id", "name")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    name: str
+    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,164 @@
+"""HTTP: the worker socket, `/health`, and the transfers of attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import PurePosixPath
+
+from fastapi import FastAPI, Request, WebSocket
+from fastapi.responses import FileResponse, JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from corral.api.auth import Hosts, bearer
+from corral.api.worker_socket import WorkerSocket
+from corral.controller.blobs import Blobs
+from corral.controller.queue import Queue
+from corral.controller.store import Store
+from corral.controller.tokens import AttemptTokens
+from corral.core.errors import (
+    BlobNotFound,
+    Conflict,
+    CorralError,
+    Forbidden,
+    InvalidJob,
+    StorageFailed,
+)
+from corral.core.events import ArtifactStored, CheckpointStored
+from corral.core.job import Head, decode_document
+
+MAX_NAME = 512
+
+
+class OnlyOurHosts:
+    """Refuses foreign Host and Origin headers before anything else looks at a request."""
+
+    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+            try:
+                self._hosts.check(headers.get(b"host"), headers.get(b"origin"))
+            except Forbidden as error:
+                if scope["type"] == "websocket":
+                    await send({"type": "websocket.close", "code": 1008, "reason": error.message})
+                else:
+                    await JSONResponse(error.view(), error.status)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class Transfers:
+    """Bytes of one attempt, for whoever holds that attempt's token."""
+
+    def __init__(
+        self,
+        store: Store,
+        blobs: Blobs,
+        tokens: AttemptTokens,
+        *,
+        package_limit: int,
+        artifact_limit: int,
+    ) -> None:
+        self._store, self._blobs, self._tokens = store, blobs, tokens
+        self._package_limit, self._artifact_limit = package_limit, artifact_limit
+
+    def _head(self, request: Request, job: str, attempt: int) -> Head:
+        self._tokens.check(bearer(request.headers.get("authorization")), job, attempt)
+        head = self._store.head(job)
+        if head.attempt != attempt or not head.state.held:
+            raise Conflict(f"Attempt {attempt} of job {job} is over.", job_id=job)
+        return head
+
+    async def package(self, request: Request, job: str, attempt: int, sha256: str) -> FileResponse:
+        head = self._head(request, job, attempt)
+        document = decode_document(self._store.journal.document(head.submitted_seq))
+        if sha256 not in {blob.sha256 for blob in document.blobs()}:
+            raise Forbidden(f"Job {job} does not name the package {sha256[:64]}.", job_id=job)
+        return FileResponse(self._blobs.open_path(sha256))
+
+    async def result(self, request: Request, job: str, attempt: int) -> dict[str, object]:
+        self._head(request, job, attempt)
+        blob = await self._blobs.put(request.stream(), limit=self._package_limit)
+        return {"sha256": blob.sha256, "size": blob.size}
+
+    async def artifact(
+        self, request: Request, job: str, attempt: int, name: str
+    ) -> dict[str, object]:
+        self._head(request, job, attempt)
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not name.isprintable():
+            raise InvalidJob(f"{name[:100]!r} is no name for an artifact.", job_id=job)
+        if not 0 < len(name) <= MAX_NAME:
+            raise InvalidJob(f"An artifact's name has 1 to {MAX_NAME} characters.", job_id=job)
+        blob = await self._blobs.put(request.stream(), limit=self._artifact_limit)
+        fact = ArtifactStored(
+            job=job,
+            at=self._now(request),
+            attempt=attempt,
+            name=str(path),
+            size=blob.size,
+            file_sha256=blob.sha256,
+        )
+        await self._store.append([fact])
+        return {"sha256": blob.sha256, "size": blob.size}
+
+    async def put_checkpoint(self, request: Request, job: str, attempt: int) -> dict[str, object]:
+        self._head(request, job, attempt)
+        blob = await self._blobs.put(request.stream(), limit=self._artifact_limit)
+        head = self._head(request, job, attempt)  # it may have been lost while the bytes came
+        fact = CheckpointStored(
+            job=head.id, at=self._now(request), attempt=attempt, size=blob.size, sha256=blob.sha256
+        )
+        await self._store.append([fact])
+        return {"sha256": blob.sha256, "size": blob.size}
+
+    async def get_checkpoint(self, request: Request, job: str, attempt: int) -> FileResponse:
+        head = self._head(request, job, attempt)
+        if not head.checkpoint:
+            raise BlobNotFound(f"Job {job} has stored no checkpoint yet.", job_id=job)
+        return FileResponse(self._blobs.open_path(head.checkpoint))
+
+    def _now(self, request: Request) -> float:
+        clock: Callable[[], float] = request.app.state.clock
+        return clock()
+
+
+def application(
+    *,
+    hosts: Hosts,
+    transfers: Transfers,
+    worker_socket: WorkerSocket,
+    health: Callable[[], Awaitable[dict[str, object]]],
+    queue: Queue,
+    clock: Callable[[], float],
+) -> FastAPI:
+    app = FastAPI(title="Corral", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.clock = clock
+    app.add_middleware(OnlyOurHosts, hosts=hosts)
+
+    @app.exception_handler(CorralError)
+    async def refused(request: Request, error: CorralError) -> JSONResponse:
+        return JSONResponse(error.view(), error.status)
+
+    @app.exception_handler(OSError)
+    async def disk(request: Request, error: OSError) -> JSONResponse:
+        failed = StorageFailed(f"The controller could not store this: {error}.")
+        return JSONResponse(failed.view(), failed.status)
+
+    @app.get("/health")
+    async def get_health() -> JSONResponse:
+        return JSONResponse(await health(), 503 if queue.stopping else 200)
+
+    @app.websocket("/worker")
+    async def worker(websocket: WebSocket) -> None:
+        await worker_socket.serve(websocket)
+
+    attempt = "/attempts/{job}/{attempt}"
+    app.get(f"{attempt}/packages/{{sha256}}", response_model=None)(transfers.package)
+    app.put(f"{attempt}/result", response_model=None)(transfers.result)
+    app.put(f"{attempt}/artifacts/{{name:path}}", response_model=None)(transfers.artifact)
+    app.put(f"{attempt}/checkpoint", response_model=None)(transfers.put_checkpoint)
+    app.get(f"{attempt}/checkpoint", response_model=None)(transfers.get_checkpoint)
+    return app

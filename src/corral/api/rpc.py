@@ -1,0 +1,279 @@
+"""The gRPC service `corral.v1.Orchestrator`: what SDK and CLI speak."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import grpc
+import structlog
+
+from corral.api import corral_pb2 as pb
+from corral.api.auth import check_token
+from corral.api.service import ERROR_KEY
+from corral.api.submissions import job_of
+from corral.api.views import event_of, job_view, worker_views
+from corral.controller.blobs import Blobs
+from corral.controller.feed import Cursor, Feed, Seen
+from corral.controller.loop import Loop
+from corral.controller.queue import Queue
+from corral.controller.store import Store
+from corral.controller.why import explain
+from corral.core.errors import BlobNotFound, CorralError, InvalidJob
+from corral.core.events import ArtifactStored, JobSucceeded
+from corral.core.job import QueueClass, State
+
+log = structlog.get_logger()
+
+Context = Any
+"""grpc.aio's ServicerContext, whose type parameters say nothing here."""
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+MAX_BATCH = 10_000
+MAX_PAGE = 1000
+CHUNK = 1 << 20
+
+_STATUS = {
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    409: grpc.StatusCode.FAILED_PRECONDITION,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    422: grpc.StatusCode.INVALID_ARGUMENT,
+    503: grpc.StatusCode.UNAVAILABLE,
+    507: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+async def _abort(context: Context, error: CorralError) -> None:
+    code = _STATUS.get(error.status, grpc.StatusCode.INTERNAL)
+    trailer = ((ERROR_KEY, json.dumps(error.view())),)
+    await context.abort(code, error.message, trailing_metadata=trailer)
+
+
+def answers(
+    method: Callable[[Any, Request, Context], Awaitable[Reply]],
+) -> Callable[[Any, Request, Context], Awaitable[Reply]]:
+    """Checks the token and turns errors into statuses, for a method with one answer."""
+
+    @wraps(method)
+    async def guarded(self: Any, request: Request, context: Context) -> Reply:
+        try:
+            self.check(context)
+            return await method(self, request, context)
+        except CorralError as error:
+            await _abort(context, error)
+            raise
+
+    return guarded
+
+
+def streams(
+    method: Callable[[Any, Request, Context], AsyncIterator[Reply]],
+) -> Callable[[Any, Request, Context], AsyncIterator[Reply]]:
+    """The same for a method whose answer streams."""
+
+    @wraps(method)
+    async def guarded(self: Any, request: Request, context: Context) -> AsyncIterator[Reply]:
+        try:
+            self.check(context)
+            async for reply in method(self, request, context):
+                yield reply
+        except CorralError as error:
+            await _abort(context, error)
+
+    return guarded
+
+
+class Orchestrator:
+    def __init__(
+        self,
+        *,
+        token: str,
+        store: Store,
+        blobs: Blobs,
+        feed: Feed,
+        queue: Queue,
+        loop: Loop,
+        version: str,
+        started_at: float,
+        package_limit: int,
+    ) -> None:
+        self._token, self._store, self._blobs, self._feed = token, store, blobs, feed
+        self._queue, self._loop = queue, loop
+        self._version, self._started_at = version, started_at
+        self._package_limit = package_limit
+
+    def check(self, context: Context) -> None:
+        metadata = dict(context.invocation_metadata() or ())
+        check_token(metadata.get("authorization"), self._token)
+
+    # --- submitting and watching ---
+
+    @streams
+    async def SubmitJob(  # noqa: N802 (the name in the .proto)
+        self, request: pb.JobSubmission, context: Context
+    ) -> AsyncIterator[pb.JobEvent]:
+        job = job_of(request, QueueClass.INTERACTIVE)
+        accepted = (await self._queue.submit([job]))[0]
+        async for seen in self._feed.watch(accepted.job, Cursor()):
+            for event in _events(seen):
+                if accepted.warning and event.HasField("state") and not event.state.message:
+                    event.state.message, accepted = accepted.warning, type(accepted)(accepted.job)
+                yield event
+
+    @answers
+    async def SubmitJobs(  # noqa: N802
+        self, request: pb.SubmitJobsRequest, context: Context
+    ) -> pb.SubmitJobsReply:
+        if not 0 < len(request.jobs) <= MAX_BATCH:
+            raise InvalidJob(f"Submit 1 to {MAX_BATCH:,} jobs at once; got {len(request.jobs):,}.")
+        jobs = [job_of(sent, QueueClass.BATCH) for sent in request.jobs]
+        accepted = await self._queue.submit(jobs)
+        return pb.SubmitJobsReply(
+            job_ids=[one.job for one in accepted],
+            warnings=sorted({one.warning for one in accepted if one.warning}),
+        )
+
+    @streams
+    async def WatchJobs(  # noqa: N802
+        self, request: pb.WatchRequest, context: Context
+    ) -> AsyncIterator[pb.JobEvents]:
+        cursor = Cursor.parse(request.after)
+        if bool(request.job_id) == bool(request.batch):
+            raise InvalidJob("Watch one job (job_id) or one batch (batch).")
+        if request.batch:
+            source = self._feed.watch_batch(request.batch, cursor)
+        else:
+            source = self._feed.watch(self._queue.find(request.job_id), cursor)
+        async for seen in source:
+            yield pb.JobEvents(events=_events(seen))
+
+    # --- looking and changing ---
+
+    @answers
+    async def GetJobStatus(  # noqa: N802
+        self, request: pb.JobRequest, context: Context
+    ) -> pb.JobView:
+        return self._view(self._queue.find(request.job_id))
+
+    def _view(self, job: str) -> pb.JobView:
+        head = self._store.head(job)
+        return job_view(self._store, head, self._store.world.progress.get(job))
+
+    @answers
+    async def ListJobs(  # noqa: N802
+        self, request: pb.ListJobsRequest, context: Context
+    ) -> pb.ListJobsReply:
+        limit = min(request.limit or 100, MAX_PAGE)
+        states = [State(state) for state in request.states if state in set(State)]
+        if len(states) != len(request.states):
+            raise InvalidJob(f"The states are: {', '.join(State)}.")
+        living = [
+            head.id
+            for head in self._store.world.heads.values()
+            if (not states or head.state in states)
+            and (not request.batch or head.batch == request.batch)
+            and (not request.before or head.id < request.before)
+        ]
+        found = sorted(living, reverse=True)[:limit]
+        if not request.active:
+            ended = self._store.journal.ended_latest(
+                before=request.before, batch=request.batch, states=states, limit=limit
+            )
+            found = sorted([*found, *(row.job for row in ended)], reverse=True)[:limit]
+        return pb.ListJobsReply(jobs=[self._view(job) for job in found])
+
+    @answers
+    async def CancelJob(  # noqa: N802
+        self, request: pb.JobRequest, context: Context
+    ) -> pb.JobView:
+        job = self._queue.find(request.job_id)
+        await self._queue.cancel(job)
+        return self._view(job)
+
+    @answers
+    async def RetryJob(  # noqa: N802
+        self, request: pb.JobRequest, context: Context
+    ) -> pb.JobView:
+        return self._view(await self._queue.retry(self._queue.find(request.job_id)))
+
+    @answers
+    async def ExplainJob(  # noqa: N802
+        self, request: pb.JobRequest, context: Context
+    ) -> pb.Explanation:
+        job = self._queue.find(request.job_id)
+        workers = await self._loop.workers()
+        reason = explain(self._store, job, workers, paused=self._loop.paused)
+        return pb.Explanation(
+            job_id=job,
+            state=reason.state,
+            summary=reason.summary,
+            workers=[pb.WhyWorker(worker=name, reason=why) for name, why in reason.workers.items()],
+            history=reason.history,
+        )
+
+    @answers
+    async def ListWorkers(  # noqa: N802
+        self, request: pb.ListWorkersRequest, context: Context
+    ) -> pb.ListWorkersReply:
+        seats = self._store.world.seats(await self._loop.workers())
+        return pb.ListWorkersReply(workers=worker_views(seats))
+
+    @answers
+    async def HealthCheck(  # noqa: N802
+        self, request: pb.HealthRequest, context: Context
+    ) -> pb.HealthReply:
+        world = self._store.world
+        workers = await self._loop.workers()
+        return pb.HealthReply(
+            status="stopping" if self._queue.stopping else "ok",
+            version=self._version,
+            workers=sum(worker.connected for worker in workers),
+            queued=sum(world.waiting.values()),
+            running=sum(len(held) for held in world.held.values()),
+            started_at=self._started_at,
+        )
+
+    # --- bytes ---
+
+    @answers
+    async def PutPackage(  # noqa: N802
+        self, request: AsyncIterator[pb.Chunk], context: Context
+    ) -> pb.BlobRef:
+        chunks = (chunk.data async for chunk in request)
+        blob = await self._blobs.put(chunks, limit=self._package_limit)
+        return pb.BlobRef(sha256=blob.sha256, size=blob.size)
+
+    @streams
+    async def GetBlob(  # noqa: N802
+        self, request: pb.BlobRequest, context: Context
+    ) -> AsyncIterator[pb.Chunk]:
+        job = self._queue.find(request.job_id)
+        for record in reversed(self._store.history(self._store.head(job))):
+            fact = record.fact()
+            sha256 = None
+            if request.name == "result" and isinstance(fact, JobSucceeded) and fact.result:
+                if fact.result.data is not None:
+                    yield pb.Chunk(data=fact.result.data)
+                    return
+                sha256 = fact.result.sha256
+            elif isinstance(fact, ArtifactStored) and fact.name == request.name:
+                sha256 = fact.file_sha256
+            if sha256 is not None:
+                async for chunk in self._blobs.read(sha256):
+                    yield pb.Chunk(data=chunk)
+                return
+        raise BlobNotFound(
+            f"Job {job} has nothing named {request.name[:200]!r}. `corral show {job}` lists its "
+            "artifacts.",
+            job_id=job,
+        )
+
+
+def _events(seen: Sequence[Seen]) -> list[pb.JobEvent]:
+    return [event for event in map(event_of, seen) if event is not None]

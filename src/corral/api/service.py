@@ -1,0 +1,86 @@
+"""The methods of `corral.v1.Orchestrator`, read from the compiled .proto itself.
+
+Both ends build on this table: the controller hangs a servicer into it, a client makes its stub
+from it. Generated `_pb2_grpc` code would say the same and pin a version of grpcio besides.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+from google.protobuf import message_factory
+
+from corral.api import corral_pb2
+
+_DESCRIPTOR = corral_pb2.DESCRIPTOR.services_by_name["Orchestrator"]
+
+SERVICE: str = _DESCRIPTOR.full_name
+METHODS: tuple[str, ...] = tuple(method.name for method in _DESCRIPTOR.methods)
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""Both ends must agree: a batch of submissions with inline packages is one message."""
+
+_SIZES = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+)
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    *_SIZES,
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    *_SIZES,
+    # A quiet stream of a waiting job is pinged as often as the channel options say; without these
+    # the server takes that for abuse and hangs up.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Two controllers must never share a port.
+    ("grpc.so_reuseport", 0),
+)
+
+ERROR_KEY = "corral-error"
+"""Trailing metadata that carries the error's view as JSON beside the gRPC status."""
+
+
+def _arity(method: Any) -> str:
+    """How grpc names the four kinds of calls: `unary_unary`, `unary_stream`, …"""
+    kinds = {False: "unary", True: "stream"}
+    return f"{kinds[method.client_streaming]}_{kinds[method.server_streaming]}"
+
+
+def stub(channel: Any) -> Any:
+    """An object with one multicallable per method, for a `grpc.aio` or a plain channel."""
+    calls = {
+        method.name: getattr(channel, _arity(method))(
+            f"/{SERVICE}/{method.name}",
+            request_serializer=message_factory.GetMessageClass(method.input_type).SerializeToString,
+            response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
+        )
+        for method in _DESCRIPTOR.methods
+    }
+    return SimpleNamespace(**calls)
+
+
+def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
+    """What `server.add_generic_rpc_handlers` takes. The servicer has a coroutine (or, where the
+    answer streams, an async generator) `(request, context)` under each method's own name; a
+    missing one is an AttributeError now rather than UNIMPLEMENTED for somebody later."""
+    handlers = {
+        method.name: getattr(grpc, f"{_arity(method)}_rpc_method_handler")(
+            getattr(servicer, method.name),
+            request_deserializer=message_factory.GetMessageClass(method.input_type).FromString,
+            response_serializer=message_factory.GetMessageClass(
+                method.output_type
+            ).SerializeToString,
+        )
+        for method in _DESCRIPTOR.methods
+    }
+    return grpc.method_handlers_generic_handler(SERVICE, handlers)

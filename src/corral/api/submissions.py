@@ -1,0 +1,175 @@
+"""What a client sent becomes a job document, or an InvalidJob that says what to change."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from corral.api import corral_pb2 as pb
+from corral.core.errors import InvalidJob
+from corral.core.job import (
+    MAX_DURATION_S,
+    Blob,
+    FunctionCall,
+    Job,
+    Needs,
+    QueueClass,
+    ScriptCall,
+    gpu_needs,
+)
+
+DEFAULT_DURATION_S = 3600.0
+MAX_REQUIREMENTS, MAX_ENV, MAX_LABELS, MAX_ARGV = 1000, 1000, 64, 10_000
+MAX_TEXT = 512
+_CLASSES = frozenset(member.value for member in QueueClass)
+_PYTHON = re.compile(r"3\.\d{1,2}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ENTRY = re.compile(r"[\w.]+:[\w.]+")
+
+
+def job_of(sent: pb.JobSubmission, default: QueueClass) -> Job:
+    """Checks everything; what passes here cannot fail for its form later."""
+    _check(sent)
+    return Job(
+        work=_work(sent),
+        python=sent.python,
+        requirements=tuple(sent.requirements),
+        env=dict(sent.env),
+        needs=_needs(
+            sent.gpus,
+            round(sent.gpu_memory, 4),
+            sent.vram_gb,
+            sent.cpus or 1.0,
+            sent.memory_gb,
+            tuple(sent.worker_labels),
+            sent.worker or "auto",
+        ),
+        duration_s=sent.duration or DEFAULT_DURATION_S,
+        queue_class=QueueClass(sent.queue_class) if sent.queue_class else default,
+        priority=sent.priority,
+        retries=sent.retries,
+        name=sent.name,
+        labels=dict(sent.labels),
+        user=sent.user,
+        key=sent.idempotency_key,
+        batch=sent.batch,
+        fresh=sent.fresh,
+        wait=sent.wait if sent.HasField("wait") else None,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _needs(
+    gpus: int,
+    gpu_memory: float,
+    vram_gb: float,
+    cpus: float,
+    memory_gb: float,
+    labels: tuple[str, ...],
+    worker: str,
+) -> Needs:
+    whole, tenths = gpu_needs(gpus=gpus, gpu_memory=gpu_memory, vram_gb=vram_gb)
+    for label in (*labels, worker):
+        _text("worker_labels and worker", label)
+    try:
+        return msgspec.convert(
+            {
+                "gpus": whole,
+                "gpu_tenths": tenths,
+                "vram_gb": vram_gb,
+                "cpus": cpus,
+                "memory_gb": memory_gb,
+                "labels": labels,
+                "worker": worker,
+            },
+            Needs,
+        )
+    except msgspec.ValidationError as error:
+        raise InvalidJob(f"What the job needs is not possible: {error}.".replace("`", "")) from None
+
+
+def _work(sent: pb.JobSubmission) -> FunctionCall | ScriptCall:
+    given = [sent.HasField("function"), sent.HasField("script"), bool(sent.code_package)]
+    if sum(given) != 1:
+        raise InvalidJob("A job is one of: function, script, or code_package (a zip with main.py).")
+    if sent.HasField("function"):
+        return FunctionCall(
+            function=_blob(sent.function.function), arguments=_blob(sent.function.arguments)
+        )
+    if sent.code_package:
+        return ScriptCall(package=Blob.of(sent.code_package, inline=False), entry="main.py")
+    entry = sent.script.entry
+    if not _ENTRY.fullmatch(entry) and (
+        not entry.endswith(".py") or entry.startswith("/") or ".." in entry.split("/")
+    ):
+        raise InvalidJob(
+            f"The entry {entry[:100]!r} is neither a .py file of the package nor module:function."
+        )
+    if len(sent.script.argv) > MAX_ARGV:
+        raise InvalidJob(f"More than {MAX_ARGV:,} arguments.")
+    return ScriptCall(package=_blob(sent.script.package), entry=entry, argv=tuple(sent.script.argv))
+
+
+def _blob(ref: pb.BlobRef) -> Blob:
+    if ref.data:
+        whole = Blob.of(ref.data)
+        if ref.sha256 and ref.sha256 != whole.sha256:
+            raise InvalidJob(f"The bytes have sha256 {whole.sha256}, not {ref.sha256[:64]}.")
+        return Blob(sha256=whole.sha256, size=whole.size, data=ref.data)
+    if not re.fullmatch(r"[0-9a-f]{64}", ref.sha256):
+        raise InvalidJob("Each package needs its bytes, or the sha256 of bytes stored before.")
+    return Blob(sha256=ref.sha256, size=ref.size)
+
+
+def _check(sent: pb.JobSubmission) -> None:
+    if sent.duration and not 1 <= sent.duration <= MAX_DURATION_S:
+        raise InvalidJob(f"duration is 1 second to 7 days; got {sent.duration:g} s.")
+    if sent.queue_class and sent.queue_class not in _CLASSES:
+        raise InvalidJob(f"The class is interactive or batch; got {sent.queue_class[:40]!r}.")
+    if not -100 <= sent.priority <= 100:
+        raise InvalidJob(f"priority is -100 to 100, higher first; got {sent.priority}.")
+    if sent.retries > 100:
+        raise InvalidJob(f"retries is 0 to 100; got {sent.retries}.")
+    if sent.python and not _PYTHON.fullmatch(sent.python):
+        raise InvalidJob(f"python is a version like 3.11; got {sent.python[:40]!r}.")
+    for field in ("name", "user", "idempotency_key", "batch"):
+        _text(field, getattr(sent, field))
+    if len(sent.labels) > MAX_LABELS:
+        raise InvalidJob(f"More than {MAX_LABELS} labels.")
+    for key, value in sent.labels.items():
+        _text("labels", key)
+        _text("labels", value)
+    if sent.requirements:
+        _check_requirements(sent)
+    if sent.env:
+        _check_env(sent)
+
+
+def _check_requirements(sent: pb.JobSubmission) -> None:
+    if len(sent.requirements) > MAX_REQUIREMENTS:
+        raise InvalidJob(f"More than {MAX_REQUIREMENTS:,} requirements.")
+    for requirement in sent.requirements:
+        _text("requirements", requirement)
+        if not requirement.strip() or requirement.lstrip().startswith("-"):
+            raise InvalidJob(
+                f"{requirement[:100]!r} is no requirement; options of pip are not taken here."
+            )
+
+
+def _check_env(sent: pb.JobSubmission) -> None:
+    if len(sent.env) > MAX_ENV:
+        raise InvalidJob(f"More than {MAX_ENV:,} environment variables.")
+    for name, value in sent.env.items():
+        if not _VARIABLE.fullmatch(name) or "\0" in value:
+            raise InvalidJob(f"{name[:100]!r} is no name of an environment variable.")
+        if name.startswith("CORRAL_"):
+            raise InvalidJob(f"{name[:100]} is Corral's own; choose another name.")
+
+
+def _text(field: str, value: str) -> None:
+    if len(value) > MAX_TEXT:
+        raise InvalidJob(f"{field} is longer than {MAX_TEXT} characters.")
+    if not value.isprintable():
+        raise InvalidJob(f"{field} holds characters that cannot be printed.")

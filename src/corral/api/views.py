@@ -1,0 +1,190 @@
+"""Jobs, events and workers as clients see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from corral.api import corral_pb2 as pb
+from corral.controller.feed import Seen
+from corral.controller.store import Store
+from corral.core.events import (
+    ArtifactStored,
+    AttemptPlaced,
+    AttemptStarted,
+    JobCancelled,
+    JobFailed,
+    JobRejected,
+    JobRequeued,
+    JobStopping,
+    JobSubmitted,
+    JobSucceeded,
+    Journaled,
+)
+from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
+from corral.core.job import Blob, Failure, Head, State
+from corral.scheduler.fit import Room
+from corral.scheduler.plan import Seat
+
+
+def event_of(seen: Seen) -> pb.JobEvent | None:
+    """What a watcher is sent for one thing it saw; None for what is not for clients."""
+    event = pb.JobEvent(job_id=seen.job, cursor=str(seen.cursor), attempt=seen.attempt)
+    if seen.skipped:
+        event.output.skipped = seen.skipped
+    elif seen.fact is None:
+        frame = decode_frame(seen.frame)
+        if frame is None:
+            return None
+        event.at = frame.at
+        if isinstance(frame, OutputFrame):
+            event.output.stream = frame.stream
+            event.output.data = frame.data or frame.text.encode()
+        else:
+            event.progress.CopyFrom(_progress(frame))
+    else:
+        event.at = seen.fact.at
+        if not _tell(event, seen.fact):
+            return None
+    return event
+
+
+def _tell(event: pb.JobEvent, fact: Journaled) -> bool:
+    match fact:
+        case JobSubmitted():
+            event.state.state = State.QUEUED
+        case AttemptPlaced():
+            event.state.state = State.PLACED
+            event.state.worker = fact.worker
+            event.state.message = fact.why
+        case AttemptStarted():
+            event.state.state = State.RUNNING
+            event.state.devices.extend(fact.devices)
+        case JobRequeued():
+            event.state.state = State.QUEUED
+            event.state.code = fact.code
+            event.state.message = fact.message
+        case JobStopping():
+            event.state.state = State.STOPPING
+        case ArtifactStored():
+            event.artifact.CopyFrom(_artifact(fact))
+        case JobSucceeded() | JobFailed() | JobCancelled() | JobRejected():
+            event.ended.CopyFrom(ended_of(fact))
+        case _:
+            return False
+    return True
+
+
+def ended_of(fact: JobSucceeded | JobFailed | JobCancelled | JobRejected) -> pb.Ended:
+    match fact:
+        case JobSucceeded():
+            return pb.Ended(state=State.SUCCEEDED, seconds=fact.seconds, result=_blob(fact.result))
+        case JobFailed():
+            return pb.Ended(
+                state=State.FAILED, seconds=fact.seconds, failure=failure_of(fact.failure)
+            )
+        case JobCancelled():
+            return pb.Ended(state=State.CANCELLED, seconds=fact.seconds)
+        case JobRejected():
+            failure = pb.Failure(code=fact.code, message=fact.message)
+            return pb.Ended(state=State.REJECTED, failure=failure)
+
+
+def failure_of(failure: Failure) -> pb.Failure:
+    return pb.Failure(
+        code=failure.code,
+        message=failure.message,
+        type=failure.type,
+        traceback=failure.traceback,
+        exit_code=failure.exit_code,
+        pickled=failure.pickled or b"",
+    )
+
+
+def _blob(blob: Blob | None) -> pb.BlobRef | None:
+    if blob is None:
+        return None
+    return pb.BlobRef(sha256=blob.sha256, size=blob.size, data=blob.data or b"")
+
+
+def _artifact(fact: ArtifactStored) -> pb.ArtifactView:
+    return pb.ArtifactView(name=fact.name, size=fact.size, file_sha256=fact.file_sha256)
+
+
+def _progress(frame: ProgressFrame) -> pb.Progress:
+    return pb.Progress(
+        fraction=frame.fraction, message=frame.message, metrics=frame.metrics, step=frame.step
+    )
+
+
+def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) -> pb.JobView:
+    view = pb.JobView(
+        job_id=head.id,
+        name=head.name,
+        state=head.state,
+        queue_class=head.shape.queue_class,
+        priority=head.shape.priority,
+        attempt=head.attempt,
+        worker=head.worker,
+        user=head.user,
+        batch=head.batch,
+        labels=dict(head.labels),
+        submitted_at=head.submitted_at,
+        started_at=head.started_at,
+        retry_of=head.retry_of,
+        devices=head.devices,
+        workload=head.shape.workload,
+    )
+    if progress is not None:
+        view.progress.CopyFrom(_progress(progress))
+    if not head.attempt and not head.state.ended:
+        return view  # nothing more to tell, and nothing to read
+    artifacts: dict[str, ArtifactStored] = {}
+    for record in store.history(head):
+        fact = record.fact()
+        if isinstance(fact, ArtifactStored):
+            artifacts[fact.name] = fact
+        elif isinstance(fact, (JobSucceeded, JobFailed, JobCancelled, JobRejected)):
+            ended = ended_of(fact)
+            view.ended_at, view.seconds = fact.at, ended.seconds
+            if ended.HasField("failure"):
+                view.failure.CopyFrom(ended.failure)
+            if ended.HasField("result"):
+                view.result.CopyFrom(ended.result)
+                view.result.data = b""
+    view.artifacts.extend(_artifact(fact) for fact in artifacts.values())
+    return view
+
+
+def worker_views(seats: Sequence[Seat]) -> list[pb.WorkerView]:
+    views = []
+    for seat in seats:
+        worker, can, room = seat.worker, seat.worker.capabilities, Room(seat.worker, seat.held)
+        views.append(
+            pb.WorkerView(
+                id=worker.id,
+                name=worker.name,
+                engine=worker.engine,
+                connected=worker.connected,
+                cpus=can.cpus,
+                memory_gb=can.memory_gb,
+                gpus=[
+                    pb.GpuView(
+                        uuid=gpu.uuid,
+                        name=gpu.name,
+                        vram_gb=gpu.vram_gb,
+                        free=room.capacity.tenths[gpu.uuid] / 10,
+                    )
+                    for gpu in can.gpus
+                ],
+                labels=can.labels,
+                workloads=can.workloads,
+                platform=can.platform,
+                python=can.python,
+                enforced=can.enforced,
+                running=sum(held.started for held in seat.held),
+                waiting=sum(not held.started for held in seat.held),
+                seen_at=worker.seen_at,
+                draining=worker.draining,
+            )
+        )
+    return views

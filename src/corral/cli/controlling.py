@@ -1,0 +1,252 @@
+"""The controller of this home: up, down, status, config, repair."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from corral.cli import output
+
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+
+START_S = 120.0
+"""How long a start may take while its process lives: it may have a long journal to read."""
+_POLL_S = 0.05
+
+
+@output.guarded
+def up(
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="HTTP; 0 takes a free one.")] = None,
+    grpc_port: Annotated[int | None, typer.Option(help="gRPC; 0 takes a free one.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Leave it running and return once it is healthy.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Starts the controller here, with a worker on this machine."""
+    from corral import settings
+
+    flags = {"host": host, "port": port, "grpc_port": grpc_port}
+    config = settings.load(flags=flags)
+    if detach:
+        given = [f"--{k.replace('_', '-')}={v}" for k, v in flags.items() if v is not None]
+        raise typer.Exit(_start_detached(config.home, given, as_json=as_json))
+    from corral.server import serve
+
+    raise typer.Exit(serve(config))
+
+
+def _start_detached(home: Path, given: list[str], *, as_json: bool) -> int:
+    log = home / "log" / "controller.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    begin = log.stat().st_size if log.exists() else 0
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "corral.cli.main", "up", *given],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            cwd=home,
+        )
+    deadline = time.monotonic() + START_S
+    while process.poll() is None and time.monotonic() < deadline:
+        card = read_card(home)
+        if card.get("pid") == process.pid and _healthy(str(card.get("http"))):
+            if as_json:
+                output.show_json(card)
+            else:
+                print(f"The controller is up (pid {process.pid}).")
+                output.show_pairs(_places(home, card))
+            return 0
+        time.sleep(_POLL_S)
+    if process.poll() is None:
+        output.say(f"The controller is not healthy after {START_S:g} s; see {log}.", style="red")
+        return 1
+    with log.open("rb") as file:
+        file.seek(begin)
+        said = file.read().decode("utf-8", "replace").strip().splitlines()
+    output.say(said[-1] if said else f"The controller ended at once; see {log}.", style="red")
+    return process.returncode or 1
+
+
+@output.guarded
+def down(
+    now: Annotated[
+        bool, typer.Option("--now", help="Give running attempts no time to end.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stops the controller of this home and waits until it is gone."""
+    import psutil
+
+    from corral import settings
+
+    home = settings.default_home()
+    process = _controller(home)
+    if process is None:
+        if as_json:
+            output.show_json({"stopped": False})
+        else:
+            output.say(f"No controller is running in {home}.")
+        return
+    config = settings.load()
+    try:
+        process.send_signal(signal.SIGTERM)
+        if now:
+            process.send_signal(signal.SIGTERM)
+        patience_s = 10.0 if now else config.settings.shutdown_grace_s + 30.0
+        if not _with_spinner("Stopping the controller …", lambda: _gone(process), patience_s):
+            # The journal is made for this: nothing acknowledged is lost.
+            process.kill()
+            _with_spinner("Ending the controller …", lambda: _gone(process), 10.0)
+    except psutil.NoSuchProcess:
+        pass
+    if as_json:
+        output.show_json({"stopped": True, "pid": process.pid})
+    else:
+        print("The controller is down.")
+
+
+def _with_spinner(message: str, done: Callable[[], bool], patience_s: float) -> bool:
+    from rich.console import Console
+
+    deadline = time.monotonic() + patience_s
+    with Console(stderr=True).status(message):
+        while not done():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+    return True
+
+
+def _controller(home: Path) -> Any:
+    """The process that the card names, if it still is the one that wrote it: pids are reused."""
+    import psutil
+
+    card = read_card(home)
+    try:
+        process = psutil.Process(int(card["pid"]))
+        words = " ".join(process.cmdline())
+        ours = "corral" in words and process.create_time() <= float(card["started_at"]) + 1.0
+    except (KeyError, ValueError, TypeError, psutil.Error):
+        return None
+    return process if ours and not _gone(process) else None
+
+
+def _gone(process: Any) -> bool:
+    import psutil
+
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@output.guarded
+def status(as_json: AsJson = False) -> None:
+    """Whether the controller is up, where, and how much it has to do."""
+    from corral import settings
+    from corral.sdk.client import Client
+
+    home = settings.default_home()
+    with Client() as client:
+        health = client.health()
+        address = client.address
+    card = read_card(home)
+    if card.get("grpc") != address:
+        card = {"grpc": address}  # found by CORRAL_ADDRESS: not the controller of this home
+    if as_json:
+        import msgspec
+
+        output.show_json({**card, **msgspec.to_builtins(health)})
+        return
+    output.show_pairs(
+        [
+            ("status", "up" if health.status == "ok" else health.status),
+            ("version", health.version),
+            *_places(home, card),
+            ("up for", output.span(max(time.time() - health.started_at, 0))),
+            ("workers", str(health.workers)),
+            ("queued", str(health.queued)),
+            ("running", str(health.running)),
+        ]
+    )
+
+
+def read_card(home: Path) -> dict[str, Any]:
+    """What the controller of a home wrote down about itself; empty where there is none."""
+    try:
+        card = json.loads((home / "controller.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return card if isinstance(card, dict) else {}
+
+
+def _places(home: Path, card: dict[str, Any]) -> list[tuple[str, str]]:
+    found = [("http", str(card.get("http", ""))), ("grpc", str(card.get("grpc", "")))]
+    return [*found, ("home", str(home))] if "pid" in card else found
+
+
+def _healthy(url: str) -> bool:
+    if not url.startswith("http://"):
+        return False
+    # A proxy for the web has no business on the way to this machine itself.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url}/health", timeout=2) as answer:
+            return int(answer.status) == 200
+    except OSError:
+        return False
+
+
+@output.guarded
+def config(as_json: AsJson = False) -> None:
+    """The effective settings and where each came from."""
+    import msgspec
+
+    from corral import settings
+
+    found = settings.load()
+    rows = []
+    for key, source in found.sources.items():
+        value: Any = found.settings
+        for part in key.split("."):
+            value = getattr(value, part)
+        rows.append((key, msgspec.to_builtins(value), source))
+    if as_json:
+        listed = {key: {"value": value, "source": source} for key, value, source in rows}
+        output.show_json({"home": str(found.home), "settings": listed})
+        return
+    output.show_table(
+        ("SETTING", "VALUE", "SOURCE"),
+        [(key, json.dumps(value, ensure_ascii=False), source) for key, value, source in rows],
+    )
+    print(f"\nhome: {found.home}")
+
+
+@output.guarded
+def repair(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """After a damaged journal was refused: keeps the damaged files and goes on with the rest."""
+    from corral import settings
+    from corral.controller.repair import repair as mend
+
+    report = mend(settings.default_home(), yes=yes)
+    if as_json:
+        output.show_json({"lines": report.lines})
+        return
+    for line in report.lines:
+        print(line)

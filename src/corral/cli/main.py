@@ -1,0 +1,65 @@
+"""The command `corral`: which commands there are. What they do is loaded when they are called."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from corral import __version__
+from corral.cli import controlling, running, watching
+
+app = typer.Typer(
+    name="corral",
+    help="Corral: one place to send GPU work to.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"corral {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def corral(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """One place to send GPU work to."""
+
+
+# Everything behind the script belongs to the script, options too.
+_SCRIPT = {"allow_interspersed_args": False}
+
+app.command()(controlling.up)
+app.command()(controlling.down)
+app.command()(controlling.status)
+app.command(context_settings=_SCRIPT)(running.run)
+app.command(context_settings=_SCRIPT)(running.submit)
+app.command()(watching.jobs)
+app.command()(watching.show)
+app.command()(watching.logs)
+app.command()(watching.why)
+app.command()(watching.cancel)
+app.command()(watching.retry)
+app.command()(watching.workers)
+app.command()(controlling.config)
+app.command()(controlling.repair)
+
+
+def main() -> None:
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

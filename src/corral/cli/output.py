@@ -1,0 +1,170 @@
+"""How commands speak: data on stdout, sentences on stderr, both as JSON where `--json` asks.
+
+An error is one sentence and an exit code; a traceback is nobody's answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import typer
+
+from corral.core.errors import CorralError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def guarded(command: Callable[P, T]) -> Callable[P, T]:
+    """Turns whatever a command raises into a sentence and an exit code."""
+
+    @functools.wraps(command)
+    def guard(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return command(*args, **kwargs)
+        except CorralError as error:
+            complain(error, as_json=bool(kwargs.get("as_json")))
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The reader of a pipe has enough; flushing at exit must not complain either.
+            sys.stdout = None
+            raise typer.Exit(141) from None
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            complain(CorralError(f"{place}{error.strerror or error}."), kwargs.get("as_json"))
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            where = _keep(traceback.format_exc())
+            sentence = f"Corral stumbled over {type(error).__name__}: {error}. This is a mistake "
+            complain(CorralError(f"{sentence}of ours; {where}."), kwargs.get("as_json"))
+        raise typer.Exit(1)
+
+    return guard
+
+
+def complain(error: CorralError, as_json: object = False) -> None:
+    if as_json:
+        print(json.dumps(error.view()), file=sys.stderr)
+    else:
+        say(error.message, style="red")
+
+
+def _keep(report: str) -> str:
+    from corral import settings
+
+    path = settings.default_home() / "log" / "cli.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(report)
+    except OSError:
+        return f"its traceback could not be kept in {path}"
+    return f"its traceback is in {path}"
+
+
+def say(sentence: str, *, style: str = "") -> None:
+    """A sentence for the person, on stderr; coloured where stderr is a terminal."""
+    code = {"red": "31", "green": "32", "yellow": "33", "dim": "2"}.get(style, "")
+    if code and sys.stderr.isatty():
+        sentence = f"\x1b[{code}m{sentence}\x1b[0m"
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def show_json(value: object) -> None:
+    """One JSON document on stdout."""
+    import msgspec
+
+    plain = msgspec.to_builtins(value)
+    print(json.dumps(plain, indent=2, ensure_ascii=False))
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table that shrinks to the terminal and never does on a pipe."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    console.print(table)
+
+
+def show_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    """Names and values, one below the other; empty values are left out."""
+    kept = [(name, value) for name, value in pairs if value]
+    width = max((len(name) for name, _ in kept), default=0)
+    for name, value in kept:
+        lines = value.splitlines() or [""]
+        print(f"{name:<{width}}  {lines[0]}")
+        for line in lines[1:]:
+            print(f"{'':<{width}}  {line}")
+
+
+STYLES = {
+    "succeeded": "green",
+    "running": "cyan",
+    "placed": "cyan",
+    "stopping": "yellow",
+    "failed": "red",
+    "rejected": "red",
+    "cancelled": "yellow",
+}
+
+
+def ago(at: float) -> str:
+    """A moment as people say it."""
+    return f"{span(max(time.time() - at, 0))} ago" if at else ""
+
+
+def span(seconds: float) -> str:
+    """A duration as people say it.
+
+    >>> span(0.0123), span(75), span(7300), span(200_000)
+    ('0.01 s', '75 s', '2.0 h', '2.3 d')
+    """
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    for size, name in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size * 2 or name == "min":
+            break
+    return f"{seconds / size:.1f} {name}"
+
+
+def size_of(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def plain_event(event: Any) -> dict[str, Any]:
+    """An event as a JSON line: output as text, results without their bytes."""
+    import msgspec
+
+    found: dict[str, Any] = msgspec.to_builtins(event)
+    if found["event"] == "output":
+        found["text"] = event.data.decode("utf-8", "replace")
+        del found["data"]
+    return without_bytes(found)
+
+
+def without_bytes(found: dict[str, Any]) -> dict[str, Any]:
+    for name, key in (("result", "data"), ("failure", "pickled")):
+        if found.get(name):
+            found[name].pop(key, None)
+    return found

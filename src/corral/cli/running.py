@@ -1,0 +1,304 @@
+"""`corral run` and `corral submit`: sending scripts and folders, and following them to the end."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from corral.cli import output
+from corral.core.errors import InvalidJob
+
+if TYPE_CHECKING:
+    from corral.sdk.client import Handle
+    from corral.sdk.views import Ended, Event
+
+Target = Annotated[
+    Path, typer.Argument(metavar="TARGET", help="A script, or a folder with an entry.")
+]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="ARGS", help="Passed to the script as they are.")
+]
+Entry = Annotated[
+    str | None,
+    typer.Option(help="What to run in a folder: a file, or package.module:function. [main.py]"),
+]
+Gpus = Annotated[int | None, typer.Option(help="Whole GPUs.")]
+GpuMemory = Annotated[float | None, typer.Option(help="A share of one GPU, 0.1 to 1.0 in tenths.")]
+VramGb = Annotated[float | None, typer.Option(help="VRAM that each GPU must have.")]
+Cpus = Annotated[float | None, typer.Option(help="Processors. [1]")]
+MemoryGb = Annotated[float | None, typer.Option(help="Memory reserved for it, and its limit.")]
+WorkerName = Annotated[str, typer.Option(help="auto, local, or a worker's name.")]
+WorkerLabel = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LABEL", help="A label the worker must have: key or key=value. Repeatable."
+    ),
+]
+Duration = Annotated[
+    str, typer.Option(help="After this long it is ended: seconds, or 90s, 30m, 12h, 2d.")
+]
+With = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="REQ", help="A requirement, as numpy>=2. Repeatable."),
+]
+Requirements = Annotated[Path | None, typer.Option(help="A requirements file.")]
+Env = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable. Repeatable.")]
+QueueClassName = Annotated[
+    str | None, typer.Option("--class", metavar="CLASS", help="interactive or batch.")
+]
+Priority = Annotated[int, typer.Option(help="-100 to 100; higher is earlier.")]
+Retries = Annotated[int, typer.Option(help="Further tries when it fails.")]
+Name = Annotated[str | None, typer.Option(help="What to call it. [the script's name]")]
+Label = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A label of the job. Repeatable.")
+]
+User = Annotated[str | None, typer.Option(help="Who it is for.")]
+Key = Annotated[
+    str | None, typer.Option(help="Idempotency key: the same key again is the same job.")
+]
+Batch = Annotated[str | None, typer.Option(help="The batch it belongs to.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="A new process, never a warm one.")]
+Wait = Annotated[
+    bool | None, typer.Option("--wait/--no-wait", help="Wait where no worker can take it now.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+
+
+@output.guarded
+def run(
+    target: Target,
+    args: Arguments = None,
+    entry: Entry = None,
+    gpus: Gpus = None,
+    gpu_memory: GpuMemory = None,
+    vram_gb: VramGb = None,
+    cpus: Cpus = None,
+    memory_gb: MemoryGb = None,
+    worker: WorkerName = "auto",
+    worker_label: WorkerLabel = None,
+    duration: Duration = "1h",
+    with_: With = None,
+    requirements: Requirements = None,
+    env: Env = None,
+    queue_class: QueueClassName = None,
+    priority: Priority = 0,
+    retries: Retries = 0,
+    name: Name = None,
+    label: Label = None,
+    user: User = None,
+    key: Key = None,
+    batch: Batch = None,
+    fresh: Fresh = False,
+    wait: Wait = None,
+    as_json: AsJson = False,
+) -> None:
+    """Runs a script or folder on a worker, shows its output and passes its exit code on."""
+    asked = dict(locals())
+    with _client() as client:
+        handle = _submit(client, asked, default_class="interactive")
+        raise typer.Exit(follow(handle, as_json=as_json))
+
+
+@output.guarded
+def submit(
+    target: Target,
+    args: Arguments = None,
+    entry: Entry = None,
+    gpus: Gpus = None,
+    gpu_memory: GpuMemory = None,
+    vram_gb: VramGb = None,
+    cpus: Cpus = None,
+    memory_gb: MemoryGb = None,
+    worker: WorkerName = "auto",
+    worker_label: WorkerLabel = None,
+    duration: Duration = "1h",
+    with_: With = None,
+    requirements: Requirements = None,
+    env: Env = None,
+    queue_class: QueueClassName = None,
+    priority: Priority = 0,
+    retries: Retries = 0,
+    name: Name = None,
+    label: Label = None,
+    user: User = None,
+    key: Key = None,
+    batch: Batch = None,
+    fresh: Fresh = False,
+    wait: Wait = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hands a script or folder over and prints its job id."""
+    asked = dict(locals())
+    with _client() as client:
+        handle = _submit(client, asked, default_class="batch")
+    if as_json:
+        output.show_json({"job_id": handle.id, "warnings": handle.warnings})
+    else:
+        for warning in handle.warnings:
+            output.say(warning, style="yellow")
+        print(handle.id)
+
+
+def _client() -> Any:
+    from corral.sdk.client import Client
+
+    return Client()
+
+
+def _submit(client: Any, asked: dict[str, Any], *, default_class: str) -> Handle:
+    from corral.sdk.requirements import resolve
+
+    same = ("gpus", "gpu_memory", "vram_gb", "cpus", "memory_gb", "worker", "priority")
+    handle: Handle = client.submit_script(
+        asked["target"],
+        asked["args"] or (),
+        entry=asked["entry"],
+        requirements=[*resolve(asked["with_"]), *resolve(asked["requirements"])],
+        worker_labels=asked["worker_label"] or (),
+        duration=seconds(asked["duration"]),
+        env=pairs("--env", asked["env"]),
+        labels=pairs("--label", asked["label"]),
+        queue_class=asked["queue_class"] or default_class,
+        idempotency_key=asked["key"],
+        **{word: asked[word] for word in same},
+        **{word: asked[word] for word in ("retries", "name", "user", "batch", "fresh", "wait")},
+    )
+    return handle
+
+
+def seconds(text: str) -> float:
+    """A duration in seconds.
+
+    >>> seconds("90"), seconds("1.5h"), seconds("2d")
+    (90.0, 5400.0, 172800.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
+    if not found:
+        raise InvalidJob(f"--duration is a number of seconds, or 90s, 30m, 12h, 2d; got {text!r}.")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+
+
+def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+    found = {}
+    for text in texts or ():
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise InvalidJob(f"{option} is written KEY=VALUE; got {text!r}.")
+        found[name] = value
+    return found
+
+
+# --- following ---------------------------------------------------------------------------------
+
+
+def follow(handle: Handle, *, as_json: bool) -> int:
+    """Shows everything until the job ends, or until the person leaves; the exit code."""
+    from corral.sdk.views import Ended
+
+    show = _json_line if as_json else Screen(handle.id)
+    cursor, cancelled = "", False
+    while True:
+        try:
+            for event in handle.events(cursor):
+                cursor = event.cursor
+                show(event)
+                if isinstance(event, Ended):
+                    return exit_code(event)
+        except KeyboardInterrupt:
+            if isinstance(show, Screen):
+                show.bar.close()
+            if cancelled:
+                return 130  # asked to stop and not willing to wait for it
+            match _ask(handle.id):
+                case "detach":
+                    return 0
+                case "interrupted":
+                    return 130
+                case "cancel":
+                    cancelled = True
+                    output.say(f"Cancelling job {handle.id} …", style="dim")
+                    handle.cancel()
+
+
+def _ask(job_id: str) -> str:
+    """What Ctrl-C meant. Where nobody can answer, the job goes on and the command ends."""
+    goes_on = (
+        f"Job {job_id} goes on. Follow it with `corral logs -f {job_id}`, cancel it with "
+        f"`corral cancel {job_id}`."
+    )
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        output.say(goes_on)
+        return "interrupted"
+    print(
+        "\n[d]etach, [c]ancel, or Enter to go on following? ", end="", file=sys.stderr, flush=True
+    )
+    try:
+        answer = sys.stdin.readline().strip().lower()
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return "cancel"
+    if answer.startswith("c"):
+        return "cancel"
+    if answer.startswith("d"):
+        output.say(goes_on)
+        return "detach"
+    return "follow"
+
+
+class Screen:
+    """A job on a terminal: its output as it is, its progress below, its end as a sentence."""
+
+    def __init__(self, job_id: str) -> None:
+        from corral.cli.bar import Bar
+
+        self._job_id = job_id
+        self.bar = Bar()
+
+    def __call__(self, event: Event) -> None:
+        from corral.sdk import views
+
+        if isinstance(event, views.Output):
+            gap = f"\n[… {event.skipped} bytes left out …]\n".encode() if event.skipped else b""
+            self.bar.write(event.stream, gap + event.data)
+        elif isinstance(event, views.Progress):
+            self.bar.update(event.fraction, event.message)
+        elif isinstance(event, views.StateChanged):
+            if event.code:
+                self.bar.clear()
+                output.say(f"Attempt {event.attempt}: {event.message}", style="yellow")
+        elif isinstance(event, views.Ended):
+            self.bar.close()
+            _say_end(event)
+
+
+def _say_end(ended: Ended) -> None:
+    from corral.sdk.results import error_of
+
+    if ended.state != "succeeded":
+        failure = ended.failure
+        if failure and failure.traceback and failure.code == "exception":
+            output.say(failure.traceback.rstrip())
+        output.say(error_of(ended.job_id, ended.state, failure).message, style="red")
+    elif sys.stderr.isatty():
+        output.say(f"Job {ended.job_id} succeeded in {output.span(ended.seconds)}.", style="dim")
+
+
+def _json_line(event: Event) -> None:
+    print(json.dumps(output.plain_event(event), ensure_ascii=False), flush=True)
+
+
+def exit_code(ended: Ended) -> int:
+    """The script's own code; as shells have it, 128 and the signal's number for a killed one."""
+    if ended.state == "succeeded":
+        return 0
+    if ended.state == "cancelled":
+        return 130
+    code = ended.failure.exit_code if ended.failure else None
+    if not code:
+        return 1
+    return 128 - code if code < 0 else code

@@ -1,0 +1,236 @@
+"""Looking at jobs and workers, and steering them: jobs, show, logs, why, cancel, retry, workers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from corral.cli import output
+from corral.cli.finding import find
+
+if TYPE_CHECKING:
+    from corral.sdk.client import Client
+    from corral.sdk.views import JobView, WorkerView
+
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="A job id, the beginning of one, or last.")
+]
+JobsArgument = Annotated[
+    list[str], typer.Argument(metavar="JOB", help="Job ids, beginnings of them, or last.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+
+
+def _client() -> Client:
+    from corral.sdk.client import Client
+
+    return Client()
+
+
+@output.guarded
+def jobs(
+    state: Annotated[
+        list[str] | None, typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.")
+    ] = None,
+    batch: Annotated[str, typer.Option(help="Only jobs of this batch.")] = "",
+    active: Annotated[
+        bool, typer.Option("--active", help="Only jobs that have not ended.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
+    all_: Annotated[bool, typer.Option("--all", help="As many as there are.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Lists jobs, newest first."""
+    from corral.core.errors import InvalidJob
+    from corral.core.job import State
+
+    for word in state or ():
+        if word not in set(State):
+            raise InvalidJob(f"There is no state {word!r}; there are {', '.join(State)}.")
+    with _client() as client:
+        found: list[JobView] = []
+        while True:
+            size = 1000 if all_ else min(1000, limit - len(found))
+            before = found[-1].job_id if found else ""
+            page = client.jobs(
+                states=state or (), batch=batch, active=active, limit=size, before=before
+            )
+            found += page
+            if len(page) < size or (not all_ and len(found) >= limit):
+                break
+    if as_json:
+        output.show_json([_plain(view) for view in found])
+        return
+    if not found:
+        output.say("No jobs. Start one with `corral run`." if not state else "No such jobs.")
+        return
+    output.show_table(
+        ("JOB", "STATE", "NAME", "CLASS", "TRY", "WORKER", "SUBMITTED", "TOOK"),
+        [
+            (
+                view.job_id,
+                view.state,
+                view.name,
+                view.queue_class,
+                str(view.attempt or ""),
+                view.worker,
+                output.ago(view.submitted_at),
+                output.span(view.seconds) if view.ended and view.attempt else "",
+            )
+            for view in found
+        ],
+    )
+
+
+@output.guarded
+def show(job: JobArgument, as_json: AsJson = False) -> None:
+    """One job in full."""
+    with _client() as client:
+        view = find(client, job).status()
+    if as_json:
+        output.show_json(_plain(view))
+        return
+    progress, failure = view.progress, view.failure
+    output.show_pairs(
+        [
+            ("job", view.job_id),
+            ("name", view.name),
+            ("state", view.state),
+            ("attempt", str(view.attempt or "")),
+            ("worker", view.worker),
+            ("devices", ", ".join(view.devices)),
+            ("class", f"{view.queue_class}, priority {view.priority}"),
+            ("user", view.user),
+            ("batch", view.batch),
+            ("labels", ", ".join(f"{key}={value}" for key, value in view.labels.items())),
+            ("retry of", view.retry_of),
+            ("submitted", output.ago(view.submitted_at)),
+            ("started", output.ago(view.started_at)),
+            ("ended", output.ago(view.ended_at)),
+            ("took", output.span(view.seconds) if view.ended and view.attempt else ""),
+            ("progress", _progress(progress)),
+            ("result", output.size_of(view.result.size) if view.result else ""),
+            ("artifacts", "\n".join(f"{a.name}  {output.size_of(a.size)}" for a in view.artifacts)),
+            ("warnings", "\n".join(view.warnings)),
+            ("failure", f"{failure.code}: {failure.type or failure.message}" if failure else ""),
+            ("message", failure.message if failure and failure.type else ""),
+            ("traceback", failure.traceback if failure else ""),
+        ]
+    )
+
+
+def _progress(progress: Any) -> str:
+    if progress is None:
+        return ""
+    share = f"{progress.fraction * 100:.0f} %" if progress.fraction is not None else ""
+    metrics = ", ".join(f"{name} {value:g}" for name, value in progress.metrics.items())
+    step = f"step {progress.step}" if progress.step is not None else ""
+    return "  ".join(part for part in (share, progress.message, step, metrics) if part)
+
+
+@output.guarded
+def logs(
+    job: JobArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until it ends.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a job wrote."""
+    from corral.cli.bar import Bar
+    from corral.sdk.views import Output
+
+    bar = Bar(enabled=False)
+    with _client() as client:
+        for event in find(client, job).events(follow=follow):
+            if as_json:
+                print(json.dumps(output.plain_event(event), ensure_ascii=False), flush=True)
+            elif isinstance(event, Output):
+                gap = f"\n[… {event.skipped} bytes left out …]\n" if event.skipped else ""
+                bar.write(event.stream, gap.encode() + event.data)
+
+
+@output.guarded
+def why(job: JobArgument, as_json: AsJson = False) -> None:
+    """Why a job waits, runs where it runs, or ended as it did."""
+    with _client() as client:
+        explanation = find(client, job).why()
+    if as_json:
+        output.show_json(explanation)
+        return
+    print(explanation.summary)
+    if explanation.workers:
+        print()
+        output.show_table(
+            ("WORKER", "WHY"), [(one.worker, one.reason or "fits") for one in explanation.workers]
+        )
+    if explanation.history:
+        print()
+        for line in explanation.history:
+            print(line)
+
+
+@output.guarded
+def cancel(job: JobsArgument, as_json: AsJson = False) -> None:
+    """Cancels jobs, waiting or running."""
+    with _client() as client:
+        views = [find(client, one).cancel() for one in job]
+    if as_json:
+        output.show_json([_plain(view) for view in views])
+        return
+    for view in views:
+        print(f"{view.job_id} {view.state}")
+
+
+@output.guarded
+def retry(job: JobsArgument, as_json: AsJson = False) -> None:
+    """Submits ended jobs again, each as a new job."""
+    with _client() as client:
+        handles = [(find(client, one).retry(), one) for one in job]
+    if as_json:
+        output.show_json([{"job_id": handle.id, "retry_of": one} for handle, one in handles])
+        return
+    for handle, _ in handles:
+        for warning in handle.warnings:
+            output.say(warning, style="yellow")
+        print(handle.id)
+
+
+@output.guarded
+def workers(as_json: AsJson = False) -> None:
+    """Each worker: what it has, what runs there, and what its sandbox enforces."""
+    with _client() as client:
+        found = client.workers()
+    if as_json:
+        output.show_json(found)
+        return
+    if not found:
+        output.say("No workers yet. `corral up` starts one on this machine.")
+        return
+    output.show_table(
+        ("WORKER", "STATE", "ENGINE", "CPUS", "MEMORY", "GPUS", "JOBS", "LABELS", "ENFORCED"),
+        [_worker_row(one) for one in found],
+    )
+
+
+def _worker_row(worker: WorkerView) -> tuple[str, ...]:
+    state = "connected" if worker.connected else f"gone since {output.ago(worker.seen_at)}"
+    gpus = "\n".join(f"{g.name} {g.vram_gb:g} GB, {g.free * 100:.0f} % free" for g in worker.gpus)
+    return (
+        worker.name,
+        "draining" if worker.draining else state,
+        worker.engine,
+        f"{worker.cpus:g}",
+        f"{worker.memory_gb:.1f} GB",
+        gpus or "none",
+        f"{worker.running} running, {worker.waiting} waiting",
+        ", ".join(worker.labels),
+        ", ".join(f"{what}: {by or 'nothing'}" for what, by in sorted(worker.enforced.items()))
+        or "nothing",
+    )
+
+
+def _plain(view: JobView) -> dict[str, Any]:
+    import msgspec
+
+    return output.without_bytes(msgspec.to_builtins(view))

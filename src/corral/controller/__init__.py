@@ -1,0 +1,1 @@
+"""The shell around the decisions: store, queue, loop, intake, feed."""

@@ -1,0 +1,94 @@
+"""Packages, results, artifacts and checkpoints on the controller's disk, known by their sha256."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator
+from pathlib import Path
+
+from corral.controller.mark import sync_folder
+from corral.core.errors import BlobNotFound, InvalidJob, TooLarge
+from corral.core.job import Blob
+
+CHUNK = 1 << 20
+
+
+class Blobs:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._incoming = folder / "incoming"
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        for leftover in self._incoming.iterdir():
+            leftover.unlink()
+
+    def path(self, sha256: str) -> Path:
+        if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+            raise BlobNotFound(f"{sha256[:80]!r} is no sha256.")
+        return self.folder / sha256[:2] / sha256
+
+    def has(self, sha256: str) -> bool:
+        return self.path(sha256).exists()
+
+    def open_path(self, sha256: str) -> Path:
+        path = self.path(sha256)
+        if not path.exists():
+            raise BlobNotFound(f"No bytes with sha256 {sha256} are stored here.")
+        return path
+
+    async def put_bytes(self, data: bytes) -> Blob:
+        """Durable when this returns."""
+        blob = Blob.of(data, inline=False)
+        if not self.has(blob.sha256):
+            await asyncio.to_thread(self._put, data, blob.sha256)
+        return blob
+
+    def _put(self, data: bytes, sha256: str) -> None:
+        incoming = self._incoming / secrets.token_hex(8)
+        with open(incoming, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self._adopt(incoming, sha256)
+
+    def _adopt(self, incoming: Path, sha256: str) -> None:
+        final = self.path(sha256)
+        if not final.parent.exists():
+            final.parent.mkdir(exist_ok=True)
+            sync_folder(self.folder)
+        os.replace(incoming, final)
+        sync_folder(final.parent)
+
+    async def put(
+        self, chunks: AsyncIterable[bytes], *, limit: int, expected: str | None = None
+    ) -> Blob:
+        """Stores a stream; refuses it past `limit` or where its digest is not as `expected`."""
+        incoming = self._incoming / secrets.token_hex(8)
+        digest, size = hashlib.sha256(), 0
+        try:
+            with open(incoming, "wb") as file:
+                async for chunk in chunks:
+                    size += len(chunk)
+                    if size > limit:
+                        raise TooLarge(f"More than {limit:,} bytes; the limit is a setting.")
+                    digest.update(chunk)
+                    if len(chunk) < 1 << 16:
+                        file.write(chunk)
+                    else:
+                        await asyncio.to_thread(file.write, chunk)
+                file.flush()
+                await asyncio.to_thread(os.fsync, file.fileno())
+            sha256 = digest.hexdigest()
+            if expected is not None and expected != sha256:
+                raise InvalidJob(f"The bytes have sha256 {sha256}, not {expected} as announced.")
+            await asyncio.to_thread(self._adopt, incoming, sha256)
+        finally:
+            incoming.unlink(missing_ok=True)
+        return Blob(sha256=sha256, size=size)
+
+    async def read(self, sha256: str) -> AsyncIterator[bytes]:
+        with open(self.open_path(sha256), "rb") as file:
+            while chunk := await asyncio.to_thread(file.read, CHUNK):
+                yield chunk

@@ -1,0 +1,177 @@
+"""Everything that happens to jobs, as any number of watchers see it, each at its own pace.
+
+A watcher holds a cursor and nothing else: it is woken, reads what lies behind its cursor from
+journal and spool, and sleeps again. One that stops reading costs nobody anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from corral.controller.spool import Spool
+from corral.controller.store import Change, Store
+from corral.core.errors import InvalidJob
+from corral.core.events import (
+    AttemptPlaced,
+    JobCancelled,
+    JobFailed,
+    JobRequeued,
+    JobSucceeded,
+    Journaled,
+    ResultOrphaned,
+)
+from corral.core.job import JobId
+
+RECENT_ENDS = 4096
+PAGE = 500
+
+
+class Cursor(NamedTuple):
+    """Behind which record, and where in the output of which attempt."""
+
+    seq: int = 0
+    attempt: int = 0
+    offset: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        try:
+            return cls(*(int(part) for part in text.split("."))) if text else cls()
+        except (ValueError, TypeError):
+            raise InvalidJob(
+                f"{text[:80]!r} is no cursor; use one that an event carried."
+            ) from None
+
+    def __str__(self) -> str:
+        return f"{self.seq}.{self.attempt}.{self.offset}"
+
+
+class Seen(NamedTuple):
+    """One thing a watcher sees: a fact, a line of the spool, or a gap in the output."""
+
+    job: JobId
+    cursor: Cursor
+    attempt: int
+    fact: Journaled | None = None
+    frame: bytes = b""
+    skipped: int = 0
+
+
+class Feed:
+    def __init__(self, store: Store, spool: Spool) -> None:
+        self._store, self._spool = store, spool
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._ends: deque[Change] = deque(maxlen=RECENT_ENDS)
+        store.listen(self._committed)
+
+    def heard(self, job: JobId) -> None:
+        """The job printed or told something."""
+        for event in self._watchers.get(job, ()):
+            event.set()
+
+    def _committed(self, changes: Sequence[Change]) -> None:
+        watchers = self._watchers
+        for change in changes:
+            head = change.head
+            if head.state.ended and head.batch:
+                self._ends.append(change)
+            if watchers:
+                for event in watchers.get(head.id, ()):
+                    event.set()
+                if head.batch and head.state.ended:
+                    for event in watchers.get(f"batch {head.batch}", ()):
+                        event.set()
+
+    @contextmanager
+    def _watching(self, key: str):  # type: ignore[no-untyped-def]
+        event = asyncio.Event()
+        self._watchers.setdefault(key, set()).add(event)
+        try:
+            yield event
+        finally:
+            self._watchers[key].discard(event)
+            if not self._watchers[key]:
+                del self._watchers[key]
+
+    async def watch(self, job: JobId, cursor: Cursor) -> AsyncIterator[list[Seen]]:
+        """Everything about one job behind the cursor, until the job has ended."""
+        seq, attempt, offset = cursor
+        with self._watching(job) as event:
+            while True:
+                event.clear()
+                head = self._store.head(job)
+                for record in self._store.history(head, seq):
+                    fact = record.fact()
+                    if isinstance(fact, (JobRequeued, JobSucceeded, JobFailed, JobCancelled)):
+                        async for piece in self._drain(job, Cursor(seq, attempt, offset)):
+                            offset = piece[-1].cursor.offset
+                            yield piece
+                    if isinstance(fact, AttemptPlaced):
+                        attempt, offset = fact.attempt, 0
+                    seq = record.seq
+                    if not isinstance(fact, ResultOrphaned):
+                        yield [Seen(job, Cursor(seq, attempt, offset), attempt, fact)]
+                if head.state.ended:
+                    return
+                async for piece in self._drain(job, Cursor(seq, attempt, offset)):
+                    offset = piece[-1].cursor.offset
+                    yield piece
+                await event.wait()
+
+    async def _drain(self, job: JobId, cursor: Cursor) -> AsyncIterator[list[Seen]]:
+        seq, attempt, offset = cursor
+        while attempt:
+            piece = self._spool.read(job, attempt, offset)
+            seen = []
+            if piece.skipped:
+                offset += piece.skipped
+                seen.append(Seen(job, Cursor(seq, attempt, offset), attempt, skipped=piece.skipped))
+            for line in piece.lines:
+                offset += len(line) + 1
+                seen.append(Seen(job, Cursor(seq, attempt, offset), attempt, frame=line))
+            if not seen:
+                return
+            yield seen
+
+    async def watch_batch(self, batch: str, cursor: Cursor) -> AsyncIterator[list[Seen]]:
+        """The ends of a batch's jobs behind the cursor, for as long as somebody listens."""
+        seq = cursor.seq
+        with self._watching(f"batch {batch}") as event:
+            while True:
+                event.clear()
+                seen = self._ends_behind(batch, seq)
+                if seen:
+                    seq = seen[-1].cursor.seq
+                    yield seen
+                else:
+                    await event.wait()
+
+    def _ends_behind(self, batch: str, seq: int) -> list[Seen]:
+        ends = self._ends
+        if ends and ends[0].seq <= seq + 1 and len(ends) <= RECENT_ENDS:
+            recent = []
+            for change in reversed(ends):
+                if change.seq <= seq:
+                    break
+                if change.head.batch == batch:
+                    recent.append(change)
+            return [
+                Seen(change.head.id, Cursor(change.seq), change.head.attempt, change.fact)
+                for change in reversed(recent)
+            ]
+        return [
+            self._end_of(ended.job, ended.last_seq)
+            for ended in self._store.journal.ended_in_batch(batch, seq, PAGE)
+        ]
+
+    def _end_of(self, job: JobId, last_seq: int) -> Seen:
+        head = self._store.head(job)
+        for record in reversed(self._store.history(head)):
+            fact = record.fact()
+            if not isinstance(fact, ResultOrphaned):
+                return Seen(job, Cursor(last_seq), head.attempt, fact)
+        raise AssertionError("an ended job has a last fact")

@@ -1,0 +1,255 @@
+"""What engines report becomes facts: late and doubled reports are dropped, endings are settled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from corral.controller.spool import Spool
+from corral.controller.store import Change, Store
+from corral.core.errors import JobNotFound, StorageFailed
+from corral.core.events import (
+    AttemptBegan,
+    AttemptExited,
+    AttemptOutput,
+    AttemptReport,
+    AttemptReturned,
+    AttemptStarted,
+    EngineReport,
+    JobFailed,
+    JobRequeued,
+    JobSucceeded,
+    Journaled,
+    ResultOrphaned,
+    WorkerJoined,
+    WorkerLost,
+)
+from corral.core.frames import ProgressFrame, encode_frame
+from corral.core.job import Failure, Head, JobId, State
+from corral.core.lifecycle import advance
+from corral.core.worker import Worker
+from corral.engines.engine import Engine
+from corral.scheduler.settle import Policy, settle
+
+log = structlog.get_logger()
+
+DISK_PAUSE_S = 1.0
+
+
+class Intake:
+    """Reads one engine's reports for as long as it lives."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        spool: Spool,
+        *,
+        policy: Policy,
+        heard: Callable[[JobId], None],
+        wake: Callable[[], None],
+        stop_grace_s: float,
+    ) -> None:
+        self._engine, self._store, self._spool = engine, store, spool
+        self._policy, self._stop_grace_s = policy, stop_grace_s
+        self._heard, self._wake = heard, wake
+        self._begun: dict[JobId, Head] = {}
+        """Heads as they will be once this batch is on disk."""
+        self._random = random.Random()  # noqa: S311 (spreads retries, hides nothing)
+
+    async def run(self) -> None:
+        async for reports in self._engine.events():
+            await self.take(reports)
+
+    async def take(self, reports: Sequence[EngineReport]) -> None:
+        """Facts of a batch share one commit; when this returns they are on disk."""
+        facts: list[Journaled] = []
+        ended: set[tuple[JobId, int]] = set()
+        workers = await self._engine.workers()
+        for report in reports:
+            if isinstance(report, AttemptOutput):
+                self._output(report)
+            elif isinstance(report, AttemptBegan):
+                facts.extend(self._began(report))
+            elif isinstance(report, AttemptExited):
+                if (report.job, report.attempt) not in ended:
+                    facts.extend(self._exited(report, workers))
+                    ended.add((report.job, report.attempt))
+            elif isinstance(report, AttemptReturned):
+                facts.extend(self._returned(report, ended))
+            elif isinstance(report, WorkerJoined):
+                facts.extend(await self._joined(report, workers, ended))
+            else:
+                facts.extend(self._lost(report, workers, ended))
+        known = self._known(reports, workers)
+        if facts or known:
+            self._report(await self._append(facts, known))
+        self._begun.clear()
+        for job, attempt in ended:
+            self._spool.finish(job, attempt)
+        if known:
+            self._wake()
+
+    async def _append(self, facts: list[Journaled], known: list[Worker]) -> list[Change]:
+        """A full disk delays reports, it never loses one: the engine has not been told yet."""
+        while True:
+            try:
+                return await self._store.append(facts, workers=known, skip_conflicts=True)
+            except StorageFailed as error:
+                if error.fatal:
+                    raise
+                await asyncio.sleep(DISK_PAUSE_S)
+
+    # --- one report each ---
+
+    def _current(self, report: AttemptReport) -> Head | None:
+        """The job's head, if the report is about its current attempt and comes from its worker."""
+        head = self._begun.get(report.job) or self._store.world.heads.get(report.job)
+        if head is None or head.attempt != report.attempt or head.worker != report.worker:
+            return None
+        return head if head.state.held else None
+
+    def _output(self, report: AttemptOutput) -> None:
+        if self._current(report) is not None:
+            self._spool.append(report.job, report.attempt, encode_frame(report.frame))
+            if isinstance(report.frame, ProgressFrame):
+                self._store.world.progress[report.job] = report.frame
+            self._heard(report.job)
+
+    def _began(self, report: AttemptBegan) -> list[Journaled]:
+        head = self._current(report)
+        if head is None or head.started_at:
+            return []
+        started = AttemptStarted(
+            job=report.job,
+            at=report.at,
+            attempt=report.attempt,
+            devices=report.devices,
+            warm=report.warm,
+        )
+        self._begun[head.id] = advance(head, started, head.last_seq)
+        return [started]
+
+    def _exited(self, report: AttemptExited, workers: Sequence[Worker]) -> list[Journaled]:
+        head = self._current(report)
+        if head is None:
+            return self._orphan(report)
+        return [self._settle(head, report, workers)]
+
+    def _settle(self, head: Head, report: AttemptExited, workers: Sequence[Worker]) -> Journaled:
+        return settle(
+            head,
+            report,
+            now=time.time(),
+            policy=self._policy,
+            workers=workers,
+            jitter=self._random.random(),
+        )
+
+    def _orphan(self, report: AttemptExited) -> list[Journaled]:
+        """A late result is kept beside the job; the same result told twice is nothing new."""
+        try:
+            head = self._store.head(report.job)
+        except JobNotFound:
+            log.warning("unknown_job_reported", job=report.job, attempt=report.attempt)
+            return []
+        ended_so = State.SUCCEEDED if report.failure is None else State.FAILED
+        if head.attempt == report.attempt and head.state in (ended_so, State.CANCELLED):
+            return []
+        if head.attempt == report.attempt and head.state.held:
+            log.warning("foreign_result_dropped", job=report.job, worker=report.worker)
+            return []
+        log.warning("result_orphaned", job=report.job, attempt=report.attempt)
+        return [
+            ResultOrphaned(
+                job=report.job,
+                at=report.at,
+                attempt=report.attempt,
+                outcome="failed" if report.failure else "succeeded",
+                result=report.result,
+                failure=report.failure,
+            )
+        ]
+
+    def _returned(self, report: AttemptReturned, ended: set[tuple[JobId, int]]) -> list[Journaled]:
+        head = self._current(report)
+        if head is None:
+            return []
+        ended.add((head.id, head.attempt))
+        if head.state is State.STOPPING:
+            return [self._gone(head, "cancelled", report.reason, ())]
+        now = time.time()
+        return [
+            JobRequeued(
+                job=head.id,
+                at=now,
+                attempt=head.attempt,
+                code="returned",
+                message=report.reason,
+                fault="none",
+            )
+        ]
+
+    async def _joined(
+        self, report: WorkerJoined, workers: Sequence[Worker], ended: set[tuple[JobId, int]]
+    ) -> list[Journaled]:
+        """What the worker has and we want goes on; what it lacks is lost; the rest is stopped."""
+        has = set(report.attempts)
+        facts = []
+        for head in list(self._store.world.held.get(report.worker, {}).values()):
+            if (head.id, head.attempt) not in has:
+                ended.add((head.id, head.attempt))
+                reason = f"Worker {report.name} came back without it."
+                facts.append(self._gone(head, "worker_lost", reason, workers))
+            elif head.state is State.STOPPING:
+                await self._stop(head.id, head.attempt)
+        for job, attempt in has:
+            current = self._store.world.held.get(report.worker, {}).get(job)
+            if current is None or current.attempt != attempt:
+                await self._stop(job, attempt)
+        log.info("worker_joined", worker=report.name, attempts=len(has), lost=len(facts))
+        return facts
+
+    async def _stop(self, job: JobId, attempt: int) -> None:
+        await self._engine.stop(job, attempt, grace_s=self._stop_grace_s)
+
+    def _lost(
+        self, report: WorkerLost, workers: Sequence[Worker], ended: set[tuple[JobId, int]]
+    ) -> list[Journaled]:
+        held = list(self._store.world.held.get(report.worker, {}).values())
+        log.warning("worker_lost", worker=report.worker, reason=report.reason, attempts=len(held))
+        ended.update((head.id, head.attempt) for head in held)
+        return [self._gone(head, "worker_lost", report.reason, workers) for head in held]
+
+    def _gone(self, head: Head, code: str, message: str, workers: Sequence[Worker]) -> Journaled:
+        now = time.time()
+        seconds = now - head.started_at if head.started_at else 0.0
+        failure = Failure(code=code, message=message)
+        exited = AttemptExited(head.id, head.attempt, head.worker, now, seconds, failure=failure)
+        return self._settle(head, exited, workers)
+
+    # --- around it ---
+
+    def _known(self, reports: Sequence[EngineReport], workers: Sequence[Worker]) -> list[Worker]:
+        joined = {report.worker for report in reports if isinstance(report, WorkerJoined)}
+        return [worker for worker in workers if worker.id in joined]
+
+    def _report(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            fact = change.fact
+            if isinstance(fact, JobSucceeded):
+                self._store.world.took(change.head.shape, fact.seconds)
+            elif isinstance(fact, JobFailed):
+                log.warning(
+                    "job_failed",
+                    job=fact.job,
+                    attempt=fact.attempt,
+                    code=fact.failure.code,
+                    error=fact.failure.message,
+                )
+            elif isinstance(fact, JobRequeued):
+                log.info("job_requeued", job=fact.job, attempt=fact.attempt, code=fact.code)

@@ -1,0 +1,269 @@
+"""The journal on disk: numbered, checksummed, chained records in SQLite, and how they are read.
+
+The journal is the truth. `history` is only an index of ended jobs, and is never trusted for
+recovery. One thread writes; reads use a connection of their own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from corral.controller import sql
+from corral.controller.mark import Mark, sync_folder
+from corral.core.errors import HomeUnusable, JournalDamaged, StorageFailed
+from corral.core.events import (
+    JobCancelled,
+    JobFailed,
+    JobRejected,
+    JobSucceeded,
+    Journaled,
+    decode_fact,
+)
+from corral.core.worker import Worker
+
+log = structlog.get_logger()
+
+ENDS: frozenset[str] = frozenset(
+    cls.__name__ for cls in (JobRejected, JobSucceeded, JobFailed, JobCancelled)
+)
+
+REPAIRED = "JournalRepaired"
+"""The one kind that is no fact about a job: everything before it that is missing is known to be."""
+
+
+class Record(NamedTuple):
+    seq: int
+    at: float
+    kind: str
+    job: str
+    prev: int
+    """The record of the same job before this one, 0 for its first: a chain, and no index."""
+    body: bytes
+    document: bytes | None
+    crc: int
+
+    def intact(self) -> bool:
+        return self.crc == checksum(*self[:-1])
+
+    def fact(self) -> Journaled:
+        return decode_fact(self.body)
+
+
+class Ended(NamedTuple):
+    """A row of the history: where to find an ended job in the journal."""
+
+    job: str
+    state: str
+    submitted_seq: int
+    last_seq: int
+    ended_at: float
+    batch: str
+    key: str
+
+
+class Write(NamedTuple):
+    """One transaction."""
+
+    records: Sequence[Record]
+    ends: Sequence[Ended] = ()
+    noted: Sequence[tuple[int, str]] = ()
+    workers: Sequence[Worker] = ()
+
+
+def checksum(
+    seq: int, at: float, kind: str, job: str, prev: int, body: bytes, document: bytes | None
+) -> int:
+    crc = zlib.crc32(f"{seq}|{at!r}|{kind}|{job}|{prev}|".encode())
+    crc = zlib.crc32(body, crc)
+    return zlib.crc32(document, crc) if document is not None else crc
+
+
+def sealed(
+    seq: int, at: float, kind: str, job: str, prev: int, body: bytes, document: bytes | None
+) -> Record:
+    crc = checksum(seq, at, kind, job, prev, body, document)
+    return Record(seq, at, kind, job, prev, body, document, crc)
+
+
+class Journal:
+    """An open, verified journal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "corral.db"
+        self._writer = open_database(folder)
+        self._reader = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        self._reader.execute("PRAGMA query_only = ON")
+        self.mark = Mark(folder / "mark")
+        if self.mark.seq is None and self.last_seq() == 0:
+            self.mark.write(0)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+        self.mark.close()
+
+    # --- writing (the writer's thread) ---
+
+    def write(self, group: Write) -> None:
+        """One transaction, durable when this returns; nothing of it is kept when it raises."""
+        connection = self._writer
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(sql.APPEND, group.records)
+            if group.ends:
+                connection.executemany(sql.END, group.ends)
+            if group.noted:
+                connection.executemany(sql.NOTED, group.noted)
+            if group.workers:
+                rows = [(worker.id, msgspec.json.encode(worker)) for worker in group.workers]
+                connection.executemany(sql.KNOW_WORKER, rows)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            failed = StorageFailed(
+                f"The journal in {self.folder} could not be written ({error}). Nothing that was "
+                "acknowledged is lost. Free some space, then submit again."
+            )
+            # A full disk leaves the transaction out, surely. After any other error nobody knows
+            # what reached the disk, and a second sync would lie.
+            failed.fatal = error.sqlite_errorname not in ("SQLITE_FULL", "SQLITE_IOERR_WRITE")
+            raise failed from error
+        if group.records:
+            try:
+                self.mark.write(group.records[-1].seq)
+            except OSError as error:
+                # The records are safe. A mark that lags only promises less.
+                log.warning("mark_not_written", error=str(error))
+
+    # --- reading (the event loop's thread) ---
+
+    def last_seq(self) -> int:
+        return int(self._reader.execute(sql.LAST_SEQ).fetchone()[0])
+
+    def scan(self) -> Iterator[Record]:
+        return map(Record._make, self._reader.execute(sql.SCAN))
+
+    def record(self, seq: int) -> Record:
+        row = self._reader.execute(sql.RECORD, (seq,)).fetchone()
+        if row is None:
+            raise JournalDamaged(f"Record {seq} of the journal is missing. Run `corral repair`.")
+        record = Record._make(row)
+        if not record.intact():
+            raise JournalDamaged(f"Record {seq} of the journal is damaged. Run `corral repair`.")
+        return record
+
+    def chain(self, last_seq: int, after: int = 0) -> list[Record]:
+        """All records of one job behind `after`, oldest first."""
+        records = []
+        seq = last_seq
+        while seq > after:
+            record = self.record(seq)
+            records.append(record)
+            seq = record.prev
+        records.reverse()
+        return records
+
+    def document(self, submitted_seq: int) -> bytes:
+        document = self.record(submitted_seq).document
+        assert document is not None, "a submission carries its document"
+        return document
+
+    def ended(self, job: str) -> Ended | None:
+        row = self._reader.execute(sql.ENDED_JOB, (job,)).fetchone()
+        return Ended._make(row) if row else None
+
+    def ended_by_key(self, key: str) -> str | None:
+        row = self._reader.execute(sql.ENDED_BY_KEY, (key,)).fetchone()
+        return str(row[0]) if row else None
+
+    def ended_by_prefix(self, prefix: str) -> list[str]:
+        above = prefix + "\x7f"
+        return [str(row[0]) for row in self._reader.execute(sql.ENDED_BY_PREFIX, (prefix, above))]
+
+    def ended_in_batch(self, batch: str, after: int, limit: int) -> list[Ended]:
+        rows = self._reader.execute(sql.ENDED_IN_BATCH, (batch, after, limit))
+        return [Ended._make(row) for row in rows]
+
+    def ended_latest(
+        self, *, before: str, batch: str, states: Iterable[str], limit: int
+    ) -> list[Ended]:
+        wanted = "".join(f",{state}" for state in states)
+        wanted = f"{wanted}," if wanted else ""
+        arguments = (before or "\x7f", batch, batch, wanted, wanted, limit)
+        return [Ended._make(row) for row in self._reader.execute(sql.ENDED_LATEST, arguments)]
+
+    def workers(self) -> list[Worker]:
+        decode = msgspec.json.Decoder(Worker).decode
+        return [decode(row[0]) for row in self._reader.execute(sql.WORKERS)]
+
+
+def open_database(folder: Path) -> sqlite3.Connection:
+    """The database, made if it is new; refused if a newer Corral made it."""
+    path = folder / "corral.db"
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > sql.SCHEMA_VERSION:
+            connection.close()
+            raise HomeUnusable(
+                f"{path} was written by a newer Corral (schema {version}, this one knows "
+                f"{sql.SCHEMA_VERSION}). Install that version again, or choose another CORRAL_HOME."
+            )
+        for pragma in sql.PRAGMAS:
+            connection.execute(pragma)
+        if version == 0:
+            connection.executescript(
+                f"BEGIN IMMEDIATE;{sql.SCHEMA}PRAGMA user_version = {sql.SCHEMA_VERSION};COMMIT;"
+            )
+            sync_folder(folder)
+    except sqlite3.DatabaseError as error:
+        raise JournalDamaged(
+            f"{path} cannot be read as a database ({error}). Run `corral repair` to save what is "
+            "intact."
+        ) from error
+    return connection
+
+
+def verified(journal: Journal) -> Iterator[Record]:
+    """Every record in order, each proven; raises JournalDamaged that names the first lost one.
+
+    Records above the mark were never acknowledged: SQLite kept them whole or not at all.
+    """
+    marked = journal.mark.seq
+    expected = 1
+    try:
+        for record in journal.scan():
+            if record.kind == REPAIRED and record.intact():
+                expected = record.seq
+            if record.seq != expected:
+                raise _lost(expected, f"{record.seq - expected} missing")
+            if not record.intact():
+                raise _lost(record.seq, "its checksum does not match")
+            expected += 1
+            yield record
+    except sqlite3.DatabaseError as error:
+        raise _lost(expected, str(error)) from error
+    if marked is not None and expected <= marked:
+        raise _lost(expected, f"{marked - expected + 1} acknowledged records are gone")
+    if marked is None and expected > 1:
+        raise JournalDamaged(
+            f"The journal's mark {journal.folder / 'mark'} is missing or damaged, so nothing says "
+            f"whether records after {expected - 1} are lost. Run `corral repair` to go on."
+        )
+
+
+def _lost(seq: int, reason: str) -> JournalDamaged:
+    return JournalDamaged(
+        f"The journal is damaged: record {seq} is the first one lost ({reason}). Nothing was "
+        "changed. Restore a backup, or run `corral repair` to go on with what is intact.",
+        details={"first_lost": seq},
+    )

@@ -1,0 +1,297 @@
+"""What clients may ask: submit, cancel, retry, look, and why. Every no has its reason."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import structlog
+from msgspec import Struct
+from msgspec.structs import replace
+
+from corral.controller.blobs import Blobs
+from corral.controller.store import Store
+from corral.core.errors import (
+    Conflict,
+    CorralError,
+    ExceedsAllWorkers,
+    InvalidJob,
+    JobNotFound,
+    NoGpuWorkers,
+    TooLarge,
+    Unavailable,
+)
+from corral.core.events import JobCancelled, JobRejected, JobStopping, JobSubmitted, Journaled
+from corral.core.ids import Ids
+from corral.core.job import (
+    INLINE_LIMIT,
+    Blob,
+    FunctionCall,
+    Head,
+    Job,
+    JobId,
+    QueueClass,
+    Shape,
+    State,
+    decode_document,
+    encode_document,
+    record_digest,
+)
+from corral.core.worker import Worker
+from corral.engines.engine import Engine
+from corral.scheduler.fit import refuse_ever
+
+log = structlog.get_logger()
+
+
+class Accepted(Struct, frozen=True):
+    job: JobId
+    warning: str = ""
+
+
+class Queue:
+    def __init__(
+        self,
+        store: Store,
+        blobs: Blobs,
+        engines: Mapping[str, Engine],
+        workers: Callable[[], Awaitable[Sequence[Worker]]],
+        *,
+        document_limit: int,
+        cancel_grace_s: float,
+    ) -> None:
+        self._store, self._blobs, self._engines = store, blobs, engines
+        self._workers = workers
+        self._document_limit, self._cancel_grace_s = document_limit, cancel_grace_s
+        self._ids = Ids(secrets.randbits(30))
+        self._submitting: dict[str, asyncio.Event] = {}
+        self.stopping = False
+
+    # --- submitting ---
+
+    async def submit(self, jobs: Sequence[Job]) -> list[Accepted]:
+        """All of them or none, durable when this returns. Refused ones keep an id and a reason in
+        the history, and raise it."""
+        if self.stopping:
+            raise Unavailable(
+                "The controller is stopping and takes no new jobs. Submit again soon."
+            )
+        workers = await self._workers()
+        now = time.time()
+        facts: list[Journaled] = []
+        documents: dict[JobId, bytes] = {}
+        answers: list[Accepted] = []
+        mine: dict[str, JobId] = {}
+        refusal: CorralError | None = None
+        try:
+            for job in jobs:
+                job = await self._stored(job)
+                document = encode_document(job)
+                digest = record_digest(document)
+                if job.key:
+                    known = mine.get(job.key) or await self._known_key(job.key, digest)
+                    if known is not None:
+                        answers.append(Accepted(known))
+                        continue
+                if len(document) > self._document_limit:
+                    raise TooLarge(
+                        f"The job document has {len(document):,} bytes, more than "
+                        f"{self._document_limit:,}. Put large data into files or artifacts."
+                    )
+                job_id = self._ids.new(now, seed=secrets.randbits(30))
+                if job.key:
+                    self._submitting[job.key] = asyncio.Event()
+                    mine[job.key] = job_id
+                documents[job_id] = document
+                warning, error = admit(job, workers)
+                if error is not None:
+                    error.job_id = job_id
+                    refusal = refusal or error
+                    facts.append(_rejected(job, job_id, digest, now, error))
+                else:
+                    facts.append(_submitted(job, job_id, digest, now))
+                answers.append(Accepted(job_id, warning))
+            if refusal is not None and len(jobs) > 1:
+                # All or none: only the refusals are written down.
+                facts = [fact for fact in facts if isinstance(fact, JobRejected)]
+                documents = {fact.job: documents[fact.job] for fact in facts}
+            if facts:
+                await self._store.append(facts, documents=documents)
+        finally:
+            for key in mine:
+                self._submitting.pop(key).set()
+        if refusal is not None:
+            log.warning("job_rejected", job=refusal.job_id, code=refusal.code)
+            raise refusal
+        if len(facts) == 1:
+            log.info("job_submitted", job=facts[0].job)
+        elif facts:
+            log.info("jobs_submitted", count=len(facts), first=facts[0].job)
+        return answers
+
+    async def _stored(self, job: Job) -> Job:
+        """The job with large bytes moved to the blobs, and every digest known to be there."""
+        work = job.work
+        if isinstance(work, FunctionCall):
+            work = replace(
+                work,
+                function=await self._stored_blob(work.function),
+                arguments=await self._stored_blob(work.arguments),
+            )
+        else:
+            work = replace(work, package=await self._stored_blob(work.package))
+        return replace(job, work=work)
+
+    async def _stored_blob(self, blob: Blob) -> Blob:
+        if blob.data is None:
+            if not self._blobs.has(blob.sha256):
+                raise InvalidJob(
+                    f"The package {blob.sha256} is not stored here. Upload it by PutPackage first."
+                )
+            return blob
+        if len(blob.data) <= INLINE_LIMIT:
+            return blob
+        return await self._blobs.put_bytes(blob.data)
+
+    async def _known_key(self, key: str, digest: str) -> JobId | None:
+        while (pending := self._submitting.get(key)) is not None:
+            await pending.wait()  # the first one with this key is on its way to the disk
+        found = self._store.world.keys.get(key) or self._store.journal.ended_by_key(key)
+        if found is None:
+            return None
+        if self._store.head(found).digest != digest:
+            raise Conflict(
+                f"The idempotency key {key!r} already belongs to another job. Use a new key.",
+                job_id=found,
+            )
+        return found
+
+    # --- changing ---
+
+    async def cancel(self, job: JobId) -> Head:
+        """Asks a job to end; cancelling twice is the same as once."""
+        while True:
+            head = self._store.head(job)
+            if head.state is State.CANCELLED or head.state is State.STOPPING:
+                return head
+            if head.state.ended:
+                raise Conflict(
+                    f"Job {job} has already {head.state}; nothing to cancel.", job_id=job
+                )
+            now = time.time()
+            fact: Journaled = (
+                JobCancelled(job=job, at=now, attempt=head.attempt)
+                if head.state is State.QUEUED
+                else JobStopping(job=job, at=now, attempt=head.attempt)
+            )
+            try:
+                await self._store.append([fact])
+            except Conflict:
+                continue  # it moved on meanwhile: look again
+            log.info("job_cancelled", job=job, was=head.state.value)
+            if head.state is not State.QUEUED:
+                await self._stop(head)
+            return self._store.head(job)
+
+    async def _stop(self, head: Head) -> None:
+        for worker in await self._workers():
+            if worker.id == head.worker:
+                await self._engines[worker.engine].stop(
+                    head.id, head.attempt, grace_s=self._cancel_grace_s
+                )
+
+    async def retry(self, job: JobId) -> JobId:
+        """An ended job again, as a new job: nothing leaves an end state."""
+        head = self._store.head(job)
+        if not head.state.ended:
+            raise Conflict(f"Job {job} is {head.state}; only an ended job is retried.", job_id=job)
+        document = decode_document(self._store.journal.document(head.submitted_seq))
+        again = replace(document, retry_of=job, key="")
+        return (await self.submit([again]))[0].job
+
+    def find(self, text: str) -> JobId:
+        """The job an id, or an unambiguous beginning of one, or `last` means."""
+        world = self._store.world
+        if text in world.heads or self._store.journal.ended(text) is not None:
+            return text
+        if text == "last":
+            latest = self._store.journal.ended_latest(before="", batch="", states=(), limit=1)
+            newest = max([*world.heads, *(row.job for row in latest)], default=None)
+            if newest is None:
+                raise JobNotFound("There is no job yet. Submit one with `corral run`.")
+            return newest
+        found = {job for job in world.heads if job.startswith(text)} if len(text) >= 3 else set()
+        if len(text) >= 3:
+            found |= set(self._store.journal.ended_by_prefix(text))
+        if len(found) == 1:
+            return found.pop()
+        if found:
+            raise JobNotFound(f"More than one job begins with {text}; give more of its id.")
+        raise JobNotFound(f"There is no job {text}. `corral jobs --all` lists them.", job_id=text)
+
+
+def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]:
+    """Whether a submission waits (perhaps with a warning) or is refused, and why."""
+    may_wait = job.wait if job.wait is not None else job.queue_class is QueueClass.BATCH
+    if not workers:
+        if may_wait:
+            return "No worker is known yet; the job waits for one.", None
+        return "", NoGpuWorkers(
+            "No GPU workers available. Start one with `corral up` or `corral worker join`, or "
+            "submit with wait=True to queue the job until one comes."
+        )
+    shape = Shape(needs=job.needs, workload=job.workload, queue_class=job.queue_class)
+    reasons = {worker.name: refuse_ever(shape, worker) for worker in workers}
+    if any(reason is None for reason in reasons.values()):
+        return "", None
+    told = "; ".join(f"{name}: {reason}" for name, reason in list(reasons.items())[:5])
+    if may_wait:
+        return f"No known worker can run this ({told}); the job waits for one that can.", None
+    return "", ExceedsAllWorkers(
+        f"No known worker can run this ({told}). Ask for less, or submit with wait=True to queue "
+        "it until such a worker joins.",
+        details={"workers": reasons},
+    )
+
+
+def _submitted(job: Job, job_id: JobId, digest: str, now: float) -> JobSubmitted:
+    return JobSubmitted(
+        job=job_id,
+        at=now,
+        needs=job.needs,
+        digest=digest,
+        workload=job.workload,
+        queue_class=job.queue_class,
+        priority=job.priority,
+        name=job.name,
+        user=job.user,
+        batch=job.batch,
+        key=job.key,
+        labels=tuple(sorted(job.labels.items())),
+        duration_s=job.duration_s,
+        retries=job.retries,
+        retry_of=job.retry_of,
+    )
+
+
+def _rejected(job: Job, job_id: JobId, digest: str, now: float, error: CorralError) -> JobRejected:
+    return JobRejected(
+        job=job_id,
+        at=now,
+        code=error.code,
+        message=error.message,
+        needs=job.needs,
+        digest=digest,
+        workload=job.workload,
+        queue_class=job.queue_class,
+        priority=job.priority,
+        name=job.name,
+        user=job.user,
+        batch=job.batch,
+        labels=tuple(sorted(job.labels.items())),
+        duration_s=job.duration_s,
+        retries=job.retries,
+        retry_of=job.retry_of,
+    )

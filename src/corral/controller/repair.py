@@ -1,0 +1,261 @@
+"""`corral repair`: goes on knowingly after damage, and says exactly what was lost.
+
+The damaged database is kept. Every record that is intact moves to a new one; jobs whose story is
+no longer whole are queued again or, where even the document is gone, named as lost.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from corral.controller import sql
+from corral.controller.journal import REPAIRED, Ended, Journal, Record, Write, sealed, verified
+from corral.controller.mark import Mark, sync_folder
+from corral.core.errors import Conflict, CorralError, HomeUnusable, JournalDamaged
+from corral.core.events import (
+    AttemptPlaced,
+    JobRejected,
+    JobRequeued,
+    JobSubmitted,
+    Journaled,
+    decode_fact,
+    encode_fact,
+)
+from corral.core.job import Head
+from corral.core.lifecycle import advance, born
+from corral.home import Home
+
+CHUNK = 1000
+ATTEMPTS_SKIPPED = 1000
+"""Lost records may have placed attempts that still run somewhere: their numbers stay unused."""
+
+
+class RepairReport(Struct, frozen=True):
+    lines: list[str]
+    changed: bool
+
+
+def repair(home: Path, *, yes: bool) -> RepairReport:
+    """Looks at the journal, and with `yes` replaces it by its intact part."""
+    place = Home(home)
+    if not place.journal.is_dir():
+        raise HomeUnusable(f"There is no journal in {home}. Nothing to repair.")
+    place.take()
+    try:
+        problem = _problem(place.journal)
+        if problem is None:
+            return RepairReport(["The journal is whole. Nothing to repair."], changed=False)
+        salvage = _Salvage(place.journal)
+        lines = [problem, *salvage.lines()]
+        if not yes:
+            return RepairReport([*lines, "Nothing was changed. Add --yes to go on so."], False)
+        kept = salvage.replace_journal()
+        lines.append(f"The damaged journal is kept as {kept}. The controller can start again.")
+        return RepairReport(lines, changed=True)
+    finally:
+        place.release()
+
+
+def _problem(folder: Path) -> str | None:
+    try:
+        journal = Journal(folder)
+    except JournalDamaged as error:
+        return error.message
+    try:
+        for _ in verified(journal):
+            pass
+    except JournalDamaged as error:
+        return error.message
+    finally:
+        journal.close()
+    return None
+
+
+class _Salvage:
+    """What can be read of a damaged journal, and what follows for its jobs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        mark = Mark(folder / "mark")
+        self._marked = mark.seq or 0
+        mark.close()
+        self.records = list(_readable(folder / "corral.db"))
+        self.last_seq = max([self._marked, *(record.seq for record in self.records)])
+        self.heads: dict[str, Head] = {}
+        self.lost_jobs: set[str] = set()
+        for record in self.records:
+            self._fold(record)
+        found = {record.seq for record in self.records}
+        gap_before = min(found, default=1) - 1 if found and _repaired(self.records) else 0
+        self.missing = [seq for seq in range(gap_before + 1, self.last_seq + 1) if seq not in found]
+
+    def _fold(self, record: Record) -> None:
+        if not record.job:
+            return
+        fact = decode_fact(record.body)
+        head = self.heads.get(record.job)
+        if isinstance(fact, (JobSubmitted, JobRejected)):
+            head = born(fact, record.seq)
+        elif head is None:
+            self.lost_jobs.add(record.job)
+            return
+        else:
+            head = self._advanced(head, fact, record)
+        self.heads[record.job] = head
+
+    def _advanced(self, head: Head, fact: Journaled, record: Record) -> Head:
+        try:
+            return advance(head, fact, record.seq)
+        except Conflict:
+            return head  # the step before it is lost
+
+    def lines(self) -> list[str]:
+        first = self.missing[0] if self.missing else self.last_seq + 1
+        living = [head for head in self.heads.values() if not head.state.ended]
+        lines = [
+            f"{len(self.records):,} records are intact, {len(self.missing):,} are lost "
+            f"(the first is {first}).",
+            f"{len(living):,} unfinished jobs go on; those in flight are queued again.",
+        ]
+        if self.lost_jobs:
+            some = ", ".join(sorted(self.lost_jobs)[:20])
+            lines.append(f"Lost with their documents: {some}. Submit them again.")
+        if self.missing:
+            lines.append(
+                "Jobs submitted or ended in the lost records are not known any more: those "
+                "submitted there must be submitted again, those that ended there run again."
+            )
+        return lines
+
+    def replace_journal(self) -> Path:
+        """Writes the intact part into a new journal and puts it in the old one's place."""
+        new = self._folder.with_name(f"{self._folder.name}.new")
+        if new.exists():
+            for leftover in new.iterdir():
+                leftover.unlink()
+        new.mkdir(exist_ok=True)
+        journal = Journal(new)
+        try:
+            self._fill(journal)
+        finally:
+            journal.close()
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        kept = self._folder.with_name(f"{self._folder.name}.damaged-{stamp}")
+        self._folder.rename(kept)
+        new.rename(self._folder)
+        sync_folder(self._folder.parent)
+        return kept
+
+    def _fill(self, journal: Journal) -> None:
+        """Kept records keep their documents and get new numbers above everything promised."""
+        seq, now = self.last_seq + 1, time.time()
+        marker = sealed(seq, now, REPAIRED, "", 0, b"{}", None)
+        records: list[Record] = [marker]
+        last: dict[str, int] = {}
+        heads: dict[str, Head] = {}
+        ends: dict[str, Ended] = {}
+
+        def add(fact: Journaled, document: bytes | None) -> None:
+            nonlocal seq
+            head = heads.get(fact.job)
+            if isinstance(fact, (JobSubmitted, JobRejected)):
+                head = born(fact, seq + 1)
+            elif head is None:
+                return
+            else:
+                try:
+                    head = advance(head, fact, seq + 1)
+                except Conflict:
+                    return
+            seq += 1
+            kind = type(fact).__name__
+            prev = last.get(fact.job, 0)
+            records.append(sealed(seq, fact.at, kind, fact.job, prev, encode_fact(fact), document))
+            last[fact.job] = seq
+            heads[fact.job] = head
+            if head.state.ended:
+                ends[head.id] = Ended(
+                    head.id, head.state, head.submitted_seq, seq, fact.at, head.batch, head.key
+                )
+
+        for record in self.records:
+            if record.job:
+                add(decode_fact(record.body), record.document)
+        for job in list(heads):
+            if heads[job].state.held:
+                add(_requeued(heads[job], now), None)
+            if not heads[job].state.ended:
+                number = heads[job].attempt + ATTEMPTS_SKIPPED
+                placed = AttemptPlaced(job=job, at=now, attempt=number, worker="", why="repaired")
+                add(placed, None)
+                add(_requeued(heads[job], now), None)
+        for start in range(0, len(records), CHUNK):
+            journal.write(Write(records[start : start + CHUNK]))
+        journal.write(Write([], ends=list(ends.values()), workers=_workers(self._folder)))
+
+
+def _requeued(head: Head, now: float) -> JobRequeued:
+    return JobRequeued(
+        job=head.id,
+        at=now,
+        attempt=head.attempt,
+        code="repaired",
+        message="The journal was repaired; what became of this attempt is not known.",
+        fault="none",
+    )
+
+
+def _repaired(records: list[Record]) -> bool:
+    return bool(records) and records[0].kind == REPAIRED
+
+
+def _readable(path: Path) -> Iterator[Record]:
+    """Every intact record, also past damage: one by one where a scan fails."""
+    try:
+        connection = sqlite3.connect(path, isolation_level=None)
+    except sqlite3.DatabaseError:
+        return
+    try:
+        top = connection.execute(sql.LAST_SEQ).fetchone()[0]
+        bottom = connection.execute("SELECT coalesce(min(seq), 1) FROM journal").fetchone()[0]
+    except sqlite3.DatabaseError:
+        top, bottom = _bounds_by_trial(connection)
+    for seq in range(bottom, top + 1):
+        try:
+            row = connection.execute(sql.RECORD, (seq,)).fetchone()
+        except sqlite3.DatabaseError:
+            continue
+        if row is not None and (record := Record._make(row)).intact():
+            yield record
+    connection.close()
+
+
+def _bounds_by_trial(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Where the ends cannot be asked for: as far as single records still answer."""
+    top, misses = 0, 0
+    while misses < CHUNK:
+        try:
+            found = connection.execute(sql.RECORD, (top + misses + 1,)).fetchone()
+        except sqlite3.DatabaseError:
+            found = None
+        if found is None:
+            misses += 1
+        else:
+            top, misses = top + misses + 1, 0
+    return top, 1
+
+
+def _workers(folder: Path) -> list:  # type: ignore[type-arg]
+    try:
+        journal = Journal(folder)
+        try:
+            return journal.workers()
+        finally:
+            journal.close()
+    except (CorralError, sqlite3.DatabaseError):
+        return []

@@ -1,0 +1,145 @@
+"""What attempts printed and told, in segment files that any number of readers follow by offset.
+
+A segment's name says where in the stream it begins. Past the limit the head stays, the tail
+moves on, and readers are told how much is missing between them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import NamedTuple
+
+from corral.core.job import JobId
+
+MAX_SEGMENT = 8 << 20
+OPEN_FILES = 128
+READ = 256 << 10
+
+
+class Piece(NamedTuple):
+    """Whole lines from the stream, and where it goes on behind them."""
+
+    lines: list[bytes]
+    next_offset: int
+    skipped: int = 0
+
+
+class _Stream:
+    """One attempt's stream while it grows."""
+
+    def __init__(self, stem: Path, limit: int) -> None:
+        self.stem = stem
+        self.limit = limit
+        self.segment_size = max(4096, min(MAX_SEGMENT, limit // 8))
+        self.segments = _segments(stem)
+        last = self.segments[-1] if self.segments else None
+        self.end = last + _path(stem, last).stat().st_size if last is not None else 0
+        self.file: int | None = None
+
+    def append(self, line: bytes) -> None:
+        if not self.segments or self.end - self.segments[-1] >= self.segment_size:
+            self._rotate()
+        if self.file is None:
+            path = _path(self.stem, self.segments[-1])
+            self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        data = line + b"\n"
+        os.write(self.file, data)
+        self.end += len(data)
+
+    def _rotate(self) -> None:
+        self.close()
+        self.segments.append(self.end)
+        head = [start for start in self.segments if start < self.limit // 2]
+        tail = self.segments[len(head) :]
+        while tail and self.end - tail[0] > self.limit // 2:
+            _path(self.stem, tail.pop(0)).unlink(missing_ok=True)
+        self.segments = head + tail
+
+    def close(self) -> None:
+        if self.file is not None:
+            os.close(self.file)
+            self.file = None
+
+
+class Spool:
+    def __init__(self, folder: Path, limit: int) -> None:
+        self.folder = folder
+        self.limit = limit
+        self._open: OrderedDict[tuple[JobId, int], _Stream] = OrderedDict()
+
+    def append(self, job: JobId, attempt: int, line: bytes) -> None:
+        """Adds one frame; nothing here is synced, output may lose its last moments in a power
+        cut, jobs and results never."""
+        stream = self._open.get((job, attempt))
+        if stream is None:
+            stream = self._start(job, attempt)
+        stream.append(line)
+
+    def _start(self, job: JobId, attempt: int) -> _Stream:
+        stem = self._stem(job, attempt)
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        stream = self._open[job, attempt] = _Stream(stem, self.limit)
+        if len(self._open) > OPEN_FILES:
+            self._open.popitem(last=False)[1].close()
+        return stream
+
+    def finish(self, job: JobId, attempt: int) -> None:
+        stream = self._open.pop((job, attempt), None)
+        if stream is not None:
+            stream.close()
+
+    def read(self, job: JobId, attempt: int, offset: int) -> Piece:
+        """Some whole lines behind `offset`; none at the end of the stream."""
+        stem = self._stem(job, attempt)
+        open_stream = self._open.get((job, attempt))
+        segments = open_stream.segments if open_stream else _segments(stem)
+        start, following = _covering(segments, offset)
+        if start is None:
+            return Piece([], offset)
+        try:
+            with open(_path(stem, start), "rb") as file:
+                skipped = max(0, start - offset)
+                offset = max(offset, start)
+                file.seek(offset - start)
+                data = file.read(READ)
+                while data and not data.endswith(b"\n") and (more := file.readline()):
+                    data += more
+        except FileNotFoundError:
+            return Piece([], offset)
+        whole = data[: data.rfind(b"\n") + 1]
+        if not whole and following is not None and following > offset:
+            again = self.read(job, attempt, following)
+            return again._replace(skipped=again.skipped + following - offset)
+        return Piece(whole.splitlines(), offset + len(whole), skipped)
+
+    def close(self) -> None:
+        for stream in self._open.values():
+            stream.close()
+        self._open.clear()
+
+    def _stem(self, job: JobId, attempt: int) -> Path:
+        return self.folder / job[-2:] / f"{job}.{attempt}"
+
+
+def _path(stem: Path, start: int) -> Path:
+    return stem.with_name(f"{stem.name}.{start:016d}")
+
+
+def _segments(stem: Path) -> list[int]:
+    if not stem.parent.is_dir():
+        return []
+    return sorted(int(path.name.rpartition(".")[2]) for path in stem.parent.glob(f"{stem.name}.*"))
+
+
+def _covering(segments: list[int], offset: int) -> tuple[int | None, int | None]:
+    """The segment that holds `offset`, or the next one if it was dropped, and the one after."""
+    found = None
+    for index, start in enumerate(segments):
+        following = segments[index + 1] if index + 1 < len(segments) else None
+        if start <= offset:
+            found = (start, following)
+        elif found is None:
+            return start, following
+    return found or (None, None)

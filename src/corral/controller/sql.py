@@ -1,0 +1,72 @@
+"""All SQL of the journal database, in one place."""
+
+from __future__ import annotations
+
+SCHEMA_VERSION = 1
+
+SCHEMA = """
+CREATE TABLE journal (
+    seq      INTEGER PRIMARY KEY,
+    at       REAL    NOT NULL,
+    kind     TEXT    NOT NULL,
+    job      TEXT    NOT NULL,
+    prev     INTEGER NOT NULL,
+    body     BLOB    NOT NULL,
+    document BLOB,
+    crc      INTEGER NOT NULL
+);
+CREATE TABLE history (
+    job           TEXT PRIMARY KEY,
+    state         TEXT NOT NULL,
+    submitted_seq INTEGER NOT NULL,
+    last_seq      INTEGER NOT NULL,
+    ended_at      REAL NOT NULL,
+    batch         TEXT NOT NULL,
+    key           TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX history_ended ON history (ended_at);
+CREATE INDEX history_batch ON history (batch, last_seq) WHERE batch != '';
+CREATE INDEX history_key   ON history (key) WHERE key != '';
+CREATE TABLE workers (
+    id   TEXT PRIMARY KEY,
+    body BLOB NOT NULL
+) WITHOUT ROWID;
+"""
+
+PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA temp_store = MEMORY",
+)
+
+APPEND = """
+INSERT INTO journal (seq, at, kind, job, prev, body, document, crc)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+SCAN = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal ORDER BY seq"
+RECORD = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal WHERE seq = ?"
+LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM journal"
+
+END = """
+INSERT OR REPLACE INTO history (job, state, submitted_seq, last_seq, ended_at, batch, key)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+NOTED = "UPDATE history SET last_seq = ? WHERE job = ?"
+ENDED_JOB = """
+SELECT job, state, submitted_seq, last_seq, ended_at, batch, key FROM history WHERE job = ?
+"""
+ENDED_BY_KEY = "SELECT job FROM history WHERE key = ? ORDER BY job DESC LIMIT 1"
+ENDED_BY_PREFIX = "SELECT job FROM history WHERE job >= ? AND job < ? LIMIT 2"
+ENDED_IN_BATCH = """
+SELECT job, state, submitted_seq, last_seq, ended_at, batch, key FROM history
+WHERE batch = ? AND last_seq > ? ORDER BY last_seq LIMIT ?
+"""
+ENDED_LATEST = """
+SELECT job, state, submitted_seq, last_seq, ended_at, batch, key FROM history
+WHERE job < ? AND (? = '' OR batch = ?) AND (? = '' OR instr(?, ',' || state || ','))
+ORDER BY job DESC LIMIT ?
+"""
+
+KNOW_WORKER = "INSERT OR REPLACE INTO workers (id, body) VALUES (?, ?)"
+WORKERS = "SELECT body FROM workers ORDER BY id"

@@ -1,0 +1,273 @@
+"""The one door to write. Facts that arrive while a commit runs share the next one.
+
+A group is checked against the table of lifecycle, written, synced, and only then applied to the
+world and published. Nothing leaves the controller before the fact behind it is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from corral.controller.journal import Ended, Journal, Record, Write, sealed, verified
+from corral.controller.world import World
+from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
+from corral.core.events import (
+    JobRejected,
+    JobSubmitted,
+    Journaled,
+    decode_fact,
+    encode_fact,
+)
+from corral.core.job import Head, JobId
+from corral.core.lifecycle import NOTES, advance, born
+from corral.core.worker import Worker
+
+log = structlog.get_logger()
+
+RECENT_DOCUMENTS = 16 * 1024 * 1024
+"""Bytes of documents kept from submission to placement, so that short waits read no disk."""
+
+
+class Change:
+    """One committed fact and the head it led to."""
+
+    __slots__ = ("fact", "head", "seq")
+
+    def __init__(self, seq: int, fact: Journaled, head: Head) -> None:
+        self.seq, self.fact, self.head = seq, fact, head
+
+
+class _Request:
+    __slots__ = ("accepted", "documents", "done", "facts", "skip_conflicts", "workers")
+
+    def __init__(
+        self,
+        facts: Sequence[Journaled],
+        documents: Mapping[JobId, bytes],
+        workers: Sequence[Worker],
+        skip_conflicts: bool,
+        done: asyncio.Future[list[Change]],
+    ) -> None:
+        self.facts, self.documents, self.workers = facts, documents, workers
+        self.skip_conflicts, self.done = skip_conflicts, done
+        self.accepted: list[Change] = []
+
+
+class Store:
+    def __init__(self, journal: Journal, world: World) -> None:
+        self.journal = journal
+        self.world = world
+        self._seq = 0
+        self._pending: list[_Request] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._listeners: list[Callable[[Sequence[Change]], None]] = []
+        self._documents: dict[JobId, bytes] = {}
+        self._documents_size = 0
+        self.failed = asyncio.Event()
+        """Set when the disk can no longer be trusted; the controller then ends."""
+
+    def listen(self, listener: Callable[[Sequence[Change]], None]) -> None:
+        """Called with every committed group, after the world took it."""
+        self._listeners.append(listener)
+
+    # --- recovery ---
+
+    def recover(self) -> None:
+        """Folds the verified journal into the world. Raises JournalDamaged and changes nothing
+        where an acknowledged record is lost."""
+        heads: dict[JobId, Head] = {}
+        for record in verified(self.journal):
+            self._seq = record.seq
+            if not record.job:
+                continue
+            head = _fold(heads.get(record.job), record)
+            if head is None or head.state.ended:
+                heads.pop(record.job, None)
+            else:
+                heads[record.job] = head
+        for head in sorted(heads.values(), key=lambda head: head.submitted_seq):
+            self.world.apply(head)
+
+    # --- writing ---
+
+    async def append(
+        self,
+        facts: Sequence[Journaled],
+        *,
+        documents: Mapping[JobId, bytes] | None = None,
+        workers: Sequence[Worker] = (),
+        skip_conflicts: bool = False,
+    ) -> list[Change]:
+        """Durable when this returns. All facts or none, unless `skip_conflicts` leaves out those
+        that the table no longer allows (a job cancelled while a plan was made)."""
+        done: asyncio.Future[list[Change]] = asyncio.get_running_loop().create_future()
+        self._pending.append(_Request(facts, documents or {}, workers, skip_conflicts, done))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_groups())
+        return await done
+
+    async def _write_groups(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._pending:
+            requests, self._pending = self._pending, []
+            group = _Group(self._seq, self)
+            accepted = [request for request in requests if group.take(request)]
+            try:
+                if group.records or group.workers:
+                    write = Write(group.records, group.ends, group.noted, group.workers)
+                    await loop.run_in_executor(self._thread, self.journal.write, write)
+            except StorageFailed as error:
+                log.error("journal_not_written", error=str(error), facts=len(group.records))
+                for request in accepted:
+                    if not request.done.cancelled():
+                        request.done.set_exception(error)
+                if error.fatal:
+                    self.failed.set()
+                    return
+                continue
+            self._seq = group.seq
+            self._publish(group)
+            for request in accepted:
+                if not request.done.cancelled():
+                    request.done.set_result(request.accepted)
+
+    def _publish(self, group: _Group) -> None:
+        for job, document in group.documents.items():
+            self._remember(job, document)
+        for head in group.heads.values():
+            self.world.apply(head)
+        if group.changes:
+            for listener in self._listeners:
+                listener(group.changes)
+
+    async def close(self) -> None:
+        if self._writing is not None:
+            await asyncio.gather(self._writing, return_exceptions=True)
+        self._thread.shutdown()
+        self.journal.close()
+
+    # --- reading ---
+
+    def head(self, job: JobId) -> Head:
+        """The head of a job, living or ended."""
+        head = self.world.heads.get(job)
+        if head is None:
+            ended = self.journal.ended(job)
+            if ended is None:
+                raise JobNotFound(
+                    f"There is no job {job}. `corral jobs --all` lists them.", job_id=job
+                )
+            head = self._ended_head(ended)
+        return head
+
+    def history(self, head: Head, after: int = 0) -> list[Record]:
+        """A job's records behind `after`, oldest first."""
+        return self.journal.chain(head.last_seq, after)
+
+    def document(self, head: Head) -> bytes:
+        found = self._documents.pop(head.id, None)
+        if found is not None:
+            self._documents_size -= len(found)
+            return found
+        return self.journal.document(head.submitted_seq)
+
+    def _ended_head(self, ended: Ended) -> Head:
+        head: Head | None = None
+        for record in self.journal.chain(ended.last_seq):
+            head = _fold(head, record)
+        assert head is not None
+        return head
+
+    def _remember(self, job: JobId, document: bytes) -> None:
+        if self._documents_size + len(document) <= RECENT_DOCUMENTS:
+            self._documents[job] = document
+            self._documents_size += len(document)
+
+
+class _Group:
+    """Facts of several requests on their way into one transaction."""
+
+    def __init__(self, seq: int, store: Store) -> None:
+        self.seq = seq
+        self.heads: dict[JobId, Head] = {}
+        self.records: list[Record] = []
+        self.changes: list[Change] = []
+        self.ends: list[Ended] = []
+        self.noted: list[tuple[int, str]] = []
+        self.workers: list[Worker] = []
+        self.documents: dict[JobId, bytes] = {}
+        self._store = store
+
+    def take(self, request: _Request) -> bool:
+        """Adds a request, or answers it with its conflict and leaves no trace of it."""
+        records, ends, noted = len(self.records), len(self.ends), len(self.noted)
+        undo: list[tuple[JobId, Head | None]] = []
+        for fact in request.facts:
+            was = self.heads.get(fact.job)
+            try:
+                request.accepted.append(self._add(fact, request.documents.get(fact.job)))
+                undo.append((fact.job, was))
+            except CorralError as error:
+                if request.skip_conflicts and isinstance(error, (Conflict, JobNotFound)):
+                    continue
+                self.seq -= len(undo)
+                for job, head in reversed(undo):
+                    if head is None:
+                        del self.heads[job]
+                    else:
+                        self.heads[job] = head
+                del self.records[records:], self.changes[records:]
+                del self.ends[ends:], self.noted[noted:]
+                if not request.done.cancelled():
+                    request.done.set_exception(error)
+                return False
+        self.workers.extend(request.workers)
+        self.documents.update(request.documents)
+        return True
+
+    def _add(self, fact: Journaled, document: bytes | None) -> Change:
+        seq = self.seq + 1
+        head, prev = self._next(fact, seq)
+        body = encode_fact(fact)
+        record = sealed(seq, fact.at, type(fact).__name__, fact.job, prev, body, document)
+        self.seq = seq
+        self.heads[fact.job] = head
+        self.records.append(record)
+        if head.state.ended:
+            if type(fact) in NOTES:
+                self.noted.append((seq, fact.job))
+            else:
+                self.ends.append(
+                    Ended(
+                        head.id,
+                        head.state.value,
+                        head.submitted_seq,
+                        seq,
+                        fact.at,
+                        head.batch,
+                        head.key,
+                    )
+                )
+        change = Change(seq, fact, head)
+        self.changes.append(change)
+        return change
+
+    def _next(self, fact: Journaled, seq: int) -> tuple[Head, int]:
+        if isinstance(fact, (JobSubmitted, JobRejected)):
+            return born(fact, seq), 0
+        head = self.heads.get(fact.job) or self._store.head(fact.job)
+        return advance(head, fact, seq), head.last_seq
+
+
+def _fold(head: Head | None, record: Record) -> Head | None:
+    fact = decode_fact(record.body)
+    if isinstance(fact, (JobSubmitted, JobRejected)):
+        return born(fact, record.seq)
+    if head is None:
+        return None  # a note about a job that had ended
+    return advance(head, fact, record.seq)

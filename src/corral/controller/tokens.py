@@ -1,0 +1,47 @@
+"""Secrets of a home: the client token, worker credentials, and tokens good for one attempt."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+from corral.core.errors import Forbidden
+from corral.core.job import JobId
+
+
+def kept_secret(path: Path) -> str:
+    """The secret in a file that only its owner reads, made on first use."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        pass
+    secret = secrets.token_urlsafe(32)
+    incoming = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "w", encoding="ascii") as file:
+        file.write(secret + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(incoming, path)
+    return secret
+
+
+def same(given: str, secret: str) -> bool:
+    return hmac.compare_digest(given.encode(), secret.encode())
+
+
+class AttemptTokens:
+    """Nothing is stored: a token is the attempt's name, signed with the home's key."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key.encode()
+
+    def issue(self, job: JobId, attempt: int) -> str:
+        return hmac.new(self._key, f"{job}.{attempt}".encode(), hashlib.sha256).hexdigest()
+
+    def check(self, token: str, job: JobId, attempt: int) -> None:
+        if not same(token, self.issue(job, attempt)):
+            raise Forbidden(f"This token is not good for attempt {attempt} of job {job}.")

@@ -1,0 +1,108 @@
+"""`corral why`: what a job waits for, worker by worker, or how it came to where it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from corral.controller.store import Store
+from corral.core.events import (
+    ArtifactStored,
+    AttemptPlaced,
+    AttemptStarted,
+    CheckpointStored,
+    JobCancelled,
+    JobFailed,
+    JobRejected,
+    JobRequeued,
+    JobStopping,
+    JobSubmitted,
+    JobSucceeded,
+    Journaled,
+    ResultOrphaned,
+)
+from corral.core.job import Head, JobId, State
+from corral.core.worker import Worker
+from corral.scheduler.fit import Room, refuse_now
+
+
+class Reason(Struct, frozen=True):
+    job: JobId
+    state: State
+    summary: str
+    workers: dict[str, str]
+    """Why each worker does not take it now; an empty reason means that it would."""
+    history: list[str]
+
+
+def explain(store: Store, job: JobId, workers: Sequence[Worker], *, paused: bool) -> Reason:
+    head = store.head(job)
+    names = {worker.id: worker.name for worker in workers}
+    facts = [record.fact() for record in store.history(head)]
+    history = [f"{_clock(fact.at)} {_sentence(fact, names)}" for fact in facts]
+    if head.state is not State.QUEUED:
+        return Reason(job, head.state, _sentence(_decisive(facts), names), {}, history)
+    rooms = [Room(seat.worker, seat.held) for seat in store.world.seats(workers)]
+    reasons = {room.worker.name: refuse_now(head.shape, room) or "" for room in rooms}
+    return Reason(job, head.state, _waiting(store, head, reasons, paused), reasons, history)
+
+
+def _waiting(store: Store, head: Head, reasons: dict[str, str], paused: bool) -> str:
+    left = head.not_before - time.time()
+    if paused:
+        return "The controller is stopping: nothing new is started."
+    if left > 0:
+        return f"It failed before and is tried again in {left:.1f} s."
+    if not reasons:
+        return "No worker is known yet. Start one with `corral up` or `corral worker join`."
+    if all(reasons.values()):
+        return "No worker can take it now."
+    ahead = store.world.position(head)
+    if ahead:
+        return f"{ahead} jobs of the same kind are before it."
+    return "It is about to be placed."
+
+
+def _decisive(facts: Sequence[Journaled]) -> Journaled:
+    """The fact that says most about why a job is where it is."""
+    for fact in reversed(facts):
+        if not isinstance(fact, (AttemptStarted, ArtifactStored, CheckpointStored, ResultOrphaned)):
+            return fact
+    return facts[-1]
+
+
+def _sentence(fact: Journaled, names: dict[str, str]) -> str:
+    match fact:
+        case JobSubmitted():
+            return f"submitted to the {fact.queue_class} queue"
+        case JobRejected():
+            return f"rejected ({fact.code}): {fact.message}"
+        case AttemptPlaced():
+            where = names.get(fact.worker, fact.worker)
+            return f"attempt {fact.attempt} placed on {where}: {fact.why}"
+        case AttemptStarted():
+            kind = "a warm process" if fact.warm else "a fresh process"
+            on = f" with {', '.join(fact.devices)}" if fact.devices else ""
+            return f"attempt {fact.attempt} started in {kind}{on}"
+        case JobRequeued():
+            return f"attempt {fact.attempt} ended ({fact.code}): {fact.message} Queued again."
+        case JobStopping():
+            return f"asked to stop attempt {fact.attempt}"
+        case JobSucceeded():
+            return f"attempt {fact.attempt} succeeded after {fact.seconds:.3f} s"
+        case JobFailed():
+            return f"attempt {fact.attempt} failed ({fact.failure.code}): {fact.failure.message}"
+        case JobCancelled():
+            return "cancelled"
+        case ArtifactStored():
+            return f"stored artifact {fact.name} ({fact.size:,} bytes)"
+        case CheckpointStored():
+            return f"stored a checkpoint of {fact.size:,} bytes"
+        case ResultOrphaned():
+            return f"a late result of attempt {fact.attempt} ({fact.outcome}) was kept aside"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))

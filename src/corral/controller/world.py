@@ -1,0 +1,167 @@
+"""What the controller keeps in memory: heads of living jobs, lines of waiting ones, who holds what.
+
+It changes only through `apply`, with heads whose facts are already on disk.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+from corral.core.frames import ProgressFrame
+from corral.core.job import Head, JobId, QueueClass, Shape, State
+from corral.core.worker import Worker
+from corral.scheduler.fit import Held
+from corral.scheduler.plan import Line, Seat, Snapshot, Waiting
+
+FRONT = 512
+"""How much of a line one decision sees; it decides again while it places."""
+
+
+class World:
+    def __init__(self) -> None:
+        self.heads: dict[JobId, Head] = {}
+        self.keys: dict[str, JobId] = {}
+        self.held: dict[str, dict[JobId, Head]] = {}
+        """By worker, in the order of placement."""
+        self.batches: dict[str, int] = {}
+        """Living jobs by batch."""
+        self._lines: dict[Shape, deque[Waiting]] = {}
+        self._delayed: list[tuple[float, int, JobId]] = []
+        self._typical_s: dict[Shape, float] = {}
+        self.waiting = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 0}
+        self.last_aged_at = 0.0
+        self.progress: dict[JobId, ProgressFrame] = {}
+        """The latest word of running attempts; the spool has all of them."""
+
+    # --- changing ---
+
+    def apply(self, head: Head) -> None:
+        """Takes a job's new head, whatever its old one was."""
+        old = self.heads.get(head.id)
+        if old is not None:
+            self._forget(old)
+        elif not head.state.ended:
+            if head.key:
+                self.keys[head.key] = head.id
+            if head.batch:
+                self.batches[head.batch] = self.batches.get(head.batch, 0) + 1
+        if head.state.ended:
+            if old is not None:
+                del self.heads[head.id]
+                self.keys.pop(head.key, None)
+                if head.batch:
+                    self.batches[head.batch] -= 1
+                    if not self.batches[head.batch]:
+                        del self.batches[head.batch]
+            return
+        self.heads[head.id] = head
+        if head.state is State.QUEUED:
+            self._wait(head)
+        else:
+            self.held.setdefault(head.worker, {})[head.id] = head
+
+    def _forget(self, old: Head) -> None:
+        if old.state is State.QUEUED:
+            self.waiting[old.shape.queue_class] -= 1
+            line = self._lines.get(old.shape)
+            # The usual way out is the front; anything else is found and taken out.
+            if line and line[0].job == old.id:
+                line.popleft()
+            elif line:
+                for waiting in line:
+                    if waiting.job == old.id:
+                        line.remove(waiting)
+                        break
+            if line is not None and not line:
+                del self._lines[old.shape]
+        elif old.state.held:
+            self.progress.pop(old.id, None)
+            held = self.held.get(old.worker, {})
+            held.pop(old.id, None)
+            if not held:
+                self.held.pop(old.worker, None)
+
+    def _wait(self, head: Head) -> None:
+        self.waiting[head.shape.queue_class] += 1
+        if head.not_before:
+            heapq.heappush(self._delayed, (head.not_before, head.last_seq, head.id))
+        else:
+            self._line_up(head)
+
+    def _line_up(self, head: Head) -> None:
+        waiting = Waiting(head.id, head.submitted_seq, head.submitted_at, head.attempt)
+        line = self._lines.setdefault(head.shape, deque())
+        if line and line[-1].seq > waiting.seq:
+            ordered = list(line)
+            insort(ordered, waiting, key=lambda other: other.seq)
+            self._lines[head.shape] = deque(ordered)
+        else:
+            line.append(waiting)
+
+    def wake_due(self, now: float) -> float | None:
+        """Lines up the retries whose time has come; returns when the next one's comes."""
+        while self._delayed:
+            due, seq, job = self._delayed[0]
+            head = self.heads.get(job)
+            if head is None or head.last_seq != seq or head.state is not State.QUEUED:
+                heapq.heappop(self._delayed)
+            elif due <= now:
+                heapq.heappop(self._delayed)
+                self._line_up(head)
+            else:
+                return due
+        return None
+
+    def took(self, shape: Shape, seconds: float) -> None:
+        """Learns how long attempts of a shape take; quick to grow, slow to shrink."""
+        seconds = max(seconds, 1e-4)
+        old = self._typical_s.get(shape, seconds)
+        weight = 0.5 if seconds > old else 0.1
+        self._typical_s[shape] = old + weight * (seconds - old)
+        if len(self._typical_s) > 4096:
+            self._typical_s.pop(next(iter(self._typical_s)))
+
+    # --- looking ---
+
+    def snapshot(self, now: float, workers: Sequence[Worker], aging_s: float) -> Snapshot:
+        lines = tuple(
+            Line(shape, tuple(islice(line, FRONT)), self._typical_s.get(shape, 0.0))
+            for shape, line in self._lines.items()
+        )
+        return Snapshot(
+            now=now,
+            lines=lines,
+            seats=self.seats(workers),
+            aging_s=aging_s,
+            last_aged_at=self.last_aged_at,
+        )
+
+    def seats(self, workers: Sequence[Worker]) -> tuple[Seat, ...]:
+        return tuple(
+            Seat(
+                worker,
+                tuple(
+                    Held(
+                        needs=head.shape.needs,
+                        devices=head.devices,
+                        started=head.started_at > 0,
+                        above_vram_gb=head.shape.above_vram_gb,
+                    )
+                    for head in self.held.get(worker.id, {}).values()
+                ),
+            )
+            for worker in workers
+        )
+
+    def oldest_wait(self) -> float | None:
+        """When the longest-waiting job was submitted, for the aging clock."""
+        return min((line[0].since for line in self._lines.values()), default=None)
+
+    def position(self, head: Head) -> int:
+        """How many jobs are ahead of a waiting one in its own line."""
+        line = self._lines.get(head.shape, ())
+        return next((n for n, waiting in enumerate(line) if waiting.job == head.id), 0)

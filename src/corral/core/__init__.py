@@ -1,0 +1,1 @@
+"""Pure data and rules: no clock, no I/O, no randomness. Everything else stands on this."""

@@ -1,0 +1,148 @@
+"""Every error a caller can meet, with the stable code that names it on every road.
+
+CorralError
+├── InvalidJob            invalid_job          the submission itself is wrong
+├── InvalidSettings       invalid_settings     corral.yaml, CORRAL_* or a flag is wrong
+├── JobNotFound           job_not_found        no job has this id
+├── BlobNotFound          blob_not_found       no package, result or artifact has this name
+├── Conflict              conflict             the job's state does not allow this
+├── NoGpuWorkers          no_gpu_workers       no worker is known at all
+├── ExceedsAllWorkers     exceeds_all_workers  no known worker could ever run it
+├── TooLarge              too_large            more bytes than the limit allows
+├── Unauthorized          unauthorized         no token, or not this one
+├── Forbidden             forbidden            the token is not good for this
+├── Unavailable           unavailable          the controller cannot be reached or is stopping
+├── StorageFailed         storage_failed       the journal could not be written
+├── JournalDamaged        journal_damaged      acknowledged records are missing or changed
+├── HomeUnusable          home_unusable        the home cannot be used by this process
+└── JobError              job_failed           the job ended without a result
+    ├── JobFailed         job_failed           its last attempt failed
+    ├── JobCancelled      job_cancelled        somebody cancelled it
+    └── JobRejected       job_rejected         it was never accepted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class CorralError(Exception):
+    """Root of the tree. `code` is API; the message says what happened and what to do next."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+
+    def __init__(
+        self, message: str, *, job_id: str | None = None, details: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.job_id = job_id
+        self.details = dict(details or {})
+
+    def view(self) -> dict[str, Any]:
+        """The same shape over REST, gRPC and `--json`."""
+        return {
+            "error": {
+                "code": self.code,
+                "message": self.message,
+                "job_id": self.job_id,
+                "details": self.details,
+            }
+        }
+
+
+class InvalidJob(CorralError):
+    code, status = "invalid_job", 422
+
+
+class InvalidSettings(CorralError):
+    code, status = "invalid_settings", 422
+
+
+class JobNotFound(CorralError):
+    code, status = "job_not_found", 404
+
+
+class BlobNotFound(CorralError):
+    code, status = "blob_not_found", 404
+
+
+class Conflict(CorralError):
+    code, status = "conflict", 409
+
+
+class NoGpuWorkers(CorralError):
+    code, status = "no_gpu_workers", 503
+
+
+class ExceedsAllWorkers(CorralError):
+    code, status = "exceeds_all_workers", 503
+
+
+class TooLarge(CorralError):
+    code, status = "too_large", 413
+
+
+class Unauthorized(CorralError):
+    code, status = "unauthorized", 401
+
+
+class Forbidden(CorralError):
+    code, status = "forbidden", 403
+
+
+class Unavailable(CorralError):
+    code, status = "unavailable", 503
+
+
+class StorageFailed(CorralError):
+    code, status = "storage_failed", 507
+
+    fatal = False
+    """Set where it is unknown what reached the disk: only a restart can tell."""
+
+
+class JournalDamaged(CorralError):
+    code, status = "journal_damaged", 500
+
+
+class HomeUnusable(CorralError):
+    code, status = "home_unusable", 500
+
+
+class JobError(CorralError):
+    """The job ended without a result; `failure` says why, with the remote traceback."""
+
+    code, status = "job_failed", 500
+
+
+class JobFailed(JobError):
+    code = "job_failed"
+
+
+class JobCancelled(JobError):
+    code, status = "job_cancelled", 409
+
+
+class JobRejected(JobError):
+    code, status = "job_rejected", 503
+
+
+def _all(root: type[CorralError]) -> list[type[CorralError]]:
+    return [root, *(found for child in root.__subclasses__() for found in _all(child))]
+
+
+BY_CODE: dict[str, type[CorralError]] = {cls.code: cls for cls in reversed(_all(CorralError))}
+
+
+def from_view(view: Mapping[str, Any]) -> CorralError:
+    """The error a client raises for what a controller answered."""
+    error = view.get("error", {})
+    cls = BY_CODE.get(str(error.get("code")), CorralError)
+    return cls(
+        str(error.get("message", "unknown error")),
+        job_id=error.get("job_id"),
+        details=error.get("details") or {},
+    )

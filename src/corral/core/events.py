@@ -1,0 +1,223 @@
+"""Facts: one frozen class for each thing that happened, in the past tense.
+
+The first group is journaled and moves a job through its life (see lifecycle). The second is
+journaled beside it and moves nothing. The third is what engines report; `scheduler.settle`
+concludes from those what they mean for the job.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from corral.core.frames import OutputFrame, ProgressFrame
+from corral.core.job import Blob, Failure, JobId, Needs, QueueClass
+from corral.core.worker import Capabilities
+
+
+class Fact(Struct, frozen=True, tag=True, tag_field="fact", omit_defaults=True):
+    """Something that happened to one job at one moment (seconds since the epoch)."""
+
+    job: JobId
+    at: float
+
+
+# --- the life of a job -------------------------------------------------------------------------
+
+
+class JobSubmitted(Fact, frozen=True):
+    needs: Needs
+    digest: str
+    workload: str = "python"
+    queue_class: QueueClass = QueueClass.BATCH
+    priority: int = 0
+    name: str = ""
+    user: str = ""
+    batch: str = ""
+    key: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    duration_s: float = 3600.0
+    retries: int = 0
+    retry_of: JobId = ""
+
+
+class JobRejected(Fact, frozen=True):
+    """Never accepted, but it has an id and stays in the history with its reason."""
+
+    code: str
+    message: str
+    needs: Needs
+    digest: str
+    workload: str = "python"
+    queue_class: QueueClass = QueueClass.INTERACTIVE
+    priority: int = 0
+    name: str = ""
+    user: str = ""
+    batch: str = ""
+    key: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    duration_s: float = 3600.0
+    retries: int = 0
+    retry_of: JobId = ""
+
+
+class AttemptPlaced(Fact, frozen=True):
+    attempt: int
+    worker: str
+    why: str = ""
+    """Why this worker: kept as counts and one sentence, never as a list of all others."""
+    ahead: bool = False
+
+
+class AttemptStarted(Fact, frozen=True):
+    attempt: int
+    devices: tuple[str, ...] = ()
+    warm: bool = False
+
+
+class JobRequeued(Fact, frozen=True):
+    attempt: int
+    code: str
+    message: str
+    not_before: float = 0.0
+    fault: str = "worker"
+    """`job` counts against `retries`, `worker` against the policy's losses, `none` is free."""
+    above_vram_gb: float = 0.0
+    avoid: str = ""
+
+
+class JobStopping(Fact, frozen=True):
+    attempt: int
+    reason: str = "cancelled"
+
+
+class JobSucceeded(Fact, frozen=True):
+    attempt: int
+    seconds: float
+    result: Blob | None = None
+
+
+class JobFailed(Fact, frozen=True):
+    attempt: int
+    failure: Failure
+    seconds: float = 0.0
+
+
+class JobCancelled(Fact, frozen=True):
+    attempt: int = 0
+    seconds: float = 0.0
+
+
+# --- notes beside it ---------------------------------------------------------------------------
+
+
+class ArtifactStored(Fact, frozen=True):
+    attempt: int
+    name: str
+    size: int
+    file_sha256: str
+
+
+class CheckpointStored(Fact, frozen=True):
+    attempt: int
+    size: int
+    sha256: str
+
+
+class ResultOrphaned(Fact, frozen=True):
+    """A result of an older attempt: kept for inspection, never applied."""
+
+    attempt: int
+    outcome: str
+    result: Blob | None = None
+    failure: Failure | None = None
+
+
+Life = (
+    JobSubmitted
+    | JobRejected
+    | AttemptPlaced
+    | AttemptStarted
+    | JobRequeued
+    | JobStopping
+    | JobSucceeded
+    | JobFailed
+    | JobCancelled
+)
+Note = ArtifactStored | CheckpointStored | ResultOrphaned
+Journaled = Life | Note
+
+_encode = msgspec.json.Encoder().encode
+_decoder: msgspec.json.Decoder[Journaled] = msgspec.json.Decoder(Journaled)
+
+
+def encode_fact(fact: Journaled) -> bytes:
+    return _encode(fact)
+
+
+def decode_fact(body: bytes) -> Journaled:
+    return _decoder.decode(body)
+
+
+# --- what engines report -----------------------------------------------------------------------
+
+
+class Report(Struct, frozen=True):
+    """Something an engine saw."""
+
+
+class WorkerJoined(Report, frozen=True):
+    """A worker is there, and these are all the attempts it has; what it lacks is gone."""
+
+    worker: str
+    name: str
+    capabilities: Capabilities
+    attempts: tuple[tuple[JobId, int], ...] = ()
+
+
+class WorkerLost(Report, frozen=True):
+    """A worker is gone for good, or stayed away longer than its grace period."""
+
+    worker: str
+    reason: str
+
+
+class AttemptReport(Report, frozen=True):
+    """Something about one attempt. `worker` is who says so: nobody speaks for another's."""
+
+    job: JobId
+    attempt: int
+    worker: str
+
+
+class AttemptBegan(AttemptReport, frozen=True):
+    at: float
+    devices: tuple[str, ...] = ()
+    warm: bool = False
+
+
+class AttemptOutput(AttemptReport, frozen=True):
+    """Something the job wrote or told while it runs."""
+
+    frame: OutputFrame | ProgressFrame
+
+
+class AttemptExited(AttemptReport, frozen=True):
+    """The attempt's process ended: with a result, or with a failure that says how."""
+
+    at: float
+    seconds: float
+    digest: str = ""
+    result: Blob | None = None
+    failure: Failure | None = None
+
+
+class AttemptReturned(AttemptReport, frozen=True):
+    """The attempt never ran and can run elsewhere (recalled, or its worker is leaving)."""
+
+    reason: str
+
+
+EngineReport = (
+    WorkerJoined | WorkerLost | AttemptBegan | AttemptOutput | AttemptExited | AttemptReturned
+)

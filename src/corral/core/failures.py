@@ -1,0 +1,46 @@
+"""How attempts fail. The code of a failure decides what happens next; this table is the rule."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class FailureClass(StrEnum):
+    JOB = "job"
+    """The job's own doing: again only as often as its `retries` allow."""
+    MEMORY = "memory"
+    """Out of memory: again within `retries`, and on a GPU job only where there is more VRAM."""
+    BAD_JOB = "bad_job"
+    """It would fail the same way everywhere: fail now."""
+    ELSEWHERE = "elsewhere"
+    """This worker lacks something: another worker may have it."""
+    WORKER = "worker"
+    """The worker's doing: again elsewhere, as often as the policy allows."""
+
+
+CLASSES: dict[str, FailureClass] = {
+    "exception": FailureClass.JOB,
+    "exit_code": FailureClass.JOB,
+    "no_result": FailureClass.JOB,
+    "killed_by_signal": FailureClass.JOB,
+    "out_of_memory": FailureClass.MEMORY,
+    "over_duration": FailureClass.BAD_JOB,
+    "unpicklable_result": FailureClass.BAD_JOB,
+    "bad_package": FailureClass.BAD_JOB,
+    "environment_failed": FailureClass.BAD_JOB,
+    "wrong_document": FailureClass.BAD_JOB,
+    "damaged": FailureClass.BAD_JOB,
+    "python_unavailable": FailureClass.ELSEWHERE,
+    "workload_refused": FailureClass.ELSEWHERE,
+    "model_missing": FailureClass.ELSEWHERE,
+    "process_died": FailureClass.WORKER,
+    "transfer_failed": FailureClass.WORKER,
+    "worker_lost": FailureClass.WORKER,
+    "worker_stopping": FailureClass.WORKER,
+    "backend_down": FailureClass.WORKER,
+}
+
+
+def classify(code: str) -> FailureClass:
+    """Codes of a newer worker that we do not know yet are taken as the job's own doing."""
+    return CLASSES.get(code, FailureClass.JOB)

@@ -1,0 +1,37 @@
+"""What a running job writes and tells, as it is kept in the spool and streamed to watchers."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+
+class OutputFrame(Struct, frozen=True, tag="output", tag_field="frame", omit_defaults=True):
+    """Bytes on stdout or stderr: `text` where they are UTF-8, `data` where they are not."""
+
+    at: float
+    stream: str
+    text: str = ""
+    data: bytes = b""
+
+
+class ProgressFrame(Struct, frozen=True, tag="progress", tag_field="frame", omit_defaults=True):
+    at: float
+    fraction: float | None = None
+    message: str = ""
+    metrics: dict[str, float] = {}
+    step: int | None = None
+
+
+Frame = OutputFrame | ProgressFrame
+
+encode_frame = msgspec.json.Encoder().encode
+_decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
+
+
+def decode_frame(line: bytes) -> Frame | None:
+    """None for a line that a power cut tore."""
+    try:
+        return _decoder.decode(line)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,33 @@
+"""Job ids: 15 characters that sort by time, never repeat, and read aloud without l, o, i or u."""
+
+from __future__ import annotations
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_TIME_CHARS, _TAIL_CHARS = 9, 6
+_TAIL_SPACE = 32**_TAIL_CHARS
+
+
+def _base32(number: int, width: int) -> str:
+    chars = []
+    for _ in range(width):
+        number, digit = divmod(number, 32)
+        chars.append(_ALPHABET[digit])
+    return "".join(reversed(chars))
+
+
+class Ids:
+    """Hands out ids in order, also many within one millisecond and when the clock steps back."""
+
+    def __init__(self, seed: int) -> None:
+        self._ms = 0
+        self._tail = seed % _TAIL_SPACE
+
+    def new(self, now: float, *, seed: int) -> str:
+        ms = int(now * 1000)
+        if ms > self._ms:
+            self._ms, self._tail = ms, seed % (_TAIL_SPACE // 2)
+        else:
+            self._tail += 1
+            if self._tail == _TAIL_SPACE:
+                self._ms, self._tail = self._ms + 1, 0
+        return _base32(self._ms, _TIME_CHARS) + _base32(self._tail, _TAIL_CHARS)

@@ -1,0 +1,221 @@
+"""What a job is: the closed document a client submits, what it needs, and how its needs group."""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from corral.core.errors import InvalidJob
+
+JobId = str
+
+INLINE_LIMIT = 8 * 1024
+"""Bytes up to this size ride inside documents and messages; larger ones travel over HTTP."""
+
+MAX_DURATION_S = 7 * 24 * 3600.0
+
+
+class QueueClass(StrEnum):
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
+class State(StrEnum):
+    QUEUED = "queued"
+    PLACED = "placed"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+
+    @property
+    def ended(self) -> bool:
+        return self in ENDED
+
+    @property
+    def held(self) -> bool:
+        """A worker has, or is about to have, an attempt of this job."""
+        return self in HELD
+
+
+ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.REJECTED})
+HELD = frozenset({State.PLACED, State.RUNNING, State.STOPPING})
+
+
+class Needs(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a worker must have. Hashable: jobs with equal needs are scheduled as one group."""
+
+    gpus: Annotated[int, Meta(ge=0, le=64)] = 0
+    gpu_tenths: Annotated[int, Meta(ge=0, le=10)] = 0
+    """A share of one GPU in tenths, so that no float is ever compared."""
+    vram_gb: Annotated[float, Meta(ge=0, le=10_000)] = 0.0
+    cpus: Annotated[float, Meta(ge=0.1, le=1024)] = 1.0
+    memory_gb: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
+    labels: tuple[str, ...] = ()
+    worker: str = "auto"
+
+    @property
+    def wants_gpu(self) -> bool:
+        return bool(self.gpus or self.gpu_tenths)
+
+
+def gpu_needs(
+    *, gpus: int | None, gpu_memory: float | None, vram_gb: float | None
+) -> tuple[int, int]:
+    """`gpus` and `gpu_memory` as whole GPUs and tenths of one, or an InvalidJob that says why not.
+
+    >>> gpu_needs(gpus=None, gpu_memory=0.30000001192092896, vram_gb=None)  # a float32
+    (0, 3)
+    """
+    if gpus and gpu_memory:
+        raise InvalidJob("Give gpus (whole GPUs) or gpu_memory (a share of one GPU), not both.")
+    if gpus:
+        return gpus, 0
+    if gpu_memory:
+        tenths = round(gpu_memory * 10)
+        if abs(gpu_memory * 10 - tenths) > 1e-4 or not 1 <= tenths <= 10:
+            raise InvalidJob(
+                f"gpu_memory is a share of one GPU in tenths, 0.1 to 1.0; got {gpu_memory:g}. "
+                "For whole GPUs use gpus=1, 2, …"
+            )
+        return 0, tenths
+    return (1, 0) if vram_gb else (0, 0)
+
+
+class Blob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Bytes known by their digest; the bytes themselves ride along when they are small."""
+
+    sha256: str
+    size: int
+    data: bytes | None = None
+
+    @classmethod
+    def of(cls, data: bytes, *, inline: bool = True) -> Blob:
+        kept = data if inline and len(data) <= INLINE_LIMIT else None
+        return cls(sha256=hashlib.sha256(data).hexdigest(), size=len(data), data=kept)
+
+
+class FunctionCall(Struct, frozen=True, forbid_unknown_fields=True, tag="function"):
+    """A cloudpickled callable and its cloudpickled `(args, kwargs)`; opaque to the controller."""
+
+    function: Blob
+    arguments: Blob
+
+
+class ScriptCall(Struct, frozen=True, forbid_unknown_fields=True, tag="script"):
+    """A zip of files and what to run in it: a `.py` file, or `package.module:function`."""
+
+    package: Blob
+    entry: str
+    argv: tuple[str, ...] = ()
+
+
+class Job(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The job document: everything that decides what runs. It never changes after submission."""
+
+    work: FunctionCall | ScriptCall
+    python: str = ""
+    """The client's Python as `3.11`; a function's bytecode needs the same minor version."""
+    requirements: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    needs: Needs = Needs()
+    duration_s: Annotated[float, Meta(ge=1, le=MAX_DURATION_S)] = 3600.0
+    queue_class: QueueClass = QueueClass.BATCH
+    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
+    retries: Annotated[int, Meta(ge=0, le=100)] = 0
+    name: str = ""
+    labels: dict[str, str] = {}
+    user: str = ""
+    key: str = ""
+    """The idempotency key: a second submission with the same key is the first one's job."""
+    batch: str = ""
+    fresh: bool = False
+    wait: bool | None = None
+    retry_of: JobId = ""
+
+    @property
+    def workload(self) -> str:
+        return "python"
+
+    def blobs(self) -> tuple[Blob, ...]:
+        if isinstance(self.work, FunctionCall):
+            return (self.work.function, self.work.arguments)
+        return (self.work.package,)
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Job).decode
+
+
+def encode_document(job: Job) -> bytes:
+    return _encode(job)
+
+
+def decode_document(document: bytes) -> Job:
+    return _decode(document)
+
+
+def record_digest(document: bytes) -> str:
+    """What the worker echoes with its result: proof that it ran this document and no other."""
+    return hashlib.sha256(document).hexdigest()
+
+
+class Shape(Struct, frozen=True):
+    """Everything the scheduler asks of a waiting job. Equal shapes wait in one line."""
+
+    needs: Needs
+    workload: str = "python"
+    queue_class: QueueClass = QueueClass.BATCH
+    priority: int = 0
+    above_vram_gb: float = 0.0
+    """After running out of memory: only GPUs with more VRAM than this."""
+    avoid: tuple[str, ...] = ()
+    """Workers that this job must not meet again."""
+
+
+class Failure(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Why an attempt ended without a result. `code` decides what happens next (see settle)."""
+
+    code: str
+    message: str
+    type: str = ""
+    traceback: str = ""
+    exit_code: int | None = None
+    pickled: bytes | None = None
+    """The exception itself, cloudpickled by the job process; only a client unpickles it."""
+
+
+class Head(Struct, frozen=True):
+    """The small part of a job that stays in memory while it lives; the document is on disk."""
+
+    id: JobId
+    shape: Shape
+    state: State
+    submitted_at: float
+    submitted_seq: int
+    last_seq: int
+    digest: str
+    name: str = ""
+    user: str = ""
+    batch: str = ""
+    key: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    duration_s: float = 3600.0
+    retries: int = 0
+    attempt: int = 0
+    worker: str = ""
+    devices: tuple[str, ...] = ()
+    failures: int = 0
+    """Attempts that ended by the job's own fault; bounded by `retries`."""
+    losses: int = 0
+    """Attempts that ended by a worker's fault; bounded by the policy."""
+    not_before: float = 0.0
+    started_at: float = 0.0
+    checkpoint: str = ""
+    retry_of: JobId = ""

@@ -1,0 +1,129 @@
+"""The life of a job as one table, and the only function that moves a job along it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from corral.core.errors import Conflict
+from corral.core.events import (
+    ArtifactStored,
+    AttemptPlaced,
+    AttemptStarted,
+    CheckpointStored,
+    Fact,
+    JobCancelled,
+    JobFailed,
+    JobRejected,
+    JobRequeued,
+    JobStopping,
+    JobSubmitted,
+    JobSucceeded,
+    Journaled,
+    ResultOrphaned,
+)
+from corral.core.job import Head, Shape, State
+
+QUEUED, PLACED, RUNNING, STOPPING = State.QUEUED, State.PLACED, State.RUNNING, State.STOPPING
+SUCCEEDED, FAILED, CANCELLED = State.SUCCEEDED, State.FAILED, State.CANCELLED
+
+NEXT: dict[tuple[State | None, type[Fact]], State] = {
+    (None, JobSubmitted): QUEUED,
+    (None, JobRejected): State.REJECTED,
+    (QUEUED, AttemptPlaced): PLACED,
+    (QUEUED, JobCancelled): CANCELLED,
+    (QUEUED, JobFailed): FAILED,
+    (PLACED, AttemptStarted): RUNNING,
+    (PLACED, JobRequeued): QUEUED,
+    (PLACED, JobStopping): STOPPING,
+    (PLACED, JobSucceeded): SUCCEEDED,
+    (PLACED, JobFailed): FAILED,
+    (RUNNING, JobRequeued): QUEUED,
+    (RUNNING, JobStopping): STOPPING,
+    (RUNNING, JobSucceeded): SUCCEEDED,
+    (RUNNING, JobFailed): FAILED,
+    (STOPPING, AttemptStarted): STOPPING,
+    (STOPPING, JobSucceeded): SUCCEEDED,
+    (STOPPING, JobFailed): FAILED,
+    (STOPPING, JobCancelled): CANCELLED,
+}
+
+NOTES: frozenset[type[Fact]] = frozenset({ArtifactStored, CheckpointStored, ResultOrphaned})
+"""Facts that are kept beside a job in any state and move nothing."""
+
+
+def born(fact: JobSubmitted | JobRejected, seq: int) -> Head:
+    return Head(
+        id=fact.job,
+        shape=Shape(
+            needs=fact.needs,
+            workload=fact.workload,
+            queue_class=fact.queue_class,
+            priority=fact.priority,
+        ),
+        state=NEXT[None, type(fact)],
+        submitted_at=fact.at,
+        submitted_seq=seq,
+        last_seq=seq,
+        digest=fact.digest,
+        name=fact.name,
+        user=fact.user,
+        batch=fact.batch,
+        key=fact.key,
+        labels=fact.labels,
+        duration_s=fact.duration_s,
+        retries=fact.retries,
+        retry_of=fact.retry_of,
+    )
+
+
+def advance(head: Head, fact: Journaled, seq: int) -> Head:
+    """The head after this fact, or Conflict where the table has no such step."""
+    kind = type(fact)
+    if kind in NOTES:
+        if isinstance(fact, CheckpointStored):
+            return replace(head, last_seq=seq, checkpoint=fact.sha256)
+        return replace(head, last_seq=seq)
+    state = NEXT.get((head.state, kind))
+    if state is None:
+        raise Conflict(
+            f"Job {head.id} is {head.state}; {kind.__name__} cannot follow.", job_id=head.id
+        )
+    if isinstance(fact, AttemptPlaced):
+        if fact.attempt <= head.attempt:
+            raise Conflict(
+                f"Attempt {fact.attempt} of job {head.id} is not above {head.attempt}.",
+                job_id=head.id,
+            )
+        return replace(
+            head,
+            last_seq=seq,
+            state=state,
+            attempt=fact.attempt,
+            worker=fact.worker,
+            devices=(),
+            started_at=0.0,
+        )
+    if isinstance(fact, AttemptStarted):
+        return replace(head, last_seq=seq, state=state, devices=fact.devices, started_at=fact.at)
+    if isinstance(fact, JobRequeued):
+        return replace(
+            head,
+            last_seq=seq,
+            state=state,
+            worker="",
+            devices=(),
+            started_at=0.0,
+            not_before=fact.not_before,
+            failures=head.failures + (fact.fault == "job"),
+            losses=head.losses + (fact.fault == "worker"),
+            shape=_narrowed(head.shape, fact),
+        )
+    return replace(head, last_seq=seq, state=state)
+
+
+def _narrowed(shape: Shape, fact: JobRequeued) -> Shape:
+    if not fact.avoid and not fact.above_vram_gb:
+        return shape
+    avoid = tuple(sorted({*shape.avoid, fact.avoid} - {""}))
+    above = max(shape.above_vram_gb, fact.above_vram_gb)
+    return replace(shape, avoid=avoid, above_vram_gb=above)

@@ -1,0 +1,122 @@
+"""What a worker is and what it can hold: GPUs, capabilities, and the arithmetic of sharing them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from corral.core.job import Needs
+
+
+class GPU(Struct, frozen=True, forbid_unknown_fields=True):
+    uuid: str
+    name: str
+    vram_gb: float
+    vendor: str = "nvidia"
+
+
+class DeclaredGPU(Struct, frozen=True, forbid_unknown_fields=True):
+    """A GPU named in corral.yaml because nothing can detect it here."""
+
+    name: str
+    vram_gb: Annotated[float, Meta(gt=0, le=10_000)]
+
+
+class Capabilities(Struct, frozen=True):
+    """What a worker says of itself when it registers."""
+
+    cpus: float
+    memory_gb: float
+    gpus: tuple[GPU, ...] = ()
+    labels: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ("python",)
+    platform: str = "linux"
+    python: str = ""
+    enforced: dict[str, str] = {}
+    """What the sandbox holds here, one honest word each: `{"files": "landlock", …}`."""
+    ahead: int = 64
+    """How many attempts may wait on the worker itself; 0 where an engine has no local queue."""
+
+
+class Worker(Struct, frozen=True):
+    """A worker as an engine sees it now."""
+
+    id: str
+    name: str
+    engine: str
+    capabilities: Capabilities
+    local: bool = False
+    """It is the controller's own machine."""
+    connected: bool = True
+    draining: bool = False
+    seen_at: float = 0.0
+
+
+class Holding(Struct, frozen=True):
+    """What one attempt holds of a worker: processors, memory and tenths of each of its GPUs."""
+
+    cpus: float
+    memory_gb: float
+    devices: tuple[str, ...] = ()
+    tenths: int = 0
+
+
+class Capacity:
+    """A worker's free resources. The scheduler plans with it and the agent starts by it, so both
+    always agree on what fits."""
+
+    __slots__ = ("cpus", "gpus", "memory_gb", "tenths")
+
+    def __init__(self, capabilities: Capabilities) -> None:
+        self.cpus = capabilities.cpus
+        self.memory_gb = capabilities.memory_gb
+        self.gpus = capabilities.gpus
+        self.tenths = {gpu.uuid: 10 for gpu in capabilities.gpus}
+
+    def fits(self, needs: Needs, *, above_vram_gb: float = 0.0) -> Holding | None:
+        """The holding that `needs` would take now, or None. Shares go to the fullest GPU that
+        still has room, so that whole GPUs stay free for whole needs."""
+        if needs.cpus > self.cpus + 1e-9 or needs.memory_gb > self.memory_gb + 1e-9:
+            return None
+        if not needs.wants_gpu:
+            return Holding(cpus=needs.cpus, memory_gb=needs.memory_gb)
+        per_gpu = 10 if needs.gpus else needs.gpu_tenths
+        count = needs.gpus or 1
+        found = sorted(
+            (self.tenths[gpu.uuid], gpu.vram_gb, gpu.uuid)
+            for gpu in self.gpus
+            if self.tenths[gpu.uuid] >= per_gpu
+            and gpu.vram_gb >= needs.vram_gb
+            and gpu.vram_gb > above_vram_gb
+        )
+        if len(found) < count:
+            return None
+        devices = tuple(uuid for _, _, uuid in found[:count])
+        return Holding(cpus=needs.cpus, memory_gb=needs.memory_gb, devices=devices, tenths=per_gpu)
+
+    def take(self, holding: Holding) -> None:
+        self.cpus -= holding.cpus
+        self.memory_gb -= holding.memory_gb
+        for uuid in holding.devices:
+            if uuid in self.tenths:
+                self.tenths[uuid] -= holding.tenths
+
+    def give(self, holding: Holding) -> None:
+        self.cpus += holding.cpus
+        self.memory_gb += holding.memory_gb
+        for uuid in holding.devices:
+            if uuid in self.tenths:
+                self.tenths[uuid] += holding.tenths
+
+
+def holding_of(needs: Needs, devices: tuple[str, ...]) -> Holding:
+    """The holding of an attempt that said which devices it got."""
+    tenths = 10 if needs.gpus else needs.gpu_tenths
+    return Holding(cpus=needs.cpus, memory_gb=needs.memory_gb, devices=devices, tenths=tenths)
+
+
+def stays_behind(needs: Needs, waiting: int, waiting_without_gpu: int) -> bool:
+    """Whether an attempt must stay behind those that already wait on the worker, so that the
+    first in line gets what it waits for: only work without a GPU passes work that waits for one."""
+    return bool(waiting_without_gpu or (waiting and needs.wants_gpu))

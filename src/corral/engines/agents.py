@@ -1,0 +1,254 @@
+"""The agents engine: worker machines that dialled in and keep a socket open to us.
+
+The socket itself lives in `api`; here is what its messages mean. A closed socket starts a grace
+period, and a worker that is back in time keeps its attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Protocol
+
+import structlog
+from msgspec import Raw
+from msgspec.structs import replace
+
+from corral.core.events import (
+    AttemptBegan,
+    AttemptExited,
+    AttemptOutput,
+    AttemptReturned,
+    EngineReport,
+    WorkerJoined,
+    WorkerLost,
+)
+from corral.core.frames import OutputFrame, ProgressFrame
+from corral.core.job import JobId
+from corral.core.worker import Worker
+from corral.engines.engine import Attempt
+from corral.protocol import messages as wire
+
+log = structlog.get_logger()
+
+INBOX_LIMIT = 8 << 20
+"""Bytes of output that may wait for the intake before sockets are read no further."""
+
+
+class Session(Protocol):
+    """One open socket to a worker."""
+
+    def send(self, message: wire.FromController) -> None:
+        """Queues a message; those queued in one turn of the event loop share a frame."""
+        ...
+
+    def close(self, code: int, reason: str) -> None: ...
+
+
+class AgentsEngine:
+    name = "agents"
+
+    def __init__(
+        self, known: Sequence[Worker], *, grace_s: float, output_limit: int, local_id: str = ""
+    ) -> None:
+        self._grace_s, self._output_limit, self._local_id = grace_s, output_limit, local_id
+        self._workers = {
+            worker.id: replace(worker, connected=False)
+            for worker in known
+            if worker.engine == self.name
+        }
+        self._sessions: dict[str, Session] = {}
+        self._attempts: dict[tuple[JobId, int], str] = {}
+        self._inbox: list[tuple[str, EngineReport]] = []
+        self._inbox_bytes = 0
+        self._arrived = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._away: dict[str, asyncio.TimerHandle] = {}
+        self.emptied = asyncio.Event()
+        """Set whenever no worker is connected."""
+
+    def open(self) -> None:
+        """Starts the grace period of all known workers: they may still run what we sent them."""
+        for worker in self._workers:
+            self._miss(worker)
+
+    # --- the five verbs ---
+
+    async def workers(self) -> Sequence[Worker]:
+        return list(self._workers.values())
+
+    async def start(self, attempt: Attempt) -> None:
+        key = (attempt.job, attempt.number)
+        session = self._sessions.get(attempt.worker)
+        if key in self._attempts or session is None:
+            return  # sent before; or its worker just left, and returns or is lost within its grace
+        self._attempts[key] = attempt.worker
+        session.send(
+            wire.JobDispatch(
+                job=attempt.job,
+                attempt=attempt.number,
+                document=Raw(attempt.document),
+                digest=attempt.digest,
+                token=attempt.token,
+                needs=attempt.needs,
+                above_vram_gb=attempt.above_vram_gb,
+                duration_s=attempt.duration_s,
+                queue_class=attempt.queue_class,
+                priority=attempt.priority,
+                checkpoint=attempt.checkpoint,
+                output_limit=self._output_limit,
+            )
+        )
+
+    async def stop(self, job: JobId, attempt: int, *, grace_s: float) -> None:
+        session = self._sessions.get(self._attempts.get((job, attempt), ""))
+        if session is not None:
+            session.send(wire.JobCancel(job=job, attempt=attempt, grace_s=grace_s))
+
+    async def running(self) -> Collection[tuple[JobId, int]]:
+        return [key for key, worker in self._attempts.items() if worker in self._sessions]
+
+    async def events(self) -> AsyncIterator[Sequence[EngineReport]]:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            batch, self._inbox, self._inbox_bytes = self._inbox, [], 0
+            self._drained.set()
+            if batch:
+                yield [report for _, report in batch]
+                self._acknowledge(batch)
+
+    def _acknowledge(self, batch: Sequence[tuple[str, EngineReport]]) -> None:
+        for worker, report in batch:
+            if isinstance(report, (AttemptExited, AttemptReturned)):
+                self._attempts.pop((report.job, report.attempt), None)
+                session = self._sessions.get(worker)
+                if session is not None:
+                    session.send(wire.ResultReceived(job=report.job, attempt=report.attempt))
+
+    # --- what the sockets say ---
+
+    def join(self, session: Session, register: wire.WorkerRegister) -> Worker:
+        """A worker registered. A second socket of the same worker replaces the first."""
+        worker = Worker(
+            id=register.worker_id,
+            name=register.name or register.worker_id,
+            engine=self.name,
+            capabilities=register.capabilities,
+            local=register.worker_id == self._local_id,
+            seen_at=time.time(),
+        )
+        former = self._sessions.pop(worker.id, None)
+        if former is not None:
+            former.close(wire.CLOSE_REPLACED, "The same worker connected again.")
+        timer = self._away.pop(worker.id, None)
+        if timer is not None:
+            timer.cancel()
+        self._sessions[worker.id] = session
+        self._workers[worker.id] = worker
+        self.emptied.clear()
+        self._attempts = {
+            key: owner for key, owner in self._attempts.items() if owner != worker.id
+        } | dict.fromkeys(register.attempts, worker.id)
+        self._report(
+            worker.id,
+            WorkerJoined(worker.id, worker.name, worker.capabilities, register.attempts),
+        )
+        return worker
+
+    def leave(self, session: Session, worker: str) -> None:
+        """A socket closed without a word."""
+        if self._sessions.get(worker) is not session:
+            return
+        del self._sessions[worker]
+        self._workers[worker] = replace(self._workers[worker], connected=False)
+        log.warning("worker_disconnected", worker=self._workers[worker].name)
+        self._miss(worker)
+        if not self._sessions:
+            self.emptied.set()
+
+    async def hear(self, worker: str, heard: Sequence[wire.FromWorker]) -> None:
+        """Messages of one frame. Waits while the intake is behind, so that the worker waits too."""
+        now = time.time()
+        for message in heard:
+            self._hear(worker, message, now)
+        while self._inbox_bytes > INBOX_LIMIT:
+            self._drained.clear()
+            await self._drained.wait()
+
+    def _hear(self, worker: str, message: wire.FromWorker, now: float) -> None:
+        if isinstance(message, wire.WorkerHeartbeat):
+            self._workers[worker] = replace(self._workers[worker], seen_at=now)
+            return
+        if isinstance(message, wire.WorkerGoodbye):
+            self._goodbye(worker, message.reason)
+            return
+        if isinstance(message, wire.WorkerRegister):
+            return  # the socket sees to it that there is one
+        if self._attempts.get((message.job, message.attempt)) != worker:
+            if isinstance(message, (wire.JobCompleted, wire.JobFailed, wire.JobReturned)):
+                # Told again after its acknowledgement was lost on the way.
+                self._sessions[worker].send(
+                    wire.ResultReceived(job=message.job, attempt=message.attempt)
+                )
+            return
+        job, attempt = message.job, message.attempt
+        if isinstance(message, wire.JobStarted):
+            began = AttemptBegan(job, attempt, worker, message.at, message.devices, message.warm)
+            self._report(worker, began)
+        elif isinstance(message, wire.JobOutput):
+            frame = OutputFrame(now, message.stream, message.text, message.data)
+            self._inbox_bytes += len(message.text) + len(message.data)
+            self._report(worker, AttemptOutput(job, attempt, worker, frame))
+        elif isinstance(message, wire.JobProgress):
+            progress = ProgressFrame(
+                now, message.fraction, message.message, message.metrics, message.step
+            )
+            self._report(worker, AttemptOutput(job, attempt, worker, progress))
+        elif isinstance(message, wire.JobCompleted):
+            exited = AttemptExited(
+                job, attempt, worker, message.at, message.seconds, message.digest, message.result
+            )
+            self._report(worker, exited)
+        elif isinstance(message, wire.JobFailed):
+            failed = AttemptExited(
+                job,
+                attempt,
+                worker,
+                message.at,
+                message.seconds,
+                message.digest,
+                failure=message.failure,
+            )
+            self._report(worker, failed)
+        else:
+            self._report(worker, AttemptReturned(job, attempt, worker, message.reason))
+
+    def _goodbye(self, worker: str, reason: str) -> None:
+        self._sessions.pop(worker, None)
+        self._workers[worker] = replace(self._workers[worker], connected=False)
+        self._lose(worker, reason or "It said goodbye.")
+        if not self._sessions:
+            self.emptied.set()
+
+    def drain(self, grace_s: float) -> None:
+        """Asks every worker to finish and say goodbye."""
+        for session in self._sessions.values():
+            session.send(wire.Drain(grace_s=grace_s))
+        if not self._sessions:
+            self.emptied.set()
+
+    def _miss(self, worker: str) -> None:
+        reason = f"It did not come back within {self._grace_s:g} s."
+        timer = asyncio.get_running_loop().call_later(self._grace_s, self._lose, worker, reason)
+        self._away[worker] = timer
+
+    def _lose(self, worker: str, reason: str) -> None:
+        self._away.pop(worker, None)
+        self._attempts = {key: owner for key, owner in self._attempts.items() if owner != worker}
+        self._report(worker, WorkerLost(worker, f"{self._workers[worker].name}: {reason}"))
+
+    def _report(self, worker: str, report: EngineReport) -> None:
+        self._inbox.append((worker, report))
+        self._arrived.set()

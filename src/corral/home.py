@@ -1,0 +1,96 @@
+"""A controller's home on disk: where everything is, and that only one controller uses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+from corral.core.errors import HomeUnusable
+
+
+class Home:
+    """Paths of a home, made and locked for one controller."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = path / "lock"
+        self.token = path / "token"
+        self.transfer_key = path / "transfer.key"
+        self.controller = path / "controller.json"
+        self.journal = path / "journal"
+        self.blobs = path / "blobs"
+        self.spool = path / "spool"
+        self.log = path / "log"
+        self.worker = path / "worker"
+        self.agent = path / "worker" / "agent.json"
+        self._lock_fd: int | None = None
+
+    def take(self) -> None:
+        """Makes the folders and holds the lock until the process ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for folder in (self.journal, self.blobs, self.spool, self.log, self.worker):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            self._lock_fd = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise HomeUnusable(
+                f"The home {self.path} cannot be written ({error.strerror}). Choose another one "
+                "with CORRAL_HOME, or mend its permissions."
+            ) from error
+        if not lock_file(self._lock_fd):
+            owner = os.pread(self._lock_fd, 32, 0).decode(errors="replace").strip()
+            raise HomeUnusable(
+                f"Another controller (pid {owner or '?'}) uses the home {self.path}. Stop it with "
+                "`corral down`, or choose another CORRAL_HOME."
+            )
+        os.ftruncate(self._lock_fd, 0)
+        os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        self.controller.unlink(missing_ok=True)
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+
+def lock_file(fd: int) -> bool:
+    """Whether this process now holds the file alone; the system frees it when the process ends."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def write_private_json(path: Path, value: dict[str, Any]) -> None:
+    """Replaces the file at once, readable by its owner alone."""
+    incoming = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(incoming, path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in the file, or an empty one where there is none that can be read."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

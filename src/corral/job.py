@@ -1,0 +1,297 @@
+"""What a job can say and ask while it runs: `from corral import job`.
+
+Standard library only, in every environment. Outside a job each call is harmless, so the same
+function runs at home: progress goes nowhere, `cancelled()` is False, `restore()` gives the default.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from _thread import get_ident
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from corral.runtime.transfer import Transfer
+
+__all__ = [
+    "Cancelled",
+    "artifact",
+    "attempt",
+    "cancelled",
+    "checkpoint",
+    "id",
+    "metric",
+    "output_dir",
+    "progress",
+    "restore",
+]
+
+LINE_LIMIT = 4096
+"""A pipe takes lines up to this size in one piece, whoever else writes at the same time."""
+MESSAGE_LIMIT = 500
+NAME_LIMIT = 500
+METRIC_NAME_LIMIT = 100
+
+
+class Cancelled(BaseException):
+    """Raised inside a function whose job was cancelled, unless it asks `cancelled()` itself.
+
+    Not an Exception, so that `except Exception` does not swallow it.
+    """
+
+
+def progress(fraction: float | None, message: str = "") -> None:
+    """Say how far the job is, from 0 to 1 (None: unknown), and what it is doing."""
+    number = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
+    if number is not None and number != number:
+        number = None
+    _say("progress", fraction=number, message=str(message)[:MESSAGE_LIMIT])
+
+
+def metric(
+    values: Mapping[str, float] | str | None = None,
+    value: float | None = None,
+    /,
+    step: int | None = None,
+    **named: float,
+) -> None:
+    """Report numbers: `metric(loss=0.1, step=3)`, `metric("loss", 0.1)` or `metric({"loss": 0.1})`.
+
+    Values that are not finite are left out: JSON has no word for them.
+    """
+    if isinstance(values, str):
+        if value is None:
+            raise TypeError(f"job.metric({values!r}) needs a value, as in job.metric('loss', 0.1).")
+        named[values] = value
+    elif values is not None:
+        named.update(values)
+    numbers = {str(name)[:METRIC_NAME_LIMIT]: float(number) for name, number in named.items()}
+    finite = {name: number for name, number in numbers.items() if number - number == 0}
+    whole = None if step is None else int(step)
+    names = list(finite)
+    # A few per line, so that any number of metrics fits.
+    for start in range(0, len(names), 5):
+        part = {name: finite[name] for name in names[start : start + 5]}
+        _say("metric", values=part, step=whole)
+
+
+def artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
+    """Keep this file with the job under `name` (its file name, or its path in the output folder).
+
+    Returns when the controller has it.
+    """
+    file = os.path.abspath(os.fspath(path))
+    if not os.path.isfile(file):
+        raise FileNotFoundError(f"There is no file {os.fspath(path)!r} to keep as an artifact.")
+    if name is None:
+        folder = os.environ.get("CORRAL_OUTPUT_DIR", "")
+        inside = bool(folder) and file.startswith(os.path.join(folder, ""))
+        name = os.path.relpath(file, folder) if inside else os.path.basename(file)
+    name = _artifact_name(name)
+    if not _inside():
+        return
+    with open(file, "rb") as body:
+        about = os.fstat(body.fileno())
+        sha256, size = _transfer().put_artifact(name, body, about.st_size)
+    _state.kept[file] = (about.st_size, about.st_mtime_ns)
+    _say("artifact", name=name, size=size, file_sha256=sha256)
+
+
+def checkpoint(obj: Any) -> None:
+    """Keep `obj` as the point from which a retry goes on, here or on another worker.
+
+    Returns when the controller has it. A later checkpoint replaces it.
+    """
+    if not _inside():
+        return
+    import tempfile
+
+    with tempfile.TemporaryFile() as body:
+        _pickler().dump(obj, body)
+        size = body.tell()
+        sha256, size = _transfer().put_checkpoint(body, size)
+    _state.checkpoint = sha256
+    _say("checkpoint", sha256=sha256, size=size)
+
+
+def restore(default: Any = None) -> Any:
+    """The job's last checkpoint, of this attempt or of an earlier one; `default` if it has none."""
+    sha256 = _state.checkpoint or os.environ.get("CORRAL_CHECKPOINT", "")
+    if not _inside() or not sha256:
+        return default
+    import pickle
+    import tempfile
+
+    from corral.runtime.transfer import NotThere
+
+    with tempfile.TemporaryFile() as body:
+        try:
+            _transfer().checkpoint(sha256, body)
+        except NotThere:
+            return default
+        body.seek(0)
+        _pickler()  # Unpickling what cloudpickle wrote needs cloudpickle.
+        return pickle.load(body)  # noqa: S301 - this job wrote it
+
+
+def cancelled() -> bool:
+    """Whether somebody cancelled the job. From the first call on the job is expected to ask now
+    and then and to end by itself; it gets no `Cancelled` exception."""
+    if not _inside():
+        return False
+    state = _state
+    if not state.asks:
+        state.asks = True
+        if state.look is None:
+            _listen()
+    if not state.cancelled and state.look is not None and state.owner == os.getpid():
+        state.cancelled = state.look()
+    return state.cancelled
+
+
+def output_dir() -> Path:
+    """The folder whose files become artifacts; outside a job the current folder."""
+    from pathlib import Path
+
+    return Path(os.environ.get("CORRAL_OUTPUT_DIR") or os.getcwd())
+
+
+def id() -> str:
+    """The id of the job; empty outside a job."""
+    return os.environ.get("CORRAL_JOB_ID", "")
+
+
+def attempt() -> int:
+    """Which try of the job this is, from 1; 1 outside a job."""
+    return int(os.environ.get("CORRAL_ATTEMPT") or 1)
+
+
+# --- how it works ------------------------------------------------------------------------------
+
+
+class _State:
+    """What this process knows of the attempt beyond the environment. The runner sets a fresh one
+    for each attempt; in processes that a job starts it stays as it is here."""
+
+    def __init__(self, look: Callable[[], bool] | None = None) -> None:
+        self.look = look
+        self.owner = os.getpid()
+        self.asks = False
+        self.cancelled = False
+        self.checkpoint = ""
+        self.kept: dict[str, tuple[int, int]] = {}
+        self.transfers: dict[int, Transfer] = {}
+        self.frames_fd: int | None = None
+
+
+_state = _State()
+
+
+def _begin(look: Callable[[], bool]) -> _State:
+    """Called by the runner in its own process at the start of each attempt."""
+    global _state
+    _state = _State(look)
+    return _state
+
+
+def _inside() -> bool:
+    return "CORRAL_JOB_ID" in os.environ
+
+
+def _listen() -> None:
+    """In a script, cancelling is SIGTERM; only the main thread may ask for signals."""
+    import threading
+
+    if threading.current_thread() is threading.main_thread():
+
+        def note(*_: object) -> None:
+            _state.cancelled = True
+
+        signal.signal(signal.SIGTERM, note)
+
+
+def _after_fork() -> None:
+    """A forked child does not read the agent's lines and shares no connection with its parent."""
+    _state.look = None
+    _state.asks = False
+    _state.transfers = {}
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _say(kind: str, **fields: Any) -> None:
+    fd = _frames_fd()
+    if fd < 0:
+        return
+    # Names and messages are bounded so that the line always fits.
+    line = json.dumps({"frame": kind, **fields}, separators=(",", ":"), ensure_ascii=False)
+    data = line.encode("utf-8", "replace") + b"\n"
+    assert len(data) <= LINE_LIMIT
+    try:
+        os.write(fd, data)
+    except OSError:
+        return
+
+
+def _frames_fd() -> int:
+    """The pipe to the runner, or -1. A child may have the variable without the pipe, and under
+    its number an innocent file: the pipe is known by its inode."""
+    if _state.frames_fd is None:
+        _state.frames_fd = -1
+        named = os.environ.get("CORRAL_FRAMES_FD", "")
+        if named.isdigit():
+            try:
+                found = str(os.fstat(int(named)).st_ino)
+            except OSError:
+                found = ""
+            if found and found == os.environ.get("CORRAL_FRAMES_INODE", found):
+                _state.frames_fd = int(named)
+    return _state.frames_fd
+
+
+def _transfer() -> Transfer:
+    """This thread's way to the controller: a connection serves one request at a time."""
+    found = _state.transfers.get(get_ident())
+    if found is None:
+        from corral.runtime.transfer import Transfer
+
+        environ = os.environ
+        found = Transfer(environ["CORRAL_URL"], environ["CORRAL_TRANSFER_TOKEN"], id(), attempt())
+        _state.transfers[get_ident()] = found
+    return found
+
+
+def _pickler() -> Any:
+    try:
+        import cloudpickle
+    except ImportError:
+        import pickle
+
+        return pickle
+    return cloudpickle
+
+
+def _artifact_name(name: str) -> str:
+    """A relative name with forward slashes that stays inside the job."""
+    shown = name.replace("\\", "/") if sys.platform == "win32" else name
+    shown = shown.encode("utf-8", "replace").decode()
+    parts = shown.split("/")
+    if (
+        not shown
+        or len(shown) > NAME_LIMIT
+        or "\0" in shown
+        or not {"", ".", ".."}.isdisjoint(parts)
+    ):
+        raise ValueError(
+            f"{name[:80]!r} cannot be an artifact's name: use a relative path of at most "
+            f"{NAME_LIMIT} characters without '..'."
+        )
+    return shown

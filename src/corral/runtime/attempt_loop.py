@@ -1,0 +1,167 @@
+"""One attempt after another in a confined process: begin, run, tell, clean up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from corral import job
+from corral.runtime import artifacts, failures, posix
+from corral.runtime.cancellation import Cancellation
+from corral.runtime.frames import STARTED, Road, frame
+from corral.runtime.functions import Functions, result_frame
+from corral.runtime.inbox import Inbox
+from corral.runtime.process_state import ProcessState
+
+if TYPE_CHECKING:
+    from corral.runtime.transfer import Transfer
+
+KIT = failures.OURS.rsplit("/corral/", 1)[0]
+NO_RESULT = b'{"frame":"result","result":null,"retire":false}\n'
+
+
+class AttemptLoop:
+    def __init__(self, inbox: Inbox, road: Road) -> None:
+        self._pid = os.getpid()
+        self._inbox = inbox
+        self._road = road
+        self._cancellation = Cancellation(inbox, road.page)
+        self._cancellation.listen()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._functions = Functions(self._cancellation)
+        self._process = ProcessState(road)
+        self._order: dict[str, Any] = {}
+        self._way: Transfer | None = None
+
+    def run(self) -> None:
+        """Attempts until the agent closes the line, or until one must be the last here."""
+        while (line := self._inbox.next()) is not None:
+            order = json.loads(line)
+            # A cancel that finds no attempt came too late for the one it meant.
+            if "document" in order and self._attempt(order):
+                return
+
+    def _attempt(self, order: dict[str, Any]) -> bool:
+        cancellation, road = self._cancellation, self._road
+        road.begin()
+        cancellation.begin(order["job"], order["attempt"])
+        self._order = order
+        script = order["document"]["work"]["type"] == "script"
+        failure: failures.Failure | None = None
+        data: bytes | None = None
+        try:
+            self._enter(order)
+            if script:
+                self._script(order)
+            else:
+                data = self._function(order)
+            cancellation.interruptible = False
+        except BaseException as error:
+            cancellation.interruptible = False
+            failure = self._failure(error)
+        if os.getpid() != self._pid:
+            os._exit(0)  # A child that user code forked, and that came back here.
+        return self._finish(data, failure, last=script)
+
+    def _function(self, order: dict[str, Any]) -> bytes:
+        return self._functions.call(order["document"]["work"], self._transfer, self._started)
+
+    def _script(self, order: dict[str, Any]) -> None:
+        from corral.runtime import scripts
+
+        folder = f"{order['work_dir']}/work"
+        command = scripts.prepare(order["document"]["work"], folder, self._transfer)
+        # From here on a cancel is the script's to hear; we stay to tell how it ended.
+        self._cancellation.interruptible = False
+        self._started()
+        road, inbox, look = self._road, self._inbox, self._cancellation.look
+        scripts.run(command, folder, KIT, road.words_in, inbox.fd, look)
+
+    def _started(self) -> None:
+        self._road.send(STARTED)
+
+    def _transfer(self) -> Transfer:
+        """This attempt's way to the controller, made when something is first sent or fetched."""
+        if self._way is None:
+            from corral.runtime.transfer import Transfer
+
+            order = self._order
+            self._way = Transfer(order["url"], order["token"], order["job"], order["attempt"])
+        return self._way
+
+    def _failure(self, error: BaseException) -> failures.Failure:
+        asked = self._cancellation.asked
+        if isinstance(error, job.Cancelled) or (asked and _is_task_cancelled(error)):
+            return failures.cancelled()
+        return failures.from_exception(error, cancelled=asked)
+
+    def _finish(self, data: bytes | None, failure: failures.Failure | None, *, last: bool) -> bool:
+        """Everything after user code: its output, its files, its result, a clean process."""
+        self._process.flush()
+        posix.flush_c()
+        end = b""
+        try:
+            self._keep_files()
+            if failure is None:
+                end = NO_RESULT if data is None else result_frame(data, self._transfer)
+        except Exception as error:
+            if failure is None:
+                failure = failures.from_exception(error)
+            else:
+                print(f"corral: not all files of the job were kept: {error}", file=sys.stderr)
+                self._process.flush()
+        for way in (self._way, *self._cancellation.state.transfers.values()):
+            if way is not None:
+                way.close()
+        self._way = None
+        retire = last or self._spent(failure)
+        if failure is not None:
+            end = frame("error", failure=failure, retire=retire)
+        elif retire:
+            end = end.replace(b'"retire":false', b'"retire":true')
+        self._road.end(end)
+        if not retire:
+            self._process.restore()
+        return retire
+
+    def _keep_files(self) -> None:
+        folder = f"{self._order['work_dir']}/output"
+        artifacts.keep(folder, self._cancellation.state.kept, self._transfer, self._road.send)
+
+    def _spent(self, failure: failures.Failure | None) -> bool:
+        """Whether this process must not meet another attempt: something of this one is left in
+        it, or it was stopped somewhere in the middle."""
+        return (
+            self._cancellation.signalled
+            or posix.reap()
+            or self._process.threads_left()
+            or (failure is not None and failure["code"] == "out_of_memory")
+        )
+
+    def _enter(self, order: dict[str, Any]) -> None:
+        """The surroundings that the attempt finds; `ProcessState.restore` undoes them."""
+        folder = order["work_dir"]
+        self._process.enter(
+            {
+                "CORRAL_JOB_ID": order["job"],
+                "CORRAL_ATTEMPT": str(order["attempt"]),
+                "CORRAL_URL": order["url"],
+                "CORRAL_TRANSFER_TOKEN": order["token"],
+                "CORRAL_CHECKPOINT": order.get("checkpoint", ""),
+                "CORRAL_OUTPUT_DIR": f"{folder}/output",
+                "TMPDIR": f"{folder}/tmp",  # noqa: S108
+            },
+            order["document"].get("env", {}),
+        )
+        tempfile = sys.modules.get("tempfile")
+        if tempfile is not None:
+            tempfile.tempdir = None  # type: ignore[attr-defined] # It remembers the last attempt's.
+        os.chdir(f"{folder}/work")
+
+
+def _is_task_cancelled(error: BaseException) -> bool:
+    """asyncio is not imported just to ask."""
+    return type(error).__name__ == "CancelledError"

@@ -1,0 +1,27 @@
+"""The inner of a runner's two processes: it confines itself and answers that it is ready."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from corral.runtime import failures, posix, sandbox
+from corral.runtime.frames import Road, frame
+from corral.runtime.inbox import Inbox
+
+KIT = failures.OURS.rsplit("/corral/", 1)[0]
+
+
+def main(config_line: bytes, inbox: Inbox, road: Road, parent: int) -> None:
+    posix.die_with(parent)
+    posix.become_subreaper()
+    config = json.loads(config_line)
+    os.environ.update(config.get("environ") or {})
+    os.environ["CORRAL_FRAMES_FD"] = str(road.words_in)
+    os.environ["CORRAL_FRAMES_INODE"] = str(os.fstat(road.words_in).st_ino)
+    enforced = sandbox.apply(config, KIT)
+    road.send(frame("ready", pid=parent, enforced=enforced))
+    # After the answer: loading cloudpickle takes as long as everything before it.
+    from corral.runtime.attempt_loop import AttemptLoop
+
+    AttemptLoop(inbox, road).run()

@@ -1,0 +1,71 @@
+"""How a cancel reaches the code that runs: a flag, an exception, or a cancelled task.
+
+A function that asks `job.cancelled()` ends by itself. Any other gets `job.Cancelled` raised where
+it stands, once; a coroutine is cancelled the way asyncio does it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from mmap import mmap
+
+from corral import job
+from corral.runtime.frames import CANCEL
+from corral.runtime.inbox import Inbox
+
+SIGTERM = signal.SIGTERM
+
+
+class Cancellation:
+    def __init__(self, inbox: Inbox, page: mmap) -> None:
+        self._inbox = inbox
+        self._page = page
+        self._name = ("", 0)
+        self._pid = os.getpid()
+        self.state = job._begin(lambda: False)
+        self.interruptible = False
+        """The attempt is fetching or in user code, where an exception ends it properly."""
+        self.signalled = False
+        self.stop_task: Callable[[], None] | None = None
+        self._raised = False
+
+    def listen(self) -> None:
+        signal.signal(SIGTERM, self._signal)
+        # What a job forks is a plain process: Process.terminate() must end it.
+        os.register_at_fork(after_in_child=self._forget)
+
+    def begin(self, name: str, attempt: int) -> None:
+        self._name = (name, attempt)
+        self.state = job._begin(self.look)
+        self.signalled = self._raised = False
+        self.stop_task = None
+        self._page[CANCEL] = 0
+        self.interruptible = True
+
+    def look(self) -> bool:
+        """Whether a cancel came, by signal or by line."""
+        return self.signalled or self._inbox.cancel_came(*self._name)
+
+    @property
+    def asked(self) -> bool:
+        """Somebody cancelled, and the job could know."""
+        return self.signalled or self.state.cancelled
+
+    def _signal(self, *_: object) -> None:
+        self.signalled = True
+        self.state.cancelled = True
+        self._page[CANCEL] = 1
+        if not self.interruptible or self._raised or self.state.asks:
+            return
+        self._raised = True
+        if self.stop_task is not None:
+            self.stop_task()
+            return
+        raise job.Cancelled("The job was cancelled.")
+
+    def _forget(self) -> None:
+        self.interruptible = False
+        if signal.getsignal(SIGTERM) == self._signal:
+            signal.signal(SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,150 @@
+"""A function call: fetch, unpickle, run, pickle the result."""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import pickle
+from collections.abc import Callable
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from corral.runtime.cancellation import Cancellation
+from corral.runtime.failures import AttemptFailed, message_of, pickled, traceback_of, type_name
+
+if TYPE_CHECKING:
+    from corral.runtime.transfer import Transfer
+
+INLINE_LIMIT = 8 * 1024
+"""The same as `core.job.INLINE_LIMIT`; the runtime has only the standard library."""
+CACHED_FUNCTIONS = 256
+CACHED_SIZE = 4 * 1024 * 1024
+
+# Of these pickle makes the same bytes as cloudpickle, in a tenth of the time.
+PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+
+RESULT = b'{"frame":"result","result":{"sha256":"%s","size":%d,"data":"%s"},"retire":false}\n'
+STORED = b'{"frame":"result","result":{"sha256":"%s","size":%d},"retire":false}\n'
+
+
+class Functions:
+    """Functions this process has unpickled, by the digest of their bytes."""
+
+    def __init__(self, cancellation: Cancellation) -> None:
+        self._cancellation = cancellation
+        self._known: dict[str, Callable[..., Any]] = {}
+
+    def call(
+        self,
+        work: dict[str, Any],
+        transfer: Callable[[], Transfer],
+        started: Callable[[], None],
+    ) -> bytes:
+        """Run the call; the pickled result. Whatever user code raises comes through."""
+        named = work["function"]["sha256"]
+        function = self._known.get(named)
+        code = b"" if function else blob_bytes(work["function"], transfer)
+        arguments = blob_bytes(work["arguments"], transfer)
+        started()
+        if function is None:
+            function = _load(code, "function")
+            if len(code) <= CACHED_SIZE:
+                if len(self._known) >= CACHED_FUNCTIONS:
+                    del self._known[next(iter(self._known))]
+                self._known[named] = function
+        args, kwargs = _load(arguments, "arguments")
+        value = function(*args, **kwargs)
+        if type(value) is CoroutineType:
+            value = self._await(value)
+        return _dump(value)
+
+    def _await(self, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+        import asyncio
+
+        async def main() -> Any:
+            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            assert task is not None
+            self._cancellation.stop_task = lambda: _stop(loop, task)
+            try:
+                return await coroutine
+            finally:
+                self._cancellation.stop_task = None
+
+        return asyncio.run(main())
+
+
+def _stop(loop: Any, task: Any) -> None:
+    loop.call_soon_threadsafe(task.cancel)
+
+
+def result_frame(data: bytes, transfer: Callable[[], Transfer]) -> bytes:
+    """The last frame of a success; a large result is uploaded first."""
+    if len(data) > INLINE_LIMIT:
+        sha256, size = transfer().put_result(data)
+        return STORED % (sha256.encode(), size)
+    digest = hashlib.sha256(data).hexdigest().encode()
+    return RESULT % (digest, len(data), binascii.b2a_base64(data, newline=False))
+
+
+def blob_bytes(blob: dict[str, Any], transfer: Callable[[], Transfer]) -> bytes:
+    """The bytes of a blob: they ride along, or are fetched; either way they are what was named."""
+    inline = blob.get("data")
+    if inline is None:
+        return transfer().package_bytes(blob["sha256"])
+    data = binascii.a2b_base64(inline)
+    if hashlib.sha256(data).hexdigest() != blob["sha256"]:
+        raise AttemptFailed(
+            "transfer_failed", "The bytes in the job document do not have the sha256 it names."
+        )
+    return data
+
+
+def _load(data: bytes, what: str) -> Any:
+    try:
+        return pickle.loads(data)  # noqa: S301 - running the client's code is what a job is
+    except (ImportError, AttributeError) as error:
+        raise _missing(error, what) from error
+    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError) as error:
+        raise AttemptFailed(
+            "bad_package",
+            f"The {what} of the job cannot be unpickled: {message_of(error)}. "
+            "Client and worker need the same Python version; submit the job again from there.",
+            type=type_name(type(error)),
+            traceback=traceback_of(error),
+        ) from error
+
+
+def _missing(error: ImportError | AttributeError, what: str) -> AttemptFailed:
+    """Something the pickle refers to by name is not installed here."""
+    module = getattr(error, "name", None) if isinstance(error, ImportError) else None
+    named = f"the module {module!r}" if module else "something it refers to"
+    top = str(module).partition(".")[0] if module else "the package it is from"
+    return AttemptFailed(
+        "exception",
+        f"The {what} of the job needs {named}, which this worker's environment does not have "
+        f"({message_of(error)}). Add {top} to requirements=[…], or, for a module of your own, "
+        "register it with cloudpickle.register_pickle_by_value or submit its folder.",
+        type=type_name(type(error)),
+        traceback=traceback_of(error),
+        **pickled(error),
+    )
+
+
+def _dump(value: Any) -> bytes:
+    try:
+        if type(value) in PLAIN:
+            return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        data: bytes = cloudpickle.dumps(value)
+        return data
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise AttemptFailed(
+            "unpicklable_result",
+            f"The function returned a {type(value).__qualname__}, which cannot be pickled: "
+            f"{message_of(error)}. Return plain data, or save it with job.artifact(path).",
+            type=type_name(type(error)),
+            traceback=traceback_of(error),
+        ) from error

@@ -1,0 +1,158 @@
+"""What the runtime asks of a POSIX system and Python has no name for: prctl, pidfds, descendants.
+
+Everything that has no counterpart on Windows is called from here or from `sandbox`, so that a
+port has two modules to write.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import sys
+import time
+
+assert sys.platform != "win32"
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+HIGH_FD = 200
+"""Our own descriptors live up here, away from code that closes "3 and a few more"."""
+
+libc = ctypes.CDLL(None, use_errno=True)
+_fflush = libc.fflush
+
+
+def prctl(option: int, value: int) -> bool:
+    return int(libc.prctl(option, value, 0, 0, 0)) == 0
+
+
+def become_subreaper() -> bool:
+    """Daemons that a job starts are reparented to this process, so they can be found and ended."""
+    return prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def forbid_new_privileges() -> bool:
+    return prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def die_with(parent: int) -> None:
+    """End this process when its parent ends, also if that already happened."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def flush_c() -> None:
+    """Write out what C code left in stdio buffers; a pipe makes them fully buffered."""
+    _fflush(None)
+
+
+def move_high(fd: int, *, inheritable: bool = False) -> int:
+    """The same file under a high descriptor; the low one is closed."""
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    os.close(fd)
+    if inheritable:
+        os.set_inheritable(moved, True)
+    return moved
+
+
+def enlarge_pipe(fd: int, size: int) -> None:
+    """More room lets a writer run on while its reader is busy; the system may refuse."""
+    try:
+        fcntl.fcntl(fd, getattr(fcntl, "F_SETPIPE_SZ", 1031), size)
+    except OSError:
+        return
+
+
+class Lock:
+    """A lock between processes that its owner's death releases.
+
+    A record lock, not flock: forked children of a job must not share it.
+    """
+
+    def __init__(self) -> None:
+        made = os.memfd_create("corral-lock")
+        self._fd = move_high(made)
+
+    def __enter__(self) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+
+def exit_fd(pid: int) -> int | None:
+    """A descriptor that turns readable when the process ends; None where the kernel has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return None
+
+
+def readable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def reap() -> bool:
+    """Collect children that ended; True when some still live."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+
+
+def _parents() -> dict[int, int]:
+    """Every living process and its parent."""
+    parents = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # The command name may hold spaces and parentheses; what follows it may not.
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if fields and fields[0] != b"Z":
+            parents[int(name)] = int(fields[1])
+    return parents
+
+
+def descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for pid, parent in _parents().items():
+        children.setdefault(parent, []).append(pid)
+    found, todo = [], [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def kill_descendants(patience_s: float = 5.0) -> bool:
+    """Kill everything below this process, daemons too; it must be a subreaper. False when some
+    would not die in time, such as one that waits inside a driver."""
+    until = time.monotonic() + patience_s
+    while True:
+        below = descendants(os.getpid())
+        for pid in below:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue
+        reap()
+        if not below:
+            return True
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.002)

@@ -1,0 +1,115 @@
+"""What one attempt may change in a warm process and the next one must not find."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+from _signal import getsignal  # type: ignore[import-not-found]
+from collections.abc import Mapping
+from typing import TextIO
+
+from corral.runtime.frames import Road
+
+assert sys.platform != "win32"
+
+WATCHED_SIGNALS = (
+    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE,
+    signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGWINCH,
+)  # fmt: skip
+
+
+def _stream(fd: int, errors: str) -> TextIO:
+    """A text stream on a captured descriptor; each line goes out when it is complete."""
+    raw = io.FileIO(fd, "w", closefd=False)
+    buffer = io.BufferedWriter(raw)
+    return io.TextIOWrapper(buffer, "utf-8", errors, line_buffering=True)
+
+
+class ProcessState:
+    """Remembers a clean process and brings it back after each attempt."""
+
+    def __init__(self, road: Road) -> None:
+        self._road = road
+        self._null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(self._null, 0)
+        road.capture()
+        self._open_streams()
+        self._environ = dict(os.environ)
+        self._entered = dict(_raw_environ())
+        self._umask = os.umask(0o022)
+        os.umask(self._umask)
+        self._path = list(sys.path)
+        self._argv = list(sys.argv)
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._threads = _lasting_threads()
+        self._handlers = {number: getsignal(number) for number in WATCHED_SIGNALS}
+
+    def _open_streams(self) -> None:
+        self._stdin = open(0, closefd=False)  # noqa: SIM115
+        self._stdout, self._stderr = _stream(1, "surrogateescape"), _stream(2, "backslashreplace")
+        self._set_streams()
+
+    def _set_streams(self) -> None:
+        sys.stdin = sys.__stdin__ = self._stdin  # type: ignore[misc]
+        sys.stdout = sys.__stdout__ = self._stdout  # type: ignore[misc,assignment]
+        sys.stderr = sys.__stderr__ = self._stderr  # type: ignore[misc,assignment]
+
+    def flush(self) -> None:
+        """Whatever Python still holds of the attempt's output, on the way into the pipes."""
+        for stream in {sys.stdout, sys.stderr, self._stdout, self._stderr}:
+            try:
+                stream.flush()
+            except Exception:  # noqa: S112 - closed, or replaced by something that cannot
+                continue
+
+    def restore(self) -> None:
+        os.dup2(self._null, 0)
+        self._road.capture()
+        if self._stdin.closed or self._stdout.closed or self._stderr.closed:
+            self._open_streams()
+        elif sys.stdout is not self._stdout or sys.stderr is not self._stderr:
+            self._set_streams()
+        if _raw_environ() != self._entered:
+            self._restore_environ()
+        os.umask(self._umask)
+        if sys.path != self._path:
+            sys.path[:] = self._path
+        if sys.argv != self._argv:
+            sys.argv[:] = self._argv
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self._handlers.items():
+            if getsignal(number) != handler:
+                signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def enter(self, environ: Mapping[str, str], own: Mapping[str, str]) -> None:
+        """Set the variables of the next attempt: Corral's, which it overwrites each time, and the
+        job's own, which must be gone afterwards."""
+        os.environ.update(environ)
+        self._entered = dict(_raw_environ())
+        if own:
+            os.environ.update(own)
+
+    def _restore_environ(self) -> None:
+        for name in os.environ.keys() - self._environ.keys():
+            del os.environ[name]
+        for name, value in self._environ.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+
+    def threads_left(self) -> bool:
+        """Threads of the attempt that somebody meant to wait for; daemons live on by design."""
+        return _lasting_threads() > self._threads
+
+
+def _lasting_threads() -> int:
+    return sum(not thread.daemon for thread in threading.enumerate())
+
+
+def _raw_environ() -> dict[bytes, bytes]:
+    """The environment without decoding every value: this is asked after every attempt."""
+    raw: dict[bytes, bytes] = os.environb._data  # type: ignore[attr-defined]
+    return raw

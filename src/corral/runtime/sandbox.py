@@ -1,0 +1,153 @@
+"""What a job process may do: files by Landlock, memory and cores by limits, no new privileges.
+
+Each function says what it really achieved, so that a worker never claims more than it enforces.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import stat
+import struct
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from corral.runtime import posix
+
+assert sys.platform != "win32"
+
+# Numbers of Linux's generic system call table, the same on every architecture.
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+CREATE_RULESET_VERSION = 1
+RULE_PATH_BENEATH = 1
+SCOPE_SIGNAL = 1 << 1
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+FIRST_RIGHTS = (1 << 13) - 1
+FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+
+READ = EXECUTE | READ_FILE | READ_DIR
+DEVICE = READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE | IOCTL_DEV
+WRITE = FIRST_RIGHTS | REFER | TRUNCATE
+
+SYSTEM_READ = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix",
+    "/proc", "/sys", "/run/systemd/resolve", "/run/nvidia-persistenced", "/var/lib/dpkg",
+)  # fmt: skip
+SYSTEM_DEVICES = ("/dev", "/proc/self")
+"""/proc/self because CUDA names its threads there."""
+SYSTEM_WRITE = ("/dev/shm",)  # noqa: S108
+"""Shared memory of multiprocessing and of PyTorch's data loaders."""
+
+
+def apply(config: Mapping[str, Any], kit: str) -> dict[str, str]:
+    """Confine this process and all it will start; what is enforced, one honest word each."""
+    limits = config.get("limits") or {}
+    enforced = {
+        "files": "",
+        "memory": limit_memory(limits.get("memory_bytes")),
+        "cpu": limit_cpus(limits.get("cpus")),
+        "privileges": "no_new_privs" if posix.forbid_new_privileges() else "",
+    }
+    limit_core_dumps()
+    if config.get("isolate"):
+        reads = [*SYSTEM_READ, sys.prefix, sys.base_prefix, kit, *config.get("read_paths", ())]
+        writes = [*SYSTEM_WRITE, *config.get("write_paths", ())]
+        enforced["files"] = narrow_files(reads, writes)
+    return enforced
+
+
+def limit_core_dumps() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def limit_memory(memory_bytes: int | None) -> str:
+    """Bound the data of each process of the job. Not its address space: CUDA reserves far more of
+    that than it uses, and so do thread stacks."""
+    if not memory_bytes:
+        return ""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    bound = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+    except (OSError, ValueError):
+        return ""
+    return "rlimit_data"
+
+
+def limit_cpus(cpus: Iterable[int] | None) -> str:
+    if not cpus:
+        return ""
+    try:
+        os.sched_setaffinity(0, cpus)
+    except (OSError, ValueError):
+        return ""
+    return "affinity"
+
+
+def landlock_version() -> int:
+    """The kernel's Landlock ABI; 0 where there is none or it is switched off."""
+    version = posix.libc.syscall(
+        ctypes.c_long(CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(1)
+    )
+    return max(int(version), 0)
+
+
+def narrow_files(reads: Iterable[str], writes: Iterable[str]) -> str:
+    """From here on only these paths exist for this process; signals stay inside it too, where
+    the kernel can do that. Needs no_new_privs."""
+    version = landlock_version()
+    if version < 1:
+        return ""
+    handled = FIRST_RIGHTS
+    if version >= 2:
+        handled |= REFER
+    if version >= 3:
+        handled |= TRUNCATE
+    if version >= 5:
+        handled |= IOCTL_DEV
+    # The structure grew with the versions: file rights, then network rights, then scopes.
+    attributes = struct.pack("=Q", handled)
+    if version >= 6:
+        attributes = struct.pack("=QQQ", handled, 0, SCOPE_SIGNAL)
+    ruleset = posix.libc.syscall(
+        ctypes.c_long(CREATE_RULESET),
+        attributes,
+        ctypes.c_size_t(len(attributes)),
+        ctypes.c_uint(0),
+    )
+    if ruleset < 0:
+        return ""
+    try:
+        for paths, rights in ((reads, READ), (SYSTEM_DEVICES, DEVICE), (writes, WRITE)):
+            for path in paths:
+                _allow(ruleset, path, rights & handled)
+        done = posix.libc.syscall(
+            ctypes.c_long(RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint(0)
+        )
+    finally:
+        os.close(ruleset)
+    return "landlock" if done == 0 else ""
+
+
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # A path that is not there cannot be used anyway.
+    try:
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            rights &= FILE_RIGHTS
+        rule = struct.pack("=Qi", rights, fd)
+        posix.libc.syscall(
+            ctypes.c_long(ADD_RULE),
+            ctypes.c_int(ruleset),
+            ctypes.c_int(RULE_PATH_BENEATH),
+            rule,
+            ctypes.c_uint(0),
+        )
+    finally:
+        os.close(fd)

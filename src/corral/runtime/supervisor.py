@@ -1,0 +1,132 @@
+"""The outer of a runner's two processes, the one the agent started: it pumps output and watches.
+
+It runs no user code, so nothing a job does can stop it from framing output, from reporting how the
+job process died, or from ending the whole tree when the agent is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from typing import Any
+
+from corral.runtime import posix
+from corral.runtime.frames import CANCEL, CHUNK, IDLE, STATE, WAITING, Road
+from corral.runtime.inbox import Inbox
+
+assert sys.platform != "win32"
+
+COALESCE_S = 0.02
+"""Small pieces of output are framed together at most this often."""
+
+
+def main() -> int:
+    inbox = Inbox(posix.move_high(os.dup(0)))
+    road = Road(posix.move_high(os.dup(1)))
+    line = inbox.next()
+    if line is None:
+        return 0
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        from corral.runtime import attempt_process
+
+        code = 1
+        try:
+            attempt_process.main(line, inbox, road, parent)
+            code = 0
+        except BaseException:
+            # Nothing of ours may unwind into the supervisor's half of the program.
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    road.close_inputs()
+    return Supervisor(pid, inbox.fd, road).run()
+
+
+class Supervisor:
+    def __init__(self, pid: int, agent_in: int, road: Road) -> None:
+        self._pid = pid
+        self._agent_in = agent_in
+        self._road = road
+        self._exit = posix.exit_fd(pid)
+        posix.become_subreaper()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._terminate)
+
+    def run(self) -> int:
+        try:
+            status = self._watch()
+        except OSError:  # The agent's end of the road is gone.
+            status = None
+        if status is not None:
+            try:
+                self._report(status)
+            except OSError:
+                status = None
+        posix.kill_descendants()
+        return 0 if status == 0 else 1
+
+    def _terminate(self, *_: object) -> None:
+        """Pass a cancel on. The job process raises once at most, so a second copy is harmless."""
+        self._road.page[CANCEL] = 1
+        try:
+            os.kill(self._pid, signal.SIGTERM)
+        except OSError:
+            return
+
+    def _watch(self) -> int | None:
+        """Pump until the job process ends (its wait status) or the agent is gone (None)."""
+        road, page = self._road, self._road.page
+        poll = select.poll()
+        for fd in (road.output, road.errors, road.words):
+            poll.register(fd, select.POLLIN)
+        # Its lines are the job process's to read; a hang-up is reported without asking.
+        poll.register(self._agent_in, 0)
+        if self._exit is not None:
+            poll.register(self._exit, select.POLLIN)
+        quiet_until = 0.0
+        while True:
+            events = poll.poll(None if self._exit is not None else 50)
+            for fd, _ in events:
+                if fd == self._agent_in:
+                    return None
+            if self._exit is None or any(fd == self._exit for fd, _ in events):
+                status = self._ended()
+                if status is not None:
+                    return status
+            wait = quiet_until - time.monotonic()
+            if page[WAITING]:
+                time.sleep(0.001)  # It wants the lock to end its attempt; do not race it.
+            elif wait > 0:
+                time.sleep(wait)
+            moved = road.pump()
+            quiet_until = time.monotonic() + COALESCE_S if 0 < moved < CHUNK else 0.0
+
+    def _ended(self) -> int | None:
+        """The wait status of the job process; strangers reparented to us are reaped by the way."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return 1
+            if pid == 0:
+                return None
+            if pid == self._pid:
+                return status
+
+    def _report(self, status: int) -> None:
+        if self._road.page[STATE] == IDLE:
+            return
+        from corral.runtime.failures import died
+        from corral.runtime.frames import frame
+
+        cancelled = bool(self._road.page[CANCEL])
+        failure: dict[str, Any] = died(os.waitstatus_to_exitcode(status), cancelled=cancelled)
+        self._road.last(frame("error", failure=failure, retire=True))

@@ -1,0 +1,179 @@
+"""Bytes between a job and the controller, over HTTP with a token good for one attempt alone.
+
+The controller may be restarting, so connection errors and 5xx are tried again for a while; a 4xx
+is an answer. Both the runner and `corral.job` use this, in whichever process the user calls it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import io
+import json
+import time
+from typing import IO, Any, ClassVar
+from urllib.parse import quote, urlsplit
+
+PATIENCE_S = 120.0
+SOCKET_TIMEOUT_S = 60.0
+FIRST_WAIT_S = 0.1
+LONGEST_WAIT_S = 5.0
+BLOCK = 1 << 18
+
+
+class TransferFailed(Exception):
+    """Bytes could not be moved between the job and the controller."""
+
+    corral_code: ClassVar[str] = "transfer_failed"
+
+
+class NotThere(TransferFailed):
+    """The controller has nothing under this name."""
+
+
+class Transfer:
+    """One attempt's way to its controller; the connection is kept between requests."""
+
+    def __init__(
+        self, url: str, token: str, job: str, attempt: int, *, patience_s: float = PATIENCE_S
+    ) -> None:
+        parts = urlsplit(url)
+        self._netloc = parts.netloc
+        self._secure = parts.scheme == "https"
+        self._root = f"{parts.path.rstrip('/')}/attempts/{quote(job, safe='')}/{attempt}"
+        self._token = token
+        self._patience_s = patience_s
+        self._connection: http.client.HTTPConnection | None = None
+
+    def package(self, sha256: str, into: IO[bytes]) -> None:
+        """Fetch one package of the job document into a file."""
+        self._fetch(f"packages/{sha256}", sha256, into)
+
+    def package_bytes(self, sha256: str) -> bytes:
+        held = io.BytesIO()
+        self.package(sha256, held)
+        return held.getvalue()
+
+    def checkpoint(self, sha256: str, into: IO[bytes]) -> None:
+        """Fetch the job's last checkpoint; NotThere when it has none."""
+        self._fetch("checkpoint", sha256, into)
+
+    def put_result(self, data: bytes) -> tuple[str, int]:
+        return self._store("result", io.BytesIO(data), len(data))
+
+    def put_checkpoint(self, body: IO[bytes], size: int) -> tuple[str, int]:
+        return self._store("checkpoint", body, size)
+
+    def put_artifact(self, name: str, body: IO[bytes], size: int) -> tuple[str, int]:
+        return self._store(f"artifacts/{quote(name)}", body, size)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _fetch(self, path: str, sha256: str, into: IO[bytes]) -> None:
+        def receive(connection: http.client.HTTPConnection) -> None:
+            connection.request("GET", f"{self._root}/{path}", headers=self._headers())
+            answer = connection.getresponse()
+            _check(answer, path)
+            into.seek(0)
+            into.truncate()
+            digest = hashlib.sha256()
+            while block := answer.read(BLOCK):
+                digest.update(block)
+                into.write(block)
+            if answer.length:  # Closed before all of it came; http.client does not mind.
+                raise http.client.IncompleteRead(b"", answer.length)
+            if digest.hexdigest() != sha256:
+                raise TransferFailed(
+                    f"What the controller sent for {path} is not what was asked for: its sha256 is "
+                    f"{digest.hexdigest()}, expected {sha256}."
+                )
+
+        self._persist(path, receive)
+
+    def _store(self, path: str, body: IO[bytes], size: int) -> tuple[str, int]:
+        def send(connection: http.client.HTTPConnection) -> tuple[str, int]:
+            body.seek(0)
+            digest = hashlib.sha256()
+            connection.putrequest("PUT", f"{self._root}/{path}")
+            for name, value in self._headers().items():
+                connection.putheader(name, value)
+            connection.putheader("Content-Length", str(size))
+            connection.endheaders()
+            left = size
+            try:
+                # Exactly the announced size, also of a file that somebody still writes to.
+                while left and (block := body.read(min(BLOCK, left))):
+                    digest.update(block)
+                    connection.send(block)
+                    left -= len(block)
+            except (BrokenPipeError, ConnectionResetError):
+                # The controller may have refused before it read everything: its answer counts.
+                _check(connection.getresponse(), path)
+                raise
+            if left:
+                self.close()
+                raise TransferFailed(f"{path} became shorter while it was uploaded.")
+            answer = connection.getresponse()
+            _check(answer, path)
+            stored = json.loads(answer.read())
+            if stored["sha256"] != digest.hexdigest() or stored["size"] != size:
+                raise TransferFailed(
+                    f"The controller stored something else than was sent as {path}."
+                )
+            return stored["sha256"], size
+
+        return self._persist(path, send)  # type: ignore[no-any-return]
+
+    def _persist(self, path: str, step: Any) -> Any:
+        until = time.monotonic() + self._patience_s
+        wait_s = FIRST_WAIT_S
+        while True:
+            try:
+                return step(self._connected())
+            except TransferFailed:
+                self.close()
+                raise
+            except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+                self.close()
+                if time.monotonic() + wait_s > until:
+                    raise TransferFailed(
+                        f"The controller could not be reached for {path} within "
+                        f"{self._patience_s:g} s: {error or type(error).__name__}."
+                    ) from error
+            time.sleep(wait_s)
+            wait_s = min(wait_s * 2, LONGEST_WAIT_S)
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            self._connection = kind(self._netloc, timeout=SOCKET_TIMEOUT_S)
+        return self._connection
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}"}
+
+
+class _TryAgain(http.client.HTTPException):
+    """The controller answered 5xx."""
+
+
+def _check(answer: http.client.HTTPResponse, path: str) -> None:
+    if answer.status < 300:
+        return
+    reason = _reason(answer)
+    if answer.status >= 500:
+        raise _TryAgain(f"{answer.status} {reason}")
+    kind = NotThere if answer.status == 404 else TransferFailed
+    raise kind(f"The controller refused {path}: {answer.status} {reason}.")
+
+
+def _reason(answer: http.client.HTTPResponse) -> str:
+    """The sentence of our own error documents, or the plain status line."""
+    try:
+        message = json.loads(answer.read(BLOCK))["error"]["message"]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return answer.reason
+    return str(message).rstrip(".")

@@ -1,0 +1,1 @@
+"""Pure decisions: what fits, what goes first, where it runs, and what an ending means."""

@@ -1,0 +1,142 @@
+"""Which worker can take which shape, and if not, why not, in a sentence a person understands.
+
+`decide` asks the same functions that answer `corral why`, so both always agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from corral.core.job import Needs, Shape
+from corral.core.worker import Capacity, Holding, Worker, holding_of, stays_behind
+
+AHEAD_S = 0.25
+"""Send ahead about this much work per processor: enough to hide the way to the worker, and
+little enough that nothing waits long behind it."""
+
+
+class Held(Struct, frozen=True):
+    """An attempt that a worker has, in the order it was sent."""
+
+    needs: Needs
+    devices: tuple[str, ...] = ()
+    started: bool = False
+    above_vram_gb: float = 0.0
+
+
+class Room:
+    """What is left of one worker while a decision is made."""
+
+    __slots__ = ("ahead", "ahead_without_gpu", "capacity", "kept_for", "worker")
+
+    def __init__(self, worker: Worker, held: Sequence[Held] = ()) -> None:
+        self.worker = worker
+        self.capacity = Capacity(worker.capabilities)
+        self.ahead = 0
+        self.ahead_without_gpu = 0
+        self.kept_for: str | None = None
+        """Set when this worker is kept free for a job that waited too long for its size."""
+        for attempt in held:
+            if attempt.started:
+                self.capacity.take(holding_of(attempt.needs, attempt.devices))
+        for attempt in held:
+            if not attempt.started:
+                holding = None
+                if not self.blocked(attempt.needs):
+                    holding = self.capacity.fits(attempt.needs, above_vram_gb=attempt.above_vram_gb)
+                if holding is None:
+                    self.send_ahead(attempt.needs)
+                else:
+                    self.capacity.take(holding)
+
+    def send_ahead(self, needs: Needs) -> None:
+        self.ahead += 1
+        self.ahead_without_gpu += not needs.wants_gpu
+
+    def blocked(self, needs: Needs) -> bool:
+        return stays_behind(needs, self.ahead, self.ahead_without_gpu)
+
+    def fits_now(self, shape: Shape) -> Holding | None:
+        return self.capacity.fits(shape.needs, above_vram_gb=shape.above_vram_gb)
+
+    def takes_ahead(self, typical_s: float) -> bool:
+        limit = self.worker.capabilities.ahead
+        return self.ahead < min(
+            limit, ahead_for(typical_s) * max(1, int(self.worker.capabilities.cpus))
+        )
+
+
+def ahead_for(typical_s: float) -> int:
+    """How many attempts of this typical length to send ahead of each processor."""
+    return max(1, int(AHEAD_S / typical_s)) if typical_s > 0 else 1
+
+
+def refuse_ever(shape: Shape, worker: Worker) -> str | None:
+    """Why this worker can never run this shape, busy or not; None if it can."""
+    needs, can = shape.needs, worker.capabilities
+    if worker.id in shape.avoid:
+        return "an earlier attempt failed there for a reason that would repeat"
+    if needs.worker == "local" and not worker.local:
+        return "the job asks for the controller's own machine"
+    if needs.worker not in ("auto", "local", worker.name, worker.id):
+        return f"the job asks for worker {needs.worker}"
+    if shape.workload not in can.workloads:
+        return f"it does not accept {shape.workload} jobs"
+    for label in needs.labels:
+        if label not in can.labels and not any(
+            have.partition("=")[0] == label for have in can.labels
+        ):
+            return f"it lacks the label {label}"
+    if needs.cpus > can.cpus + 1e-9:
+        return f"needs {needs.cpus:g} CPUs, it has {can.cpus:g}"
+    if needs.memory_gb > can.memory_gb + 1e-9:
+        return f"needs {needs.memory_gb:g} GB of memory, it has {can.memory_gb:g}"
+    if needs.wants_gpu:
+        return _refuse_gpus(shape, worker)
+    return None
+
+
+def _refuse_gpus(shape: Shape, worker: Worker) -> str | None:
+    needs, gpus = shape.needs, worker.capabilities.gpus
+    count = needs.gpus or 1
+    if len(gpus) < count:
+        return f"needs {_gpus(count)}, it has {len(gpus) or 'none'}"
+    if sum(gpu.vram_gb >= needs.vram_gb for gpu in gpus) < count:
+        most = max(gpu.vram_gb for gpu in gpus)
+        return f"needs {_gpus(count)} with {needs.vram_gb:g} GB of VRAM, its largest has {most:g}"
+    enough = (gpu.vram_gb > shape.above_vram_gb and gpu.vram_gb >= needs.vram_gb for gpu in gpus)
+    if sum(enough) < count:
+        return f"ran out of memory on {shape.above_vram_gb:g} GB of VRAM, it has no larger GPU"
+    return None
+
+
+def refuse_now(shape: Shape, room: Room) -> str | None:
+    """Why this worker cannot start this shape at this moment; None if it can."""
+    worker = room.worker
+    reason = refuse_ever(shape, worker)
+    if reason is not None:
+        return reason
+    if not worker.connected:
+        return "it is not connected"
+    if worker.draining:
+        return "it is draining"
+    if room.fits_now(shape) is not None:
+        if room.kept_for is not None:
+            return f"it is kept free for job {room.kept_for}, which has waited longest"
+        return None
+    free, needs = room.capacity, shape.needs
+    if needs.cpus > free.cpus + 1e-9:
+        return f"busy: needs {needs.cpus:g} CPUs, {max(free.cpus, 0):g} free"
+    if needs.memory_gb > free.memory_gb + 1e-9:
+        return f"busy: needs {needs.memory_gb:g} GB of memory, {max(free.memory_gb, 0):g} free"
+    if needs.gpus:
+        whole = sum(tenths == 10 for tenths in free.tenths.values())
+        return f"busy: needs {_gpus(needs.gpus)} to itself, {whole or 'none'} free"
+    most = max(free.tenths.values(), default=0)
+    return f"busy: needs {needs.gpu_tenths / 10:g} of a GPU, at most {most / 10:g} is free"
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"

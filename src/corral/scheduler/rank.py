@@ -1,0 +1,26 @@
+"""Which of the workers that fit is best for a shape: smallest sufficient card, then most room."""
+
+from __future__ import annotations
+
+from corral.core.job import Shape
+from corral.scheduler.fit import Room
+
+
+def preference(shape: Shape, room: Room) -> tuple[float, float, float, str]:
+    """Lower is better. Work without a GPU stays off GPU machines where it can; small GPU work
+    stays off big cards, so that they are free when big work comes."""
+    can = room.worker.capabilities
+    biggest = max((gpu.vram_gb for gpu in can.gpus), default=0.0)
+    return (biggest, room.ahead, -room.capacity.cpus / max(can.cpus, 0.1), room.worker.id)
+
+
+def reason(shape: Shape, room: Room, candidates: int, *, ahead: bool) -> str:
+    """One sentence for `corral why` about a placed job."""
+    chosen = "the only worker that fits" if candidates == 1 else f"best of {candidates} that fit"
+    if ahead:
+        return f"{chosen}; sent ahead, behind {room.ahead} waiting there"
+    free = f"{max(room.capacity.cpus, 0):g} CPUs free"
+    if shape.needs.wants_gpu:
+        whole = sum(tenths == 10 for tenths in room.capacity.tenths.values())
+        free += f", {whole} whole GPUs free"
+    return f"{chosen}; {free}"

@@ -1,0 +1,122 @@
+"""What an ending means: success, another try (where, when), or failure. Engines only report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from corral.core.events import (
+    AttemptExited,
+    JobCancelled,
+    JobFailed,
+    JobRequeued,
+    JobSucceeded,
+    Life,
+)
+from corral.core.failures import FailureClass, classify
+from corral.core.job import Failure, Head, State
+from corral.core.lifecycle import advance
+from corral.core.worker import Worker
+from corral.scheduler.fit import refuse_ever
+
+
+class Policy(Struct, frozen=True):
+    max_losses: int = 5
+    backoff_s: float = 1.0
+    backoff_max_s: float = 60.0
+
+
+def settle(
+    head: Head,
+    exit: AttemptExited,
+    *,
+    now: float,
+    policy: Policy,
+    workers: Sequence[Worker],
+    jitter: float,
+) -> Life:
+    """The one fact that follows from the end of a job's current attempt. `jitter` is 0 to 1."""
+    failure = exit.failure
+    if failure is None and exit.digest != head.digest:
+        failure = Failure(
+            code="wrong_document",
+            message="The worker answered for another document than the one it was sent.",
+        )
+    if failure is None:
+        return JobSucceeded(
+            job=head.id, at=now, attempt=head.attempt, seconds=exit.seconds, result=exit.result
+        )
+    if head.state is State.STOPPING:
+        return JobCancelled(job=head.id, at=now, attempt=head.attempt, seconds=exit.seconds)
+    again = _again(head, failure, now=now, policy=policy, jitter=jitter, workers=workers)
+    if again is not None and _possible(head, again, workers):
+        return again
+    return JobFailed(
+        job=head.id, at=now, attempt=head.attempt, failure=failure, seconds=exit.seconds
+    )
+
+
+def _again(
+    head: Head,
+    failure: Failure,
+    *,
+    now: float,
+    policy: Policy,
+    jitter: float,
+    workers: Sequence[Worker],
+) -> JobRequeued | None:
+    def requeued(
+        fault: str, tries: int, *, avoid: str = "", above_vram_gb: float = 0.0
+    ) -> JobRequeued:
+        return JobRequeued(
+            job=head.id,
+            at=now,
+            attempt=head.attempt,
+            code=failure.code,
+            message=failure.message,
+            fault=fault,
+            not_before=now + backoff(tries, policy, jitter),
+            avoid=avoid,
+            above_vram_gb=above_vram_gb,
+        )
+
+    kind = classify(failure.code)
+    if failure.code in ("worker_stopping", "cancelled"):
+        # Nobody asked to cancel this job (it would be stopping): its worker is leaving.
+        return requeued("none", 0)
+    if kind is FailureClass.WORKER and head.losses < policy.max_losses:
+        return requeued("worker", head.losses)
+    if kind is FailureClass.ELSEWHERE and head.losses < policy.max_losses:
+        return requeued("worker", 0, avoid=head.worker)
+    if kind in (FailureClass.JOB, FailureClass.MEMORY) and head.failures < head.retries:
+        above = _vram_it_had(head, workers) if kind is FailureClass.MEMORY else 0.0
+        return requeued("job", head.failures + 1, above_vram_gb=above)
+    return None
+
+
+def _possible(head: Head, again: JobRequeued, workers: Sequence[Worker]) -> bool:
+    """A narrowed job that no known worker could take any more fails now, with its real reason."""
+    if not again.avoid and not again.above_vram_gb:
+        return True
+    shape = advance(head, again, head.last_seq).shape
+    return any(refuse_ever(shape, worker) is None for worker in workers)
+
+
+def _vram_it_had(head: Head, workers: Sequence[Worker]) -> float:
+    sizes = (
+        gpu.vram_gb
+        for worker in workers
+        if worker.id == head.worker
+        for gpu in worker.capabilities.gpus
+        if gpu.uuid in head.devices
+    )
+    return max(sizes, default=0.0)
+
+
+def backoff(tries: int, policy: Policy, jitter: float) -> float:
+    """Nothing the first time, then doubling up to the limit, each between half and whole."""
+    if tries <= 0 or policy.backoff_s <= 0:
+        return 0.0
+    full = min(policy.backoff_max_s, policy.backoff_s * 2 ** min(tries - 1, 30))
+    return float(full * (0.5 + jitter / 2))

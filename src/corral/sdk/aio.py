@@ -1,0 +1,318 @@
+"""AsyncClient: everything a program can ask of a controller. The synchronous Client drives it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+
+from corral.api import corral_pb2 as pb
+from corral.core.errors import CorralError, Unavailable
+from corral.core.job import QueueClass
+from corral.sdk import mapping, packages, submission, views
+from corral.sdk.connection import Connection, Patience, locate
+from corral.sdk.handles import AsyncHandle, Text, value
+from corral.sdk.submission import Options
+
+if TYPE_CHECKING:
+    from corral.sdk.functions import Decorator
+
+T = TypeVar("T")
+Sink = Literal["print"] | Callable[[str, str], object] | None
+"""Where live output goes: this process's own streams, a callable `(stream, text)`, or nowhere."""
+
+
+class AsyncClient:
+    """A controller's client for asyncio programs.
+
+    >>> async with AsyncClient() as client:          # doctest: +SKIP
+    ...     await client.run(train, (3,), gpus=1)
+    """
+
+    def __init__(
+        self, address: str | None = None, token: str | None = None, *, home: Path | None = None
+    ) -> None:
+        self._connection = Connection(locate(address, token, home))
+
+    @property
+    def address(self) -> str:
+        return self._connection.door.address
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    # --- functions ---
+
+    async def run(
+        self,
+        fn: Callable[..., T],
+        args: Iterable[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        output: Sink = "print",
+        **options: Unpack[Options],
+    ) -> T:
+        """Runs a function on a worker: its output appears here, its value is returned and its
+        exception raised. Whoever stops waiting cancels the job."""
+        job = await self._function(fn, args, kwargs, options, QueueClass.INTERACTIVE)
+        found: T = await self._follow(job, output)
+        return found
+
+    async def submit(
+        self,
+        fn: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncHandle:
+        """Hands a function over and returns once it is durably accepted."""
+        return await self._submit(await self._function(fn, args, kwargs, options, QueueClass.BATCH))
+
+    async def map(
+        self,
+        fn: Callable[[Any], T],
+        iterable: Iterable[Any] | AsyncIterable[Any],
+        *,
+        ordered: bool = True,
+        return_exceptions: bool = False,
+        outstanding: int = mapping.OUTSTANDING,
+        **options: Unpack[Options],
+    ) -> AsyncIterator[T]:
+        """The function over each item, lazily. A failed item raises in its turn and the rest is
+        cancelled; `return_exceptions` yields the errors instead."""
+        steps = self.map_steps(
+            fn,
+            options,
+            ordered=ordered,
+            return_exceptions=return_exceptions,
+            outstanding=outstanding,
+        )
+        items = None if isinstance(iterable, AsyncIterable) else iter(iterable)
+        coming = aiter(iterable) if isinstance(iterable, AsyncIterable) else None
+        async with contextlib.aclosing(steps):
+            answer: list[Any] | None = None
+            while True:
+                try:
+                    step = await steps.asend(answer)
+                except StopAsyncIteration:
+                    return
+                answer = None
+                if not isinstance(step, mapping.Wanted):
+                    for found in step:
+                        yield found
+                elif items is not None:
+                    answer = mapping.take(items, step.most)
+                else:
+                    assert coming is not None
+                    answer = await mapping.take_coming(coming, step.most)
+
+    def map_steps(
+        self,
+        fn: Callable[[Any], Any],
+        options: Options,
+        *,
+        ordered: bool,
+        return_exceptions: bool,
+        outstanding: int,
+    ) -> AsyncGenerator[mapping.Step, list[Any] | None]:
+        """`map` as the generator that its driver feeds (see `sdk.mapping`)."""
+        template = submission.build(options, queue_class=QueueClass.BATCH, name=_name(fn))
+        return mapping.Mapping(
+            self._connection,
+            fn,
+            template,
+            ordered=ordered,
+            return_exceptions=return_exceptions,
+            outstanding=outstanding,
+        ).steps()
+
+    def function(self, fn: Any = None, /, **options: Unpack[Options]) -> Any:
+        """Decorator: the function's `.remote()`, `.submit()` and `.map()` use this client."""
+        from corral.sdk.functions import decorator
+
+        decorate: Decorator = decorator(lambda: self, options)
+        return decorate if fn is None else decorate(fn)
+
+    # --- scripts ---
+
+    async def run_script(
+        self,
+        path: str | os.PathLike[str],
+        argv: Iterable[str] = (),
+        *,
+        entry: str | None = None,
+        output: Sink = "print",
+        **options: Unpack[Options],
+    ) -> None:
+        """Runs a script or a folder with an entry; an exit code other than 0 is a JobFailed."""
+        job = await self._script(path, argv, entry, options, QueueClass.INTERACTIVE)
+        await self._follow(job, output)
+
+    async def submit_script(
+        self,
+        path: str | os.PathLike[str],
+        argv: Iterable[str] = (),
+        *,
+        entry: str | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncHandle:
+        return await self._submit(await self._script(path, argv, entry, options, QueueClass.BATCH))
+
+    # --- looking around ---
+
+    def job(self, job_id: str) -> AsyncHandle:
+        """A handle for a job submitted earlier, perhaps by another program. Asks nothing yet."""
+        return AsyncHandle(self._connection, job_id)
+
+    async def jobs(
+        self,
+        *,
+        states: Iterable[str] = (),
+        batch: str = "",
+        active: bool = False,
+        limit: int = 100,
+        before: str = "",
+    ) -> list[views.JobView]:
+        """Newest first; `before` is the last id of the page before."""
+        request = pb.ListJobsRequest(
+            states=list(states), batch=batch, limit=limit, before=before, active=active
+        )
+        reply = await self._connection.call("ListJobs", request)
+        return [views.read(job) for job in reply.jobs]
+
+    async def workers(self) -> list[views.WorkerView]:
+        reply = await self._connection.call("ListWorkers", pb.ListWorkersRequest())
+        return [views.read(worker) for worker in reply.workers]
+
+    async def health(self) -> views.Health:
+        health: views.Health = views.read(
+            await self._connection.call("HealthCheck", pb.HealthRequest())
+        )
+        return health
+
+    # --- from the call to the wire ---
+
+    async def _function(
+        self,
+        fn: Callable[..., Any],
+        args: Iterable[Any],
+        kwargs: dict[str, Any] | None,
+        options: Options,
+        queue_class: QueueClass,
+    ) -> pb.JobSubmission:
+        job = submission.build(options, queue_class=queue_class, name=_name(fn))
+        function = packages.pickle_function(fn)
+        arguments = packages.pickle_arguments(tuple(args), dict(kwargs or {}))
+        job.function.function.CopyFrom(await self._blob(function))
+        job.function.arguments.CopyFrom(await self._blob(arguments))
+        return job
+
+    async def _script(
+        self,
+        path: str | os.PathLike[str],
+        argv: Iterable[str],
+        entry: str | None,
+        options: Options,
+        queue_class: QueueClass,
+    ) -> pb.JobSubmission:
+        target = Path(path)
+        job = submission.build(options, queue_class=queue_class, name=target.resolve().name)
+        package, entry = packages.pack(target, entry)
+        job.script.package.CopyFrom(await self._blob(package))
+        job.script.entry = entry
+        job.script.argv.extend(str(word) for word in argv)
+        return job
+
+    async def _blob(self, data: bytes) -> pb.BlobRef:
+        if submission.rides_along(data):
+            return submission.blob(data)
+        return await self._connection.put(data)
+
+    async def _submit(self, job: pb.JobSubmission) -> AsyncHandle:
+        job.idempotency_key = job.idempotency_key or uuid.uuid4().hex
+        reply = await self._connection.call("SubmitJobs", pb.SubmitJobsRequest(jobs=[job]))
+        return AsyncHandle(self._connection, reply.job_ids[0], tuple(reply.warnings))
+
+    async def _follow(self, job: pb.JobSubmission, output: Sink) -> Any:
+        """Submits, streams and waits on one call; what interrupts it is gone on with by cursor."""
+        show = _shower(output)
+        job.idempotency_key = job.idempotency_key or uuid.uuid4().hex
+        job_id = ""
+        try:
+            async with contextlib.aclosing(self._events_of(job)) as lists:
+                async for messages in lists:
+                    for message in messages:
+                        job_id = message.job_id
+                        event = views.read_event(message)
+                        if isinstance(event, views.Output):
+                            show(event)
+                        elif isinstance(event, views.Ended):
+                            return await value(self._connection, event)
+        except asyncio.CancelledError:
+            if job_id:
+                with contextlib.suppress(CorralError, TimeoutError):
+                    await asyncio.wait_for(self.job(job_id).cancel(), timeout=3)
+            raise
+        raise Unavailable("The controller ended the stream before the job did.", job_id=job_id)
+
+    async def _events_of(self, job: pb.JobSubmission) -> AsyncGenerator[list[pb.JobEvent], None]:
+        patience: Patience | None = None
+        last: pb.JobEvent | None = None
+        while last is None:
+            messages = self._connection.stream("SubmitJob", job)
+            try:
+                async for event in messages:
+                    last = event
+                    yield [event]
+                    if event.HasField("ended"):
+                        return
+            except CorralError as error:
+                if last is None:
+                    # Perhaps accepted, perhaps not: the key makes asking again the same job.
+                    patience = patience or self._connection.patience()
+                    await patience.pause(error)
+            finally:
+                await messages.aclose()
+        rest = self._connection.watch(job_id=last.job_id, after=last.cursor)
+        async with contextlib.aclosing(rest) as lists:
+            async for events in lists:
+                yield events
+
+
+def _shower(output: Sink) -> Callable[[views.Output], None]:
+    text = Text()
+    if output is None:
+        return lambda _: None
+    if callable(output):
+        sink = output
+        return lambda event: (sink(event.stream, text(event)), None)[1]
+    if output != "print":
+        raise TypeError(f"output is 'print', None or a callable (stream, text); got {output!r}")
+
+    def show(event: views.Output) -> None:
+        target = sys.stderr if event.stream == "stderr" else sys.stdout
+        target.write(text(event))
+        target.flush()
+
+    return show
+
+
+def _name(fn: Any) -> str:
+    return str(getattr(fn, "__qualname__", None) or type(fn).__name__).rpartition("<locals>.")[2]

@@ -1,0 +1,298 @@
+"""Client and Handle for ordinary programs: every call is AsyncClient's, run on one event loop in
+the background. Nothing is decided here, and importing it needs only the standard library."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+if TYPE_CHECKING:
+    import os
+
+    from corral.sdk import views
+    from corral.sdk.aio import AsyncClient, Sink
+    from corral.sdk.functions import P, RemoteFunction
+    from corral.sdk.handles import AsyncHandle
+    from corral.sdk.submission import Options
+
+T = TypeVar("T")
+
+
+class Bridge:
+    """One thread with one event loop, shared by all clients of the process: grpc.aio is at its
+    best with a single loop, and one is plenty."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_quiet)
+        threading.Thread(target=self._loop.run_forever, name="corral-client", daemon=True).start()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Waits for a coroutine. Ctrl-C reaches it as a cancellation, and then the caller."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            with contextlib.suppress(concurrent.futures.CancelledError, TimeoutError):
+                future.exception(timeout=5)
+            raise
+
+    def each(self, lists: AsyncGenerator[list[T], None]) -> Generator[T, None, None]:
+        """The elements of a generator of lists: one trip to the loop for each list."""
+        try:
+            while (found := self.call(_next(lists))) is not None:
+                yield from found
+        finally:
+            self.close(lists)
+
+    def close(self, generator: AsyncGenerator[Any, Any]) -> None:
+        # A generator still suspended when the interpreter ends finds no loop to close it.
+        if not sys.is_finalizing():
+            self.call(generator.aclose())
+
+
+async def _next(lists: AsyncGenerator[list[T], None]) -> list[T] | None:
+    return await anext(lists, None)
+
+
+def _quiet(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # Where the program has an event loop with grpc of its own, grpc's poller now and then wakes
+    # one loop for the other's event and finds nothing to read. It means nothing.
+    if not isinstance(context.get("exception"), BlockingIOError):
+        loop.default_exception_handler(context)
+
+
+@functools.cache
+def _bridge() -> Bridge:
+    return Bridge()
+
+
+class Handle:
+    """One job of a synchronous program. See AsyncHandle for what each method does."""
+
+    def __init__(self, handle: AsyncHandle) -> None:
+        self._handle = handle
+        self.id = handle.id
+        self.warnings = handle.warnings
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.id}>"
+
+    def events(self, after: str = "", *, follow: bool = True) -> Iterator[views.Event]:
+        """Everything that happens to the job, from its beginning or behind a cursor, to its end;
+        without `follow` only what has happened until now."""
+        return _bridge().each(self._handle.event_lists(after, follow=follow))
+
+    def logs(self, follow: bool = True) -> Iterator[str]:
+        """What the job wrote, as text: all of it until now, and with `follow` until its end."""
+        return _bridge().each(self._handle.log_lists(follow))
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The job's value; its failure raises. TimeoutError leaves the job running."""
+        return _bridge().call(self._handle.result(timeout))
+
+    def cancel(self) -> views.JobView:
+        return _bridge().call(self._handle.cancel())
+
+    def retry(self) -> Handle:
+        """The same work once more, as a new job."""
+        return Handle(_bridge().call(self._handle.retry()))
+
+    def status(self) -> views.JobView:
+        return _bridge().call(self._handle.status())
+
+    def why(self) -> views.Explanation:
+        """Why the job waits, runs where it runs, or ended as it did."""
+        return _bridge().call(self._handle.why())
+
+    def artifacts(self) -> tuple[views.Artifact, ...]:
+        return _bridge().call(self._handle.artifacts())
+
+    def download(self, name: str, path: str | os.PathLike[str] | None = None) -> Path:
+        """Writes an artifact to a file, by default one of its own name here."""
+        return _bridge().call(self._handle.download(name, path))
+
+
+class Client:
+    """A controller's client.
+
+    >>> client = Client()                            # doctest: +SKIP
+    >>> client.run(pow, (2, 10))                     # doctest: +SKIP
+    1024
+    """
+
+    def __init__(
+        self, address: str | None = None, token: str | None = None, *, home: Path | None = None
+    ) -> None:
+        self._where = (address, token, home)
+        self._made: AsyncClient | None = None
+
+    @property
+    def _client(self) -> AsyncClient:
+        if self._made is None:
+            from corral.sdk.aio import AsyncClient
+
+            address, token, home = self._where
+            self._made = AsyncClient(address, token, home=home)
+        return self._made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A module's client may be swept along with its functions; its token must not be.
+        return Client, ()
+
+    @property
+    def address(self) -> str:
+        return self._client.address
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection; the next call would make a new one."""
+        if self._made is not None:
+            _bridge().call(self._made.close())
+
+    def run(
+        self,
+        fn: Callable[..., T],
+        args: Iterable[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        output: Sink = "print",
+        **options: Unpack[Options],
+    ) -> T:
+        """Runs a function on a worker: its output appears here, its value is returned and its
+        exception raised. Ctrl-C cancels the job."""
+        return _bridge().call(self._client.run(fn, args, kwargs, output=output, **options))
+
+    def submit(
+        self,
+        fn: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        **options: Unpack[Options],
+    ) -> Handle:
+        """Hands a function over and returns once it is durably accepted."""
+        return Handle(_bridge().call(self._client.submit(fn, args, kwargs, **options)))
+
+    def map(
+        self,
+        fn: Callable[[Any], T],
+        iterable: Iterable[Any],
+        *,
+        ordered: bool = True,
+        return_exceptions: bool = False,
+        outstanding: int = 10_000,
+        **options: Unpack[Options],
+    ) -> Iterator[T]:
+        """The function over each item, lazily. A failed item raises in its turn and the rest is
+        cancelled; `return_exceptions` yields the errors instead."""
+        from corral.sdk.mapping import Wanted, take
+
+        steps = self._client.map_steps(
+            fn,
+            options,
+            ordered=ordered,
+            return_exceptions=return_exceptions,
+            outstanding=outstanding,
+        )
+
+        async def step(answer: list[Any] | None) -> Wanted | list[Any] | None:
+            try:
+                return await steps.asend(answer)
+            except StopAsyncIteration:
+                return None
+
+        def drive() -> Iterator[T]:
+            items = iter(iterable)
+            answer: list[Any] | None = None
+            try:
+                while (found := _bridge().call(step(answer))) is not None:
+                    answer = None
+                    if isinstance(found, Wanted):
+                        answer = take(items, found.most)
+                    else:
+                        yield from found
+            finally:
+                _bridge().close(steps)
+
+        return drive()
+
+    @overload
+    def function(self, fn: Callable[P, T], /) -> RemoteFunction[P, T]: ...
+    @overload
+    def function(
+        self, /, **options: Unpack[Options]
+    ) -> Callable[[Callable[P, T]], RemoteFunction[P, T]]: ...
+    def function(self, fn: Any = None, /, **options: Any) -> Any:
+        """Decorator: the function's `.remote()`, `.submit()` and `.map()` use this client."""
+        from corral.sdk.functions import decorator
+
+        decorate = decorator(lambda: self, options)  # type: ignore[arg-type]
+        return decorate if fn is None else decorate(fn)
+
+    def run_script(
+        self,
+        path: str | os.PathLike[str],
+        argv: Iterable[str] = (),
+        *,
+        entry: str | None = None,
+        output: Sink = "print",
+        **options: Unpack[Options],
+    ) -> None:
+        """Runs a script or a folder with an entry; an exit code other than 0 is a JobFailed."""
+        _bridge().call(self._client.run_script(path, argv, entry=entry, output=output, **options))
+
+    def submit_script(
+        self,
+        path: str | os.PathLike[str],
+        argv: Iterable[str] = (),
+        *,
+        entry: str | None = None,
+        **options: Unpack[Options],
+    ) -> Handle:
+        """Hands a script or folder over and returns once it is durably accepted."""
+        return Handle(
+            _bridge().call(self._client.submit_script(path, argv, entry=entry, **options))
+        )
+
+    def job(self, job_id: str) -> Handle:
+        """A handle for a job submitted earlier, perhaps by another program. Asks nothing yet."""
+        return Handle(self._client.job(job_id))
+
+    def jobs(
+        self,
+        *,
+        states: Iterable[str] = (),
+        batch: str = "",
+        active: bool = False,
+        limit: int = 100,
+        before: str = "",
+    ) -> list[views.JobView]:
+        """Newest first; `before` is the last id of the page before."""
+        return _bridge().call(
+            self._client.jobs(states=states, batch=batch, active=active, limit=limit, before=before)
+        )
+
+    def workers(self) -> list[views.WorkerView]:
+        return _bridge().call(self._client.workers())
+
+    def health(self) -> views.Health:
+        return _bridge().call(self._client.health())

@@ -1,0 +1,253 @@
+"""The road from a client to its controller: finding it, speaking to it, and coming back to it.
+
+Every gRPC error turns into one of `core.errors` here; what was merely interrupted is tried again,
+with growing pauses, for as long as the patience lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import grpc.aio
+
+from corral import settings
+from corral.api import corral_pb2 as pb
+from corral.api import service
+from corral.core import errors
+
+PATIENCE_S = 60.0
+"""How long a lost controller is waited for, counted from the last sign of life."""
+
+CHUNK_BYTES = 512 * 1024
+
+_LOOPBACK = ("127.", "localhost:", "[::1]:", "unix:")
+
+_BY_STATUS: dict[grpc.StatusCode, type[errors.CorralError]] = {
+    grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
+    grpc.StatusCode.CANCELLED: errors.Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.Unavailable,
+    grpc.StatusCode.UNAUTHENTICATED: errors.Unauthorized,
+    grpc.StatusCode.PERMISSION_DENIED: errors.Forbidden,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.TooLarge,
+}
+
+
+class Door(NamedTuple):
+    """Where a controller listens and the token that opens it."""
+
+    address: str
+    token: str
+
+    @property
+    def local(self) -> bool:
+        return self.address.startswith(_LOOPBACK)
+
+
+def locate(address: str | None = None, token: str | None = None, home: Path | None = None) -> Door:
+    """Explicit values first, then CORRAL_ADDRESS and CORRAL_TOKEN, then what the controller of
+    this home wrote down. The home's token is never offered to another machine."""
+    home = home or settings.default_home()
+    address = address or settings.client_address() or _written_address(home)
+    door = Door(address, token or settings.client_token() or "")
+    if not door.token and door.local:
+        door = door._replace(token=_read(home / "token").strip())
+    return door
+
+
+def _written_address(home: Path) -> str:
+    try:
+        return str(json.loads(_read(home / "controller.json"))["grpc"])
+    except (ValueError, KeyError, TypeError):
+        defaults = settings.Settings()
+        return f"{defaults.host}:{defaults.grpc_port}"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+class Patience:
+    """Growing pauses between tries; gives up when no sign of life came for long enough."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self.refresh()
+
+    def refresh(self) -> None:
+        self._spent_s, self._pause_s = 0.0, 0.05
+
+    async def pause(self, error: errors.CorralError) -> None:
+        """Waits before the next try, or raises the error when it cannot help or comes too late."""
+        if not isinstance(error, errors.Unavailable) or self._spent_s >= self._limit_s:
+            raise error
+        self._spent_s += await self.rest()
+
+    async def rest(self) -> float:
+        """Waits a little longer than the last time; how long it was."""
+        pause_s = self._pause_s * random.uniform(0.7, 1.3)  # noqa: S311 - spreads clients out
+        await asyncio.sleep(pause_s)
+        self._pause_s = min(self._pause_s * 2, 5.0)
+        return pause_s
+
+
+class Connection:
+    """One channel to one controller, opened by the first call inside a running event loop."""
+
+    def __init__(self, door: Door, *, patience_s: float = PATIENCE_S) -> None:
+        self.door = door
+        self._patience_s = patience_s
+        self._met = False
+        self._channel: grpc.aio.Channel | None = None
+        self._stub: Any = None
+
+    async def close(self) -> None:
+        channel, self._channel, self._stub = self._channel, None, None
+        if channel is not None:
+            await channel.close(None)
+
+    async def call(self, method: str, request: Any, *, again: bool = True) -> Any:
+        """One question, one answer. `again=False` where asking twice would do it twice."""
+        patience = self.patience()
+        while True:
+            try:
+                reply = await self._method(method)(request, metadata=self._metadata())
+            except grpc.aio.AioRpcError as error:
+                translated = self._translate(error)
+                if not again:
+                    raise translated from None
+                await patience.pause(translated)
+            else:
+                self._met = True
+                return reply
+
+    async def stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
+        """The messages of one streaming call, once: resuming is the caller's business."""
+        call = self._method(method)(request, metadata=self._metadata())
+        try:
+            async for message in call:
+                self._met = True
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise self._translate(error) from None
+        finally:
+            call.cancel()
+
+    async def watch(
+        self, *, job_id: str = "", batch: str = "", after: str = ""
+    ) -> AsyncGenerator[list[pb.JobEvent], None]:
+        """Events from a cursor on, a list at a time. A lost connection is made again and goes on
+        behind the last event seen. A job's events end with its end; a batch may always grow."""
+        patience = self.patience()
+        while True:
+            request = pb.WatchRequest(job_id=job_id, batch=batch, after=after)
+            messages = self.stream("WatchJobs", request)
+            lost: errors.CorralError | None = None
+            try:
+                async for message in messages:
+                    patience.refresh()
+                    if not message.events:
+                        continue
+                    events = list(message.events)
+                    after = events[-1].cursor
+                    yield events
+                    if job_id and events[-1].HasField("ended"):
+                        return
+            except errors.CorralError as error:
+                lost = error
+            finally:
+                await messages.aclose()
+            if lost:
+                await patience.pause(lost)
+            else:
+                await patience.rest()  # ended in peace: nothing to tell right now
+
+    async def put(self, data: bytes) -> pb.BlobRef:
+        """Stores bytes ahead of the jobs that name them; doing it twice changes nothing."""
+        patience = self.patience()
+        view = memoryview(data)
+        while True:
+            chunks = (
+                pb.Chunk(data=bytes(view[start : start + CHUNK_BYTES]))
+                for start in range(0, len(view), CHUNK_BYTES)
+            )
+            try:
+                call = self._method("PutPackage")(_each(chunks), metadata=self._metadata())
+                stored = await call
+            except grpc.aio.AioRpcError as error:
+                await patience.pause(self._translate(error))
+            else:
+                self._met = True
+                return pb.BlobRef(sha256=stored.sha256, size=len(data))
+
+    async def get(self, job_id: str, name: str, write: Callable[[bytes], object]) -> None:
+        """A result or artifact, handed to `write` piece by piece. After an interruption the bytes
+        already written are skipped: a blob never changes."""
+        patience = self.patience()
+        written = 0
+        while True:
+            skip = written
+            chunks = self.stream("GetBlob", pb.BlobRequest(job_id=job_id, name=name))
+            try:
+                async for chunk in chunks:
+                    piece = chunk.data[skip:]
+                    skip -= len(chunk.data) - len(piece)
+                    write(piece)
+                    written += len(piece)
+                    patience.refresh()
+                return
+            except errors.CorralError as error:
+                await patience.pause(error)
+            finally:
+                await chunks.aclose()
+
+    def patience(self) -> Patience:
+        # Whoever never met the controller should hear at once that there is none.
+        return Patience(self._patience_s if self._met else 0.0)
+
+    def _method(self, name: str) -> Any:
+        if self._stub is None:
+            self._channel = self._open()
+            self._stub = service.stub(self._channel)
+        return getattr(self._stub, name)
+
+    def _open(self) -> grpc.aio.Channel:
+        options: list[tuple[str, Any]] = list(service.CHANNEL_OPTIONS)
+        if self.door.local:
+            # A proxy for the web has no business on the way to this machine itself.
+            options.append(("grpc.enable_http_proxy", 0))
+            return grpc.aio.insecure_channel(self.door.address, options=options)
+        credentials = grpc.ssl_channel_credentials()
+        return grpc.aio.secure_channel(self.door.address, credentials, options=options)
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.door.token}"),) if self.door.token else ()
+
+    def _translate(self, error: grpc.aio.AioRpcError) -> errors.CorralError:
+        trailing: Any = error.trailing_metadata() or ()
+        for key, value in trailing:
+            if key == service.ERROR_KEY:
+                return errors.from_view(json.loads(value))
+        cls = _BY_STATUS.get(error.code(), errors.CorralError)
+        if cls is errors.Unavailable:
+            what = "Lost the controller" if self._met else "No controller"
+            return cls(f"{what} at {self.door.address}. Start one with `corral up`.")
+        if cls is errors.Unauthorized:
+            return cls(
+                f"The controller at {self.door.address} does not accept this token. Give the one "
+                "in its home as CORRAL_TOKEN."
+            )
+        return cls(f"The controller at {self.door.address} answered: {error.details()}.")
+
+
+async def _each(chunks: Iterable[pb.Chunk]) -> AsyncIterator[pb.Chunk]:
+    for chunk in chunks:
+        yield chunk

@@ -1,0 +1,110 @@
+"""Functions that know where to run: `@client.function(...)` and the free `@corral.remote(...)`.
+
+This module needs nothing but the standard library, because a job may unpickle a function whose
+neighbours were decorated.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
+
+if TYPE_CHECKING:
+    from corral.sdk.client import Client
+    from corral.sdk.submission import Options
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Decorator = Callable[[Callable[..., Any]], "RemoteFunction[..., Any]"]
+
+
+class RemoteFunction(Generic[P, T]):
+    """A function with a second way to be called. Called plainly, it runs right here."""
+
+    def __init__(
+        self, client: Callable[[], Any], function: Callable[P, T], options: Options
+    ) -> None:
+        self._client = client
+        self._function = function
+        self._options = options
+        functools.update_wrapper(self, function)
+
+    def __repr__(self) -> str:
+        return f"<RemoteFunction {getattr(self._function, '__qualname__', self._function)}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._function(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> RemoteFunction[..., T]:
+        """Decorated methods bind to their instance, which then travels with each call."""
+        if instance is None:
+            return self
+        function: Any = self._function
+        bound = functools.partial(function, instance)
+        functools.update_wrapper(bound, self._function)
+        return RemoteFunction(self._client, bound, self._options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Inside a job it is the plain function again; `getitem` hands it over unchanged.
+        return operator.getitem, ((self._function,), 0)
+
+    def remote(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs it on a worker with these arguments, shows its output and returns its value."""
+        found: T = self._client().run(self._function, args, kwargs, **self._options)
+        return found
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Hands it over with these arguments and returns the job's handle."""
+        return self._client().submit(self._function, args, kwargs, **self._options)
+
+    def map(
+        self,
+        iterable: Iterable[Any],
+        *,
+        ordered: bool = True,
+        return_exceptions: bool = False,
+        **options: Unpack[Options],
+    ) -> Any:
+        """Runs it once for each item and yields the values as they come."""
+        return self._client().map(
+            self._function,
+            iterable,
+            ordered=ordered,
+            return_exceptions=return_exceptions,
+            **{**self._options, **options},
+        )
+
+    def options(self, **options: Unpack[Options]) -> RemoteFunction[P, T]:
+        """The same function with some options changed."""
+        return RemoteFunction(self._client, self._function, {**self._options, **options})
+
+
+def decorator(client: Callable[[], Any], options: Options) -> Decorator:
+    """What `@client.function(...)` returns; options are checked when the function is defined."""
+    from corral.sdk.submission import check_names
+
+    check_names(options)
+    return lambda function: RemoteFunction(client, function, options)
+
+
+@functools.cache
+def default_client() -> Client:
+    """The client of the free decorator: made by its first use, shared by all of them."""
+    from corral.sdk.client import Client
+
+    return Client()
+
+
+@overload
+def remote(function: Callable[P, T], /) -> RemoteFunction[P, T]: ...
+@overload
+def remote(
+    **options: Unpack[Options],
+) -> Callable[[Callable[P, T]], RemoteFunction[P, T]]: ...
+def remote(function: Any = None, /, **options: Any) -> Any:
+    """Decorator, bare or with options, for the controller that `Client()` would find."""
+    if function is not None:
+        return RemoteFunction(default_client, function, {})
+    return decorator(default_client, options)  # type: ignore[arg-type]

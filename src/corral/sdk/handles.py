@@ -1,0 +1,164 @@
+"""Handles: one job seen by whoever submitted it, or by whoever knows its id."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import os
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from corral.api import corral_pb2 as pb
+from corral.core.job import State
+from corral.sdk import results, views
+from corral.sdk.connection import Connection
+
+_SILENCE_S = 0.3
+
+
+class AsyncHandle:
+    """One job, for as long as somebody is interested in it. It holds nothing open by itself."""
+
+    def __init__(self, connection: Connection, job_id: str, warnings: tuple[str, ...] = ()) -> None:
+        self.id = job_id
+        self.warnings = warnings
+        self._connection = connection
+        self._ended: views.Ended | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    async def events(self, after: str = "", *, follow: bool = True) -> AsyncIterator[views.Event]:
+        """Everything that happens to the job, from its beginning or behind a cursor, to its end;
+        without `follow` only what has happened until now."""
+        async with contextlib.aclosing(self.event_lists(after, follow=follow)) as lists:
+            async for events in lists:
+                for event in events:
+                    yield event
+
+    async def event_lists(
+        self, after: str = "", *, follow: bool = True
+    ) -> AsyncGenerator[list[views.Event], None]:
+        """The same, as many at a time as arrived together."""
+        live = not follow and not (await self.status()).ended
+        watched = self._connection.watch(job_id=self.id, after=after)
+        async with contextlib.aclosing(watched) as lists:
+            while True:
+                try:
+                    # A live job's stream has no mark for "until now": a moment of silence is it.
+                    async with asyncio.timeout(_SILENCE_S if live else None):
+                        messages = await anext(lists)
+                except (StopAsyncIteration, TimeoutError):
+                    return
+                events = [event for event in map(views.read_event, messages) if event]
+                if events and isinstance(events[-1], views.Ended):
+                    self._ended = events[-1]
+                yield events
+
+    async def logs(self, follow: bool = True) -> AsyncIterator[str]:
+        """What the job wrote, as text: all of it until now, and with `follow` until its end."""
+        async with contextlib.aclosing(self.log_lists(follow)) as lists:
+            async for texts in lists:
+                for text in texts:
+                    yield text
+
+    async def log_lists(self, follow: bool = True) -> AsyncGenerator[list[str], None]:
+        """The same, as many pieces at a time as arrived together."""
+        read = Text()
+        async with contextlib.aclosing(self.event_lists(follow=follow)) as lists:
+            async for events in lists:
+                yield [read(event) for event in events if isinstance(event, views.Output)]
+
+    async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+        """The job's value; its failure raises. TimeoutError leaves the job running."""
+        try:
+            async with asyncio.timeout(timeout):
+                ended = await self._wait()
+                return await value(self._connection, ended)
+        except TimeoutError:
+            raise TimeoutError(
+                f"Job {self.id} has not ended within {timeout:g} s; it goes on. Ask again, or "
+                "cancel() it."
+            ) from None
+
+    async def _wait(self) -> views.Ended:
+        if self._ended is None:
+            self._ended = views.ended_of(await self.status())
+        if self._ended is None:
+            async for _ in self.event_lists():
+                pass
+        assert self._ended is not None
+        return self._ended
+
+    async def cancel(self) -> views.JobView:
+        return await self._ask("CancelJob")
+
+    async def retry(self) -> AsyncHandle:
+        """The same work once more, as a new job."""
+        request = pb.JobRequest(job_id=self.id)
+        view = await self._connection.call("RetryJob", request, again=False)
+        return AsyncHandle(self._connection, view.job_id, tuple(view.warnings))
+
+    async def status(self) -> views.JobView:
+        return await self._ask("GetJobStatus")
+
+    async def why(self) -> views.Explanation:
+        """Why the job waits, runs where it runs, or ended as it did."""
+        request = pb.JobRequest(job_id=self.id)
+        explanation: views.Explanation = views.read(
+            await self._connection.call("ExplainJob", request)
+        )
+        return explanation
+
+    async def artifacts(self) -> tuple[views.Artifact, ...]:
+        return (await self.status()).artifacts
+
+    async def download(self, name: str, path: str | os.PathLike[str] | None = None) -> Path:
+        """Writes an artifact to a file (by default one of its own name here), whole or not at
+        all."""
+        target = Path(path or ".")
+        if target.is_dir():
+            target = target / Path(name).name
+        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")
+        try:
+            with partial.open("wb") as file:
+                await self._connection.get(self.id, name, file.write)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+        return target
+
+    async def _ask(self, method: str) -> views.JobView:
+        view: views.JobView = views.read(
+            await self._connection.call(method, pb.JobRequest(job_id=self.id))
+        )
+        return view
+
+
+async def value(connection: Connection, ended: views.Ended) -> Any:
+    """The value a job ended with, or the error it means."""
+    if ended.state != State.SUCCEEDED:
+        raise results.error_of(ended.job_id, ended.state, ended.failure)
+    if ended.result is None:
+        return None
+    data = ended.result.data
+    if data is None:
+        pieces: list[bytes] = []
+        await connection.get(ended.job_id, "result", pieces.append)
+        data = b"".join(pieces)
+    return results.value_of(data)
+
+
+class Text:
+    """Turns output into text; a character may be cut between two events of a stream."""
+
+    def __init__(self) -> None:
+        new = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {"stdout": new("replace"), "stderr": new("replace")}
+
+    def __call__(self, output: views.Output) -> str:
+        gap = f"\n[… {output.skipped} bytes left out …]\n" if output.skipped else ""
+        return gap + self._decoders[output.stream].decode(output.data)

@@ -1,0 +1,249 @@
+"""One function over many items: batched on the wire, bounded in flight, streaming back.
+
+`Mapping.steps` is the whole algorithm as a generator that asks its driver for items and hands it
+results. The asynchronous and the synchronous `map` differ only in who drives, so user code always
+runs where the caller is. Per item there is no task, no future and no protobuf beyond its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from corral.api import corral_pb2 as pb
+from corral.core.errors import CorralError
+from corral.core.job import State
+from corral.sdk import packages, results, submission, views
+from corral.sdk.connection import Connection
+
+OUTSTANDING = 10_000
+"""Jobs submitted and not yet handed to the caller."""
+PER_MESSAGE = 500
+_LINGER_S = 0.05
+"""A slow source is not waited for until a message is full."""
+
+
+class Wanted(NamedTuple):
+    """The driver answers with up to this many items; fewer is fine, none means the end."""
+
+    most: int
+
+
+Step = Wanted | list[Any]
+
+
+def take(items: Iterator[Any], most: int) -> list[Any]:
+    """Up to `most` items, but not more than a moment's worth of a slow source."""
+    taken: list[Any] = []
+    until = time.monotonic() + _LINGER_S
+    for item in items:
+        taken.append(item)
+        if len(taken) == most or time.monotonic() >= until:
+            break
+    return taken
+
+
+async def take_coming(items: AsyncIterator[Any], most: int) -> list[Any]:
+    """The same for items that have to be awaited."""
+    taken: list[Any] = []
+    until = time.monotonic() + _LINGER_S
+    async for item in items:
+        taken.append(item)
+        if len(taken) == most or time.monotonic() >= until:
+            break
+    return taken
+
+
+class Mapping:
+    """One call of `map`: the jobs of one batch, from the first item to the last result."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        function: Callable[..., Any],
+        template: pb.JobSubmission,
+        *,
+        ordered: bool,
+        return_exceptions: bool = False,
+        outstanding: int = OUTSTANDING,
+    ) -> None:
+        self._connection = connection
+        self._template = template
+        self._function = packages.pickle_function(function)
+        self._ordered = ordered
+        self._return_exceptions = return_exceptions
+        self._outstanding = max(1, outstanding)
+        self._batch = template.batch or uuid.uuid4().hex
+        self._key = template.idempotency_key or uuid.uuid4().hex
+        self._submitted = 0
+        self._yielded = 0
+        self._index: dict[str, int] = {}
+        """Job ids of what is in flight, and where in the order their items stood."""
+        self._early: dict[str, pb.JobEvent] = {}
+        """Ends that overtook the answer to their submission."""
+        self._ready: dict[int, pb.JobEvent] = {}
+
+    async def steps(self) -> AsyncGenerator[Step, list[Any] | None]:
+        """Asks for items while there is room, yields results as they come, ends after the last."""
+        await self._prepare()
+        ends: asyncio.Queue[list[pb.JobEvent] | CorralError] = asyncio.Queue(maxsize=8)
+        reader: asyncio.Task[None] | None = None
+        sending: asyncio.Task[None] | None = None
+        exhausted = False
+
+        async def sent() -> None:
+            nonlocal reader, sending
+            if sending:
+                await sending
+                sending = None
+                reader = reader or asyncio.create_task(self._read(ends))
+
+        try:
+            while not exhausted or sending or self._submitted > self._yielded:
+                room = self._outstanding - (self._submitted - self._yielded)
+                if not exhausted and room > 0:
+                    items = yield Wanted(min(PER_MESSAGE, room))
+                    exhausted = not items
+                    request = self._encode(items or [])
+                    await sent()  # one message on its way while the next is put together
+                    if request:
+                        sending = asyncio.create_task(self._send(request))
+                elif sending:
+                    await sent()
+                elif not self._ready_to_yield():
+                    self._settle(await ends.get())
+                while not ends.empty():
+                    self._settle(ends.get_nowait())
+                while values := await self._values():
+                    yield values
+        finally:
+            if reader:
+                reader.cancel()
+            if sending:
+                # What is on its way is known only by its answer, and could not be cancelled.
+                with contextlib.suppress(CorralError, TimeoutError):
+                    await asyncio.wait_for(sending, timeout=5)
+            await self._abandon()
+
+    async def _prepare(self) -> None:
+        call = self._template.function
+        if submission.rides_along(self._function, often=True):
+            call.function.CopyFrom(submission.blob(self._function))
+        else:
+            call.function.CopyFrom(await self._connection.put(self._function))
+        self._template.batch = self._batch
+
+    def _encode(self, items: Iterable[Any]) -> list[pb.JobSubmission]:
+        jobs = []
+        for item in items:
+            job = pb.JobSubmission()
+            job.CopyFrom(self._template)
+            job.idempotency_key = f"{self._key}-{self._submitted}"
+            data = packages.pickle_arguments((item,), {})
+            job.function.arguments.CopyFrom(submission.blob(data, limit=len(data)))
+            jobs.append(job)
+            self._submitted += 1
+        return jobs
+
+    async def _send(self, jobs: list[pb.JobSubmission]) -> None:
+        """One message, or several where large arguments would make it too large."""
+        first = self._submitted - len(jobs)
+        for part in _by_size(jobs):
+            for job in part:
+                arguments = job.function.arguments
+                if not submission.rides_along(arguments.data):
+                    arguments.CopyFrom(await self._connection.put(arguments.data))
+            reply = await self._connection.call("SubmitJobs", pb.SubmitJobsRequest(jobs=part))
+            for offset, job_id in enumerate(reply.job_ids):
+                early = self._early.pop(job_id, None)
+                if early is None:
+                    self._index[job_id] = first + offset
+                else:
+                    self._ready[first + offset] = early
+            first += len(part)
+
+    async def _read(self, ends: asyncio.Queue[list[pb.JobEvent] | CorralError]) -> None:
+        """The queue is short, so a caller who stops asking stops the stream as well."""
+        try:
+            async with contextlib.aclosing(self._connection.watch(batch=self._batch)) as lists:
+                async for events in lists:
+                    await ends.put(events)
+        except CorralError as error:
+            await ends.put(error)
+
+    def _settle(self, found: list[pb.JobEvent] | CorralError) -> None:
+        if isinstance(found, CorralError):
+            raise found
+        for event in found:
+            if not event.HasField("ended"):
+                continue
+            index = self._index.pop(event.job_id, None)
+            if index is None:
+                self._early[event.job_id] = event
+            else:
+                self._ready[index] = event
+
+    def _ready_to_yield(self) -> bool:
+        return self._yielded in self._ready if self._ordered else bool(self._ready)
+
+    async def _values(self) -> list[Any]:
+        """All results whose turn it is. The first failure is raised in its turn, after the values
+        before it were handed over."""
+        values: list[Any] = []
+        while self._ready_to_yield():
+            index = self._yielded if self._ordered else next(iter(self._ready))
+            event = self._ready[index]
+            if event.ended.state != State.SUCCEEDED and values and not self._return_exceptions:
+                break
+            del self._ready[index]
+            self._yielded += 1
+            values.append(await self._value(event))
+        return values
+
+    async def _value(self, event: pb.JobEvent) -> Any:
+        ended = event.ended
+        if ended.state != State.SUCCEEDED:
+            failure = views.read(ended.failure) if ended.HasField("failure") else None
+            error = results.error_of(event.job_id, ended.state, failure)
+            if self._return_exceptions:
+                return error
+            raise error
+        if not ended.HasField("result"):
+            return None
+        data = ended.result.data
+        if not data:
+            pieces: list[bytes] = []
+            await self._connection.get(event.job_id, "result", pieces.append)
+            data = b"".join(pieces)
+        return results.value_of(data)
+
+    async def _abandon(self) -> None:
+        """Nobody will ask for these any more: the caller left early or one of them failed."""
+
+        async def cancel(job_id: str) -> None:
+            with contextlib.suppress(CorralError):
+                await self._connection.call("CancelJob", pb.JobRequest(job_id=job_id), again=False)
+
+        left = list(self._index)
+        for start in range(0, len(left), 64):
+            await asyncio.gather(*map(cancel, left[start : start + 64]))
+
+
+def _by_size(jobs: list[pb.JobSubmission]) -> Iterator[list[pb.JobSubmission]]:
+    part: list[pb.JobSubmission] = []
+    size = 0
+    for job in jobs:
+        # What does not ride along is stored ahead and leaves only its digest.
+        data = job.function.arguments.data
+        own = len(data) if submission.rides_along(data) else 0
+        if part and size + own > 16 * 1024 * 1024:
+            yield part
+            part, size = [], 0
+        part.append(job)
+        size += own
+    if part:
+        yield part

@@ -1,0 +1,250 @@
+"""Turning the user's code and data into bytes: pickled functions and arguments, zipped folders.
+
+Code that only the user has must travel whole. Functions and classes of modules outside
+site-packages and the standard library are therefore pickled by value, and so are such modules
+themselves where a function refers to one; everything installed is referred to by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import sys
+import sysconfig
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import FunctionType, GeneratorType, ModuleType
+from typing import Any
+
+import cloudpickle
+
+from corral.core.errors import InvalidJob, TooLarge
+
+IGNORED = frozenset(
+    {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache"}
+    | {".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", ".DS_Store", ".tox", ".nox"}
+)
+PACKAGE_LIMIT = 2_000_000_000
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+_lock = threading.RLock()
+
+
+# --- functions and values ----------------------------------------------------------------------
+
+
+def pickle_function(function: Callable[..., Any]) -> bytes:
+    """The callable with everything of the user's own code that it refers to."""
+    if not callable(function):
+        raise InvalidJob(f"Only functions can be sent, not {type(function).__name__} objects.")
+    return _by_value(function, f"The function {getattr(function, '__name__', function)!r}")
+
+
+def pickle_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """`(args, kwargs)`, by plain pickle where that says it all: it is ten times faster."""
+    buffer = io.BytesIO()
+    try:
+        _Plain(buffer, 5).dump((args, kwargs))
+    except Exception:  # whatever it was, the slower road either manages it or explains it
+        return _by_value((args, kwargs), "The arguments")
+    return buffer.getvalue()
+
+
+class _Plain(pickle.Pickler):
+    """Stops at the first thing that a worker could not find by name."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        cls = type(obj)
+        if cls is FunctionType or cls is ModuleType:
+            raise pickle.PicklingError
+        name = obj.__module__ if isinstance(obj, type) else cls.__module__
+        if first_party(name):
+            raise pickle.PicklingError
+        return NotImplemented
+
+
+class _Closed(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle, except that own modules may refer to each other in circles and may hold things
+    that no process can give to another (locks, open files): those stay behind."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, ModuleType) and first_party(obj.__name__):
+            contents = {
+                name: value
+                for name, value in vars(obj).items()
+                if name not in _MACHINERY and not isinstance(value, _PROCESS_BOUND)
+            }
+            return ModuleType, (obj.__name__, obj.__doc__), contents
+        return super().reducer_override(obj)
+
+
+_MACHINERY = frozenset({"__builtins__", "__loader__", "__spec__", "__cached__", "__annotations__"})
+_PROCESS_BOUND = (
+    type(threading.Lock()),
+    type(threading.RLock()),
+    threading.Condition,
+    threading.Event,
+    threading.Semaphore,
+    threading.Thread,
+    threading.local,
+    io.IOBase,
+    GeneratorType,
+)
+
+
+def _by_value(value: Any, what: str) -> bytes:
+    buffer = io.BytesIO()
+    try:
+        with _own_modules_by_value():
+            _Closed(buffer, protocol=5).dump(value)
+    except Exception as error:
+        raise InvalidJob(
+            f"{what} cannot be sent: {error}. Make such objects inside the function, or send the "
+            "code as a script or folder."
+        ) from error
+    return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def _own_modules_by_value() -> Iterator[None]:
+    """cloudpickle's registry is global, so it is changed for one dump and put back."""
+    with _lock:
+        known = cloudpickle.list_registry_pickle_by_value()
+        roots = {name.partition(".")[0] for name in list(sys.modules)}
+        added = [
+            module
+            for root in roots - known
+            if root != "__main__"
+            and first_party(root)
+            and isinstance(module := sys.modules.get(root), ModuleType)
+            and module.__name__ == root
+        ]
+        for module in added:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in added:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def first_party(module_name: str | None) -> bool:
+    """Whether a module is the user's own: neither installed, nor standard library, nor Corral."""
+    return _first_party_root((module_name or "").partition(".")[0])
+
+
+_roots: dict[str, bool] = {"": False, "builtins": False, "corral": False, "cloudpickle": False}
+
+
+def _first_party_root(root: str) -> bool:
+    known = _roots.get(root)
+    if known is None:
+        module = sys.modules.get(root)
+        if module is None:
+            return True  # made up at run time: no worker can import it
+        known = root in ("__main__", "__mp_main__") or _is_own_file(module)
+        _roots[root] = known
+    return known
+
+
+def _is_own_file(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    if file is None:
+        # Built in, frozen, or a namespace package, which lives where its folders do.
+        folders = [str(folder) for folder in getattr(module, "__path__", ())]
+        return bool(folders) and not any(_is_installed(folder) for folder in folders)
+    return str(file).endswith((".py", ".pyc")) and not _is_installed(str(file))
+
+
+def _is_installed(file: str) -> bool:
+    path = Path(file)
+    if {"site-packages", "dist-packages"} & set(path.parts):
+        return True
+    return any(path.is_relative_to(folder) for folder in _installed_folders())
+
+
+@cache
+def _installed_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    found = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return tuple(sorted(found | {str(Path(folder).resolve()) for folder in found}))
+
+
+# --- scripts and folders -----------------------------------------------------------------------
+
+
+def pack(target: str | Path, entry: str | None = None) -> tuple[bytes, str]:
+    """A script or a folder as a zip that is the same for the same files, and what to run in it."""
+    path = Path(target)
+    if path.is_file():
+        if entry is not None:
+            raise InvalidJob(f"{path} is a file, so it is the entry itself; leave `entry` out.")
+        return _zip([(path.name, path)]), path.name
+    if not path.is_dir():
+        raise InvalidJob(f"There is no script or folder {str(path)!r}.")
+    files = sorted(_files(path))
+    entry = entry or "main.py"
+    _check_entry(path, entry, {name for name, _ in files})
+    return _zip(files), entry
+
+
+def _check_entry(folder: Path, entry: str, names: set[str]) -> None:
+    module, colon, function = entry.partition(":")
+    if not colon:
+        if entry not in names:
+            raise InvalidJob(
+                f"The folder {folder} has no {entry}. Name what to run with `entry`: a file in the "
+                "folder, or package.module:function."
+            )
+        return
+    place = module.replace(".", "/")
+    if not function.isidentifier() or not {f"{place}.py", f"{place}/__init__.py"} & names:
+        raise InvalidJob(
+            f"The entry {entry!r} names no function of the folder {folder}; write it as "
+            "package.module:function."
+        )
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Every file below, through links too, as its name in the zip and its path."""
+
+    def walk(place: Path, prefix: str, above: frozenset[Path]) -> Iterator[tuple[str, Path]]:
+        real = place.resolve()
+        if real in above:
+            return  # a link back to a folder that we are inside of
+        for child in place.iterdir():
+            if child.name in IGNORED or child.name.endswith(".pyc"):
+                continue
+            if child.is_dir():
+                yield from walk(child, f"{prefix}{child.name}/", above | {real})
+            elif child.is_file():
+                yield f"{prefix}{child.name}", child
+
+    return walk(folder, "", frozenset())
+
+
+def _zip(files: list[tuple[str, Path]]) -> bytes:
+    total = 0
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name, path in files:
+            try:
+                data = path.read_bytes()
+                executable = bool(path.stat().st_mode & 0o100)
+            except OSError as error:
+                raise InvalidJob(f"{path} cannot be read: {error.strerror}.") from error
+            total += len(data)
+            if total > PACKAGE_LIMIT:
+                raise TooLarge(
+                    f"The package is larger than {PACKAGE_LIMIT / 1e9:g} GB. Leave data out of the "
+                    "folder and let the job fetch it."
+                )
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = (0o100755 if executable else 0o100644) << 16
+            archive.writestr(info, data)
+    return buffer.getvalue()

@@ -1,0 +1,228 @@
+"""What the SDK shows of jobs, workers and the controller: plain values, no protobuf.
+
+`read` turns a message into the class of the same fields; what the protocol marks as optional is
+None where it is absent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from corral.core.job import ENDED, Blob, Failure, State
+
+
+class Event(Struct, frozen=True, kw_only=True, tag=True, tag_field="event"):
+    """Something that happened to a job. `cursor` lets `events(after=…)` go on behind it."""
+
+    job_id: str
+    cursor: str = ""
+    at: float = 0.0
+    attempt: int = 0
+
+
+class StateChanged(Event, frozen=True, kw_only=True, tag="state"):
+    state: str
+    worker: str = ""
+    code: str = ""
+    message: str = ""
+    devices: tuple[str, ...] = ()
+
+
+class Output(Event, frozen=True, kw_only=True, tag="output"):
+    stream: str
+    data: bytes
+    skipped: int = 0
+
+
+class Progress(Event, frozen=True, kw_only=True, tag="progress"):
+    fraction: float | None = None
+    message: str = ""
+    metrics: dict[str, float] = {}
+    step: int | None = None
+
+
+class ArtifactStored(Event, frozen=True, kw_only=True, tag="artifact"):
+    name: str
+    size: int
+    file_sha256: str
+
+
+class Ended(Event, frozen=True, kw_only=True, tag="ended"):
+    state: str
+    result: Blob | None = None
+    failure: Failure | None = None
+    seconds: float = 0.0
+
+
+class Artifact(Struct, frozen=True):
+    name: str
+    size: int
+    file_sha256: str
+
+
+class Progressed(Struct, frozen=True):
+    """The last progress and metrics a job told."""
+
+    fraction: float | None = None
+    message: str = ""
+    metrics: dict[str, float] = {}
+    step: int | None = None
+
+
+class JobView(Struct, frozen=True):
+    job_id: str
+    name: str
+    state: str
+    queue_class: str
+    priority: int
+    attempt: int
+    worker: str
+    user: str
+    batch: str
+    labels: dict[str, str]
+    submitted_at: float
+    started_at: float
+    ended_at: float
+    seconds: float
+    failure: Failure | None
+    result: Blob | None
+    artifacts: tuple[Artifact, ...]
+    progress: Progressed | None
+    retry_of: str
+    devices: tuple[str, ...]
+    warnings: tuple[str, ...]
+    workload: str
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+
+class WhyWorker(Struct, frozen=True):
+    worker: str
+    reason: str
+
+
+class Explanation(Struct, frozen=True):
+    job_id: str
+    state: str
+    summary: str
+    workers: tuple[WhyWorker, ...]
+    history: tuple[str, ...]
+
+
+class GpuView(Struct, frozen=True):
+    uuid: str
+    name: str
+    vram_gb: float
+    free: float
+
+
+class WorkerView(Struct, frozen=True):
+    id: str
+    name: str
+    engine: str
+    connected: bool
+    cpus: float
+    memory_gb: float
+    gpus: tuple[GpuView, ...]
+    labels: tuple[str, ...]
+    workloads: tuple[str, ...]
+    platform: str
+    python: str
+    enforced: dict[str, str]
+    running: int
+    waiting: int
+    seen_at: float
+    draining: bool
+
+
+class Health(Struct, frozen=True):
+    status: str
+    version: str
+    workers: int
+    queued: int
+    running: int
+    started_at: float
+
+
+_CLASSES: dict[str, type[Struct]] = {
+    "JobView": JobView,
+    "ArtifactView": Artifact,
+    "Progress": Progressed,
+    "Failure": Failure,
+    "BlobRef": Blob,
+    "Explanation": Explanation,
+    "WhyWorker": WhyWorker,
+    "WorkerView": WorkerView,
+    "GpuView": GpuView,
+    "HealthReply": Health,
+}
+_EVENTS: dict[str, type[Event]] = {
+    "state": StateChanged,
+    "output": Output,
+    "progress": Progress,
+    "artifact": ArtifactStored,
+    "ended": Ended,
+}
+# Absent bytes are the empty string on the wire and None in our values.
+_ABSENT_WHEN_EMPTY = frozenset({("BlobRef", "data"), ("Failure", "pickled")})
+
+
+def read(message: Any) -> Any:
+    """The value for a protobuf message, by its name."""
+    cls = _CLASSES[message.DESCRIPTOR.name]
+    return cls(**_fields(message, cls.__struct_fields__))
+
+
+def read_event(message: Any) -> Event | None:
+    """None for a kind of event that a newer controller may send and this client does not know."""
+    kind = message.WhichOneof("event")
+    if kind is None:
+        return None
+    cls = _EVENTS[kind]
+    return cls(
+        job_id=message.job_id,
+        cursor=message.cursor,
+        at=message.at,
+        attempt=message.attempt,
+        **_fields(getattr(message, kind), cls.__struct_fields__),
+    )
+
+
+def _fields(message: Any, wanted: tuple[str, ...]) -> dict[str, Any]:
+    known = message.DESCRIPTOR.fields_by_name
+    owner = message.DESCRIPTOR.name
+    return {name: _value(message, known[name], owner) for name in wanted if name in known}
+
+
+def _value(message: Any, field: Any, owner: str) -> Any:
+    value = getattr(message, field.name)
+    if field.is_repeated:
+        if field.message_type is None:
+            return tuple(value)
+        if field.message_type.GetOptions().map_entry:
+            return dict(value)
+        return tuple(read(one) for one in value)
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    if (owner, field.name) in _ABSENT_WHEN_EMPTY and not value:
+        return None
+    return value if field.message_type is None else read(value)
+
+
+def ended_of(view: JobView) -> Ended | None:
+    """How a job ended, from its view; None while it lives."""
+    if not view.ended:
+        return None
+    return Ended(
+        job_id=view.job_id,
+        at=view.ended_at,
+        attempt=view.attempt,
+        state=State(view.state),
+        result=view.result,
+        failure=view.failure,
+        seconds=view.seconds,
+    )

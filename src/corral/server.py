@@ -1,0 +1,315 @@
+"""The controller process: everything is constructed here, once, and ends here, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import structlog
+import uvicorn
+
+from corral import __version__, logs, settings
+from corral.api.auth import Hosts
+from corral.api.http import Transfers, application
+from corral.api.rpc import Orchestrator
+from corral.api.service import SERVER_OPTIONS, handler
+from corral.api.worker_socket import WorkerSocket
+from corral.controller.blobs import Blobs
+from corral.controller.feed import Feed
+from corral.controller.intake import Intake
+from corral.controller.journal import Journal
+from corral.controller.loop import Loop
+from corral.controller.queue import Queue
+from corral.controller.spool import Spool
+from corral.controller.store import Store
+from corral.controller.tokens import AttemptTokens, kept_secret
+from corral.controller.world import World
+from corral.core.errors import CorralError, HomeUnusable
+from corral.core.worker import Worker
+from corral.engines.agents import AgentsEngine
+from corral.engines.engine import Engine
+from corral.engines.local_agent import LocalAgent
+from corral.home import Home, write_private_json
+from corral.scheduler.settle import Policy
+from corral.settings import Config
+
+log = structlog.get_logger()
+
+FIRST_WORKER_WITHIN_S = 15.0
+"""How long the first submissions wait for this machine's own worker to introduce itself."""
+
+
+def serve(config: Config) -> int:
+    """Runs the controller until it is asked to stop; returns the process's exit code."""
+    logs.configure(config.settings.log_level, config.settings.log_format)
+    settings.quiet_grpc()
+    home = Home(config.home)
+    try:
+        home.take()
+        http_socket = _listen(config.settings.host, config.settings.port, "--port")
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_Controller(config, home, http_socket).run())
+    except CorralError as error:
+        print(f"corral: {error.message}", file=sys.stderr)
+        return 1
+    finally:
+        home.release()
+
+
+def _loop_factory() -> Any:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+def _listen(host: str, port: int, flag: str) -> socket.socket:
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise HomeUnusable(
+            f"Cannot listen on {host}:{port} ({error.strerror}). Stop what uses it, or choose "
+            f"another port with {flag}."
+        ) from error
+    listening.listen(1024)
+    return listening
+
+
+class _Http(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # signals are the controller's, not the HTTP server's
+
+
+class _Controller:
+    def __init__(self, config: Config, home: Home, http_socket: socket.socket) -> None:
+        self._config, self._home, self._http_socket = config, home, http_socket
+        self._settings = config.settings
+        self._started_at = time.time()
+        self._asked_to_stop = asyncio.Event()
+        self._asked_twice = asyncio.Event()
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    async def run(self) -> int:
+        failed = False
+        async with AsyncExitStack() as stack:
+            self._construct(stack)
+            try:
+                await self._open(stack)
+                await self._until_stopped()
+                failed = self._store.failed.is_set()
+                await self._drain(now=failed)
+            finally:
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+        return 1 if failed else 0
+
+    def _construct(self, stack: AsyncExitStack) -> None:
+        settings, home = self._settings, self._home
+        journal = Journal(home.journal)
+        self._world = World()
+        self._store = Store(journal, self._world)
+        stack.push_async_callback(self._store.close)
+        self._store.recover()
+        self._spool = Spool(home.spool, settings.output_limit)
+        stack.callback(self._spool.close)
+        blobs = Blobs(home.blobs)
+        tokens = AttemptTokens(kept_secret(home.transfer_key))
+        token = kept_secret(home.token)
+        self._local = LocalAgent(home, settings.worker.name)
+        self._agents = AgentsEngine(
+            journal.workers(),
+            grace_s=settings.grace_s,
+            output_limit=settings.output_limit,
+            local_id=self._local.worker_id,
+        )
+        engines: dict[str, Engine] = {self._agents.name: self._agents}
+        self._feed = Feed(self._store, self._spool)
+        self._loop = Loop(self._store, engines, tokens, aging_s=settings.aging_s)
+        self._queue = Queue(
+            self._store,
+            blobs,
+            engines,
+            self._workers,
+            document_limit=settings.document_limit,
+            cancel_grace_s=settings.cancel_grace_s,
+        )
+        self._intake = Intake(
+            self._agents,
+            self._store,
+            self._spool,
+            policy=Policy(settings.max_losses, settings.backoff_s, settings.backoff_max_s),
+            heard=self._feed.heard,
+            wake=self._loop.wake,
+            stop_grace_s=settings.cancel_grace_s,
+        )
+        self._orchestrator = Orchestrator(
+            token=token,
+            store=self._store,
+            blobs=blobs,
+            feed=self._feed,
+            queue=self._queue,
+            loop=self._loop,
+            version=__version__,
+            started_at=self._started_at,
+            package_limit=settings.package_limit,
+        )
+        self._app = application(
+            hosts=Hosts([settings.host]),
+            transfers=Transfers(
+                self._store,
+                blobs,
+                tokens,
+                package_limit=settings.package_limit,
+                artifact_limit=settings.artifact_limit,
+            ),
+            worker_socket=WorkerSocket(
+                self._agents,
+                self._credential_of,
+                heartbeat_s=settings.heartbeat_s,
+                grace_s=settings.grace_s,
+                url=lambda: self._url,
+            ),
+            health=self._health,
+            queue=self._queue,
+            clock=time.time,
+        )
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        settings = self._settings
+        port = self._http_socket.getsockname()[1]
+        reachable = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+        self._url = f"http://{reachable}:{port}"
+        self._agents.open()
+        http = _Http(
+            uvicorn.Config(
+                self._app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                http="httptools",
+                ws="websockets-sansio",
+                ws_max_size=64 << 20,
+                ws_ping_interval=20,
+                ws_ping_timeout=30,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        rpc = grpc.aio.server(options=SERVER_OPTIONS)
+        rpc.add_generic_rpc_handlers((handler(self._orchestrator),))
+        try:
+            grpc_port = rpc.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
+        except RuntimeError:
+            grpc_port = 0
+        if not grpc_port:
+            raise HomeUnusable(
+                f"Cannot listen on {settings.host}:{settings.grpc_port} (address already in use?). "
+                "Stop what uses it, or choose another port with --grpc-port."
+            )
+        self._local.introduce(self._url)
+        self._tasks += [
+            asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
+            asyncio.create_task(self._intake.run(), name="intake"),
+            asyncio.create_task(self._loop.run(), name="loop"),
+        ]
+        if settings.worker.enabled:
+            self._tasks.append(asyncio.create_task(self._local.run(), name="local agent"))
+            stack.push_async_callback(self._local.end)
+        await rpc.start()
+        stack.push_async_callback(rpc.stop, 0.5)
+        write_private_json(
+            self._home.controller,
+            {
+                "pid": os.getpid(),
+                "http": self._url,
+                "grpc": f"{reachable}:{grpc_port}",
+                "started_at": self._started_at,
+            },
+        )
+        log.info(
+            "controller_up",
+            http=self._url,
+            grpc=f"{reachable}:{grpc_port}",
+            home=str(self._home.path),
+            jobs=len(self._world.heads),
+        )
+
+    async def _until_stopped(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(NotImplementedError):
+                loop.add_signal_handler(number, self._ask_to_stop)
+        waits: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self._asked_to_stop.wait()),
+            asyncio.create_task(self._store.failed.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(
+                [*waits, *self._tasks], return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for task in waits:
+                task.cancel()
+        for task in done:
+            if task in self._tasks:
+                task.result()  # a part that ends by itself is a bug: let it be seen
+                raise RuntimeError(f"The {task.get_name()} task ended by itself.")
+
+    def _ask_to_stop(self) -> None:
+        if self._asked_to_stop.is_set():
+            self._asked_twice.set()
+        self._asked_to_stop.set()
+
+    async def _drain(self, *, now: bool) -> None:
+        """No new work; running attempts get their grace; the rest goes back to the queue."""
+        self._queue.stopping = self._loop.paused = True
+        grace_s = 0.0 if now else self._settings.shutdown_grace_s
+        log.info("controller_stopping", grace_s=grace_s)
+        self._agents.drain(grace_s)
+        waits: Sequence[asyncio.Task[Any]] = [
+            asyncio.create_task(self._agents.emptied.wait()),
+            asyncio.create_task(self._asked_twice.wait()),
+        ]
+        await asyncio.wait(waits, timeout=grace_s + 5.0, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+        await self._store.append([])  # what the goodbyes meant is on disk
+
+    # --- small answers ---
+
+    async def _workers(self) -> list[Worker]:
+        """Known workers; the first moments wait for this machine's own to say what it has."""
+        workers = await self._loop.workers()
+        deadline = self._started_at + FIRST_WORKER_WITHIN_S
+        while not workers and self._settings.worker.enabled and time.time() < deadline:
+            await asyncio.sleep(0.02)
+            workers = await self._loop.workers()
+        return workers
+
+    def _credential_of(self, worker_id: str) -> str | None:
+        return self._local.credential if worker_id == self._local.worker_id else None
+
+    async def _health(self) -> dict[str, object]:
+        workers = await self._loop.workers()
+        return {
+            "status": "stopping" if self._queue.stopping else "ok",
+            "version": __version__,
+            "pid": os.getpid(),
+            "workers": sum(worker.connected for worker in workers),
+            "queued": sum(self._world.waiting.values()),
+            "running": sum(len(held) for held in self._world.held.values()),
+        }

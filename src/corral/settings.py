@@ -1,0 +1,237 @@
+"""All settings: their defaults, bounds and sources. The only module that reads the environment.
+
+A value comes from, in rising order: the default here, `corral.yaml` in the home, `CORRAL_*`
+variables, a command-line flag. `corral config` shows the effective values and their sources.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+import platformdirs
+import yaml
+from msgspec import Meta, Struct
+
+from corral.core.errors import InvalidSettings
+from corral.core.worker import DeclaredGPU
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Bytes = Annotated[int, Meta(ge=1)]
+
+
+class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What this machine's worker offers and how it keeps house."""
+
+    enabled: bool = True
+    name: str = ""
+    cpus: Annotated[float, Meta(ge=0, le=1024)] = 0.0
+    memory_gb: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
+    gpus: tuple[DeclaredGPU, ...] = ()
+    labels: tuple[str, ...] = ()
+    allow_code: bool = True
+    warm_runners: Annotated[int, Meta(ge=0, le=1024)] = 0
+    warm_idle_s: Seconds = 600.0
+    environments_gb: Annotated[float, Meta(gt=0)] = 20.0
+    system_site_packages: bool = False
+    isolate: bool = True
+    read_paths: tuple[str, ...] = ()
+    write_paths: tuple[str, ...] = ()
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the controller does. Field comments are the documentation of `docs/settings.md`."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8700
+    grpc_port: Port = 50051
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["console", "json"] = "console"
+    grace_s: Seconds = 30.0
+    heartbeat_s: Seconds = 5.0
+    cancel_grace_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0
+    shutdown_grace_s: Annotated[float, Meta(ge=0, le=86_400)] = 10.0
+    aging_s: Seconds = 60.0
+    max_losses: Annotated[int, Meta(ge=0, le=100)] = 5
+    backoff_s: Annotated[float, Meta(ge=0, le=3600)] = 1.0
+    backoff_max_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    output_limit: Bytes = 2_000_000_000
+    document_limit: Bytes = 4_000_000
+    package_limit: Bytes = 2_000_000_000
+    artifact_limit: Bytes = 20_000_000_000
+    worker: WorkerSettings = WorkerSettings()
+
+
+class Config(Struct, frozen=True):
+    """Effective settings, where each came from, and the home they belong to."""
+
+    settings: Settings
+    sources: dict[str, str]
+    home: Path
+
+
+def default_home(environ: Mapping[str, str] | None = None) -> Path:
+    environ = os.environ if environ is None else environ
+    named = environ.get("CORRAL_HOME")
+    return Path(named).expanduser() if named else Path(platformdirs.user_data_dir("corral"))
+
+
+def client_address(environ: Mapping[str, str] | None = None) -> str | None:
+    return (os.environ if environ is None else environ).get("CORRAL_ADDRESS")
+
+
+def client_token(environ: Mapping[str, str] | None = None) -> str | None:
+    return (os.environ if environ is None else environ).get("CORRAL_TOKEN")
+
+
+RESERVED = frozenset({"CORRAL_HOME", "CORRAL_ADDRESS", "CORRAL_TOKEN"})
+
+
+def keys(cls: type[Struct] = Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting as a dotted key with its type."""
+    hints = get_type_hints(cls, include_extras=True)
+    for field in msgspec.structs.fields(cls):
+        kind = hints[field.name]
+        if isinstance(kind, type) and issubclass(kind, Struct):
+            yield from keys(kind, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}", kind
+
+
+def variable(key: str) -> str:
+    return "CORRAL_" + key.replace(".", "_").upper()
+
+
+def load(
+    home: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """Effective settings, or InvalidSettings with one sentence that names the culprit."""
+    environ = os.environ if environ is None else environ
+    home = home or default_home(environ)
+    values: dict[str, Any] = {}
+    sources = {key: "default" for key, _ in keys()}
+    path = home / "corral.yaml"
+    for key, value in _flatten(_read_yaml(path)):
+        values[key] = value
+        sources[key] = str(path)
+        _check(key, value, str(path))
+    for key, value in _from_environ(environ):
+        values[key] = value
+        sources[key] = variable(key)
+        _check(key, value, variable(key))
+    for key, value in (flags or {}).items():
+        if value is not None:
+            values[key] = value
+            sources[key] = f"--{key.replace('_', '-')}"
+            _check(key, value, sources[key])
+    return Config(settings=msgspec.convert(_nest(values), Settings), sources=sources, home=home)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{path} cannot be read: {error}.") from error
+    try:
+        parsed = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        line = " ".join(str(error).split())
+        raise InvalidSettings(f"{path} is not valid YAML: {line}.") from error
+    if parsed is None:
+        return {}
+    if not isinstance(parsed, dict):
+        raise InvalidSettings(f"{path} must hold `key: value` lines, not a {_word(parsed)}.")
+    return parsed
+
+
+def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if key == "worker" and not prefix and isinstance(value, dict):
+            yield from _flatten(value, "worker.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    known = {variable(key): (key, kind) for key, kind in keys()}
+    for name, text in sorted(environ.items()):
+        if name in RESERVED or name not in known:
+            continue
+        key, kind = known[name]
+        plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+        yield key, text if plain is str else _parse(name, text)
+
+
+def _parse(name: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidSettings(f"{name} is not a valid value: {text!r}.") from error
+
+
+def _check(key: str, value: Any, source: str) -> None:
+    known = dict(keys())
+    if key not in known:
+        close = _closest(key, known)
+        hint = f" Did you mean {close}?" if close else " `corral config` lists them all."
+        raise InvalidSettings(f"{source}: there is no setting {key!r}.{hint}")
+    try:
+        msgspec.convert(value, known[key])
+    except msgspec.ValidationError as error:
+        reason = str(error).replace("`", "")
+        raise InvalidSettings(
+            f"{source}: {key} = {value!r} is not possible: {reason[0].lower()}{reason[1:]}."
+        ) from error
+
+
+def _closest(key: str, known: Mapping[str, Any]) -> str | None:
+    import difflib
+
+    found = difflib.get_close_matches(key, list(known), n=1)
+    return found[0] if found else None
+
+
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        *parents, last = key.split(".")
+        place = nested
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return nested
+
+
+def _word(value: object) -> str:
+    return {"list": "list", "str": "text"}.get(type(value).__name__, type(value).__name__)
+
+
+_PASSED = re.compile(
+    r"PATH|LANG|LC_.*|TZ|LD_LIBRARY_PATH|CUDA_.*|NVIDIA_.*|SSL_CERT_.*|(?i:[a-z]+_proxy)"
+)
+
+
+def passed_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a job may inherit from the worker: how to find programs, the network and the clock."""
+    environ = os.environ if environ is None else environ
+    return {name: text for name, text in environ.items() if _PASSED.fullmatch(name)}
+
+
+def build_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the builder of job environments inherits: all but what is Corral's own."""
+    environ = os.environ if environ is None else environ
+    return {name: text for name, text in environ.items() if not name.startswith("CORRAL_")}
+
+
+def running_on_windows() -> bool:
+    return sys.platform == "win32"

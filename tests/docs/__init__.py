@@ -1,0 +1,1 @@
+"""Documentation that is true: paths exist, nothing is left out, examples run."""

@@ -1,0 +1,121 @@
+"""A real controller for tests: `corral up` in a process of its own, on free ports, in a new home.
+
+Whoever needs to kill, restart or damage one makes a LiveController of its own; the others share
+the fixture `controller`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+
+CORRAL = str(Path(sys.executable).with_name("corral"))
+"""The command of this environment, whatever the PATH says."""
+START_S = 20.0
+STOP_S = 30.0
+
+
+class LiveController:
+    """`with LiveController(home) as controller:` up on entry, SIGTERM on exit."""
+
+    def __init__(self, home: Path, *flags: str, environ: dict[str, str] | None = None) -> None:
+        self.home = home
+        self.flags = flags
+        self._environ = environ or {}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """For clients in processes of their own: nothing of the caller's Corral leaks in."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("CORRAL_")}
+        return {**kept, "CORRAL_HOME": str(self.home), **self._environ}
+
+    @property
+    def card(self) -> dict[str, object]:
+        """What the controller says of itself: addresses and pid."""
+        found: dict[str, object] = json.loads((self.home / "controller.json").read_text("utf-8"))
+        return found
+
+    @property
+    def address(self) -> str:
+        return str(self.card["grpc"])
+
+    @property
+    def url(self) -> str:
+        return str(self.card["http"])
+
+    @property
+    def token(self) -> str:
+        return (self.home / "token").read_text("utf-8").strip()
+
+    @property
+    def log(self) -> str:
+        path = self.home / "test.log"
+        return path.read_text("utf-8", "replace") if path.exists() else ""
+
+    def start(self) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        command = [CORRAL, "up", "--port", "0", "--grpc-port", "0"]
+        with (self.home / "test.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *self.flags],
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        deadline = time.monotonic() + START_S
+        while not self.healthy():
+            if self.process.poll() is not None:
+                raise AssertionError(f"corral up ended with {self.process.returncode}:\n{self.log}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"corral up is not healthy after {START_S:g} s:\n{self.log}")
+            # A process that starts can only be asked again.
+            time.sleep(0.02)
+
+    def healthy(self) -> bool:
+        try:
+            if self.process is None or self.card["pid"] != self.process.pid:
+                return False
+            with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+                return int(answer.status) == 200
+        except (OSError, ValueError, KeyError, urllib.error.URLError):
+            return False
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"SIGTERM ignored for {STOP_S:g} s:\n{self.log}") from None
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash looks like from outside."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(STOP_S)
+
+    def __enter__(self) -> LiveController:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

@@ -1,0 +1,53 @@
+"""A kit, a controller for transfers, and runners that are gone after each test."""
+
+from __future__ import annotations
+
+import compileall
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import corral
+from tests.runtime.harness import Controller, Runner
+
+StartRunner = Callable[..., Runner]
+
+
+@pytest.fixture(scope="session")
+def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kit")
+    for package in (corral, cloudpickle):
+        source = Path(package.__file__).parent
+        shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(folder, quiet=2)
+    return folder
+
+
+@pytest.fixture
+def controller() -> Iterator[Controller]:
+    controller = Controller()
+    yield controller
+    controller.close()
+
+
+@pytest.fixture
+def start_runner(kit: Path, tmp_path: Path, controller: Controller) -> Iterator[StartRunner]:
+    started: list[Runner] = []
+
+    def start(**config: Any) -> Runner:
+        runner = Runner(kit, tmp_path / f"runner{len(started)}", controller, **config)
+        started.append(runner)
+        return runner
+
+    yield start
+    for runner in started:
+        runner.close()
+
+
+@pytest.fixture
+def runner(start_runner: StartRunner) -> Runner:
+    return start_runner()

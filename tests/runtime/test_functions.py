@@ -1,0 +1,327 @@
+"""Function calls: what runs, what comes back, and how each kind of failure reads."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import hashlib
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from corral.runtime.functions import INLINE_LIMIT
+from tests.runtime.harness import Controller, Runner
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+FACTOR = 3
+
+
+def triple(number: int) -> int:
+    return FACTOR * number
+
+
+def shouting(function: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(function)
+    def wrapped(*args: Any) -> str:
+        return function(*args).upper()
+
+    return wrapped
+
+
+@shouting
+def greet(name: str) -> str:
+    return f"hello {name}"
+
+
+class Counter:
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def plus(self, number: int) -> int:
+        return self.start + number
+
+    @classmethod
+    def named(cls) -> str:
+        return cls.__name__
+
+
+def make_closure(bound: list[int]) -> Callable[[], int]:
+    def inner() -> int:
+        def deeper() -> int:
+            return sum(bound)
+
+        return deeper()
+
+    return inner
+
+
+async def slowly(value: str) -> str:
+    await asyncio.sleep(0)
+    return value * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "expected"),
+    [
+        (triple, (14,), 42),
+        (lambda: "from a lambda", (), "from a lambda"),
+        (make_closure([1, 2, 3]), (), 6),
+        (greet, ("world",), "HELLO WORLD"),
+        (Counter(40).plus, (2,), 42),
+        (Counter.named, (), "Counter"),
+        (functools.partial(triple, 5), (), 15),
+        (slowly, ("ab",), "abab"),
+        (len, ([1, 2],), 2),
+    ],
+    ids="global lambda closure decorated method classmethod partial coroutine builtin".split(),
+)
+def test_every_kind_of_function_runs(
+    runner: Runner, function: Callable[..., Any], args: tuple[Any, ...], expected: object
+) -> None:
+    assert runner.value(function, *args) == expected
+    assert [frame["frame"] for frame in runner.frames] == ["started", "result"]
+
+
+def test_keyword_arguments_and_rich_results(runner: Runner) -> None:
+    def build(a: int, *, b: int) -> Any:
+        return {"sum": a + b, "next": lambda: a * b}
+
+    value = runner.value(build, 6, b=7)
+    assert value["sum"] == 13
+    assert value["next"]() == 42
+
+
+def test_one_process_serves_many_calls_and_unpickles_a_function_once(runner: Runner) -> None:
+    def count(seen: list[int] = []) -> tuple[int, int]:  # noqa: B006
+        seen.append(1)
+        return os.getpid(), len(seen)
+
+    answers = [runner.value(count) for _ in range(3)]
+    assert len({pid for pid, _ in answers}) == 1
+    assert [number for _, number in answers] == [1, 2, 3]
+
+
+def test_calls_sent_ahead_run_in_order(runner: Runner) -> None:
+    for number in range(20):
+        runner.start(triple, number)
+    assert [runner.load(runner.end()) for _ in range(20)] == [3 * number for number in range(20)]
+
+
+def test_large_arguments_and_results_travel_over_http(
+    runner: Runner, controller: Controller
+) -> None:
+    data = os.urandom(3_000_000)
+    assert runner.value(lambda part: part + b"!", data) == data + b"!"
+    assert "data" not in runner.frames[-1]["result"]
+    assert any("/packages/" in request for request in controller.requests)
+
+
+def test_results_up_to_the_limit_ride_inline(runner: Runner) -> None:
+    overhead = len(pickle.dumps(b"x" * 1000, 5)) - 1000
+    frame = runner.run(lambda size: bytes(size), INLINE_LIMIT - overhead)
+    assert "data" in frame["result"]
+    assert frame["result"]["size"] == INLINE_LIMIT
+    assert "data" not in runner.run(lambda size: bytes(size), INLINE_LIMIT - overhead + 1)["result"]
+
+
+class Odd(ValueError):
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def fail_deep(number: int) -> None:
+    try:
+        raise KeyError("inner")
+    except KeyError as error:
+        raise ValueError(f"outer {number}") from error
+
+
+def test_an_exception_keeps_type_message_chain_and_itself(runner: Runner) -> None:
+    failure = runner.failure(fail_deep, 7)
+    assert failure["code"] == "exception"
+    assert failure["type"] == "ValueError"
+    assert failure["message"] == "outer 7"
+    error = pickle.loads(base64.b64decode(failure["pickled"]))
+    assert isinstance(error, ValueError)
+    assert error.args == ("outer 7",)
+    text = failure["traceback"]
+    assert "KeyError: 'inner'" in text
+    assert "direct cause" in text
+    assert "in fail_deep" in text
+    assert text.rstrip().endswith("ValueError: outer 7")
+
+
+def test_a_traceback_has_no_frames_of_corral(runner: Runner) -> None:
+    def call() -> None:
+        from corral import job
+
+        job.artifact("no such file")
+
+    failure = runner.failure(call)
+    assert failure["type"] == "FileNotFoundError"
+    shown = [line for line in failure["traceback"].splitlines() if line.startswith("  File")]
+    assert len(shown) == 1
+    assert shown[0].endswith("in call")
+
+
+def test_exceptions_that_cannot_be_pickled_still_tell_their_story(runner: Runner) -> None:
+    def with_a_lock() -> None:
+        error = RuntimeError("holds a lock")
+        error.lock = threading.Lock()  # type: ignore[attr-defined]
+        raise error
+
+    def odd() -> None:
+        raise Odd(1, 2)
+
+    def huge() -> None:
+        raise ValueError("x" * 200_000)
+
+    def broken() -> None:
+        class Broken(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("no text")
+
+        raise Broken
+
+    for function, message in ((with_a_lock, "holds a lock"), (odd, "1 and 2")):
+        failure = runner.failure(function)
+        assert failure["message"] == message
+        assert "pickled" not in failure
+    failure = runner.failure(odd)
+    assert failure["type"].endswith("test_functions.Odd")
+    failure = runner.failure(huge)
+    assert "pickled" not in failure
+    assert "left out" in failure["message"]
+    assert len(failure["message"]) < 20_000
+    assert "cannot be shown" in runner.failure(broken)["message"]
+    assert "\ufffd" in runner.failure(lambda: int("\udc80"))["message"] + "\ufffd"
+
+
+def test_running_out_of_memory_is_known_by_type(runner: Runner) -> None:
+    def torch_like() -> None:
+        error = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch.cuda"})
+        raise error("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    def plain() -> None:
+        raise MemoryError
+
+    frame = runner.run(torch_like)
+    assert frame["failure"]["code"] == "out_of_memory"
+    assert frame["failure"]["type"] == "torch.cuda.OutOfMemoryError"
+    assert frame["retire"]
+    assert runner.gone() == 0
+
+
+def test_a_memory_limit_ends_in_out_of_memory(start_runner: Callable[..., Runner]) -> None:
+    limits = {"memory_bytes": 300_000_000, "cpus": None}
+    runner = start_runner(limits=limits)
+    assert runner.ready["enforced"]["memory"] == "rlimit_data"
+    assert runner.value(lambda: len(bytearray(10_000_000))) == 10_000_000
+    frame = runner.run(lambda: len(bytearray(1_000_000_000)))
+    assert frame["failure"]["code"] == "out_of_memory"
+    assert frame["failure"]["type"] == "MemoryError"
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "exit_code"),
+    [
+        (0, "no_result", None),
+        (None, "no_result", None),
+        (3, "exit_code", 3),
+        ("bad", "exit_code", 1),
+    ],
+)
+def test_sys_exit(runner: Runner, argument: Any, code: str, exit_code: int | None) -> None:
+    failure = runner.failure(lambda: sys.exit(argument))
+    assert failure["code"] == code
+    assert failure.get("exit_code") == exit_code
+    assert runner.value(triple, 1) == 3
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "exit_code"),
+    [
+        (lambda: os._exit(0), "no_result", None),
+        (lambda: os._exit(5), "exit_code", 5),
+        (lambda: os.kill(os.getpid(), 9), "killed_by_signal", -9),
+        (lambda: os.abort(), "killed_by_signal", -6),
+    ],
+    ids=["exit0", "exit5", "kill", "abort"],
+)
+def test_a_process_that_dies_is_reported_with_its_output(
+    runner: Runner, end: Callable[[], None], code: str, exit_code: int | None
+) -> None:
+    def last_words() -> None:
+        os.write(1, b"last words")
+        end()
+
+    frame = runner.run(last_words)
+    assert frame["frame"] == "error"
+    assert frame["failure"]["code"] == code
+    assert frame["failure"].get("exit_code") == exit_code
+    assert frame["retire"]
+    assert runner.output() == b"last words"
+    runner.gone()
+
+
+def test_an_unpicklable_result_names_the_reason(runner: Runner) -> None:
+    failure = runner.failure(lambda: threading.Lock())
+    assert failure["code"] == "unpicklable_result"
+    assert "lock" in failure["message"]
+    assert runner.value(triple, 2) == 6
+
+
+def test_a_missing_module_suggests_requirements(runner: Runner) -> None:
+    missing = b"cnot_installed_here.part\nf\n."
+    work = {
+        "type": "function",
+        "function": runner.blob(missing),
+        "arguments": runner.blob(pickle.dumps(((), {}))),
+    }
+    runner.start_work(work)
+    failure = runner.end()["failure"]
+    assert failure["code"] == "exception"
+    assert failure["type"] == "ModuleNotFoundError"
+    assert "Add not_installed_here to requirements" in failure["message"]
+
+
+def test_damaged_and_wrong_bytes(runner: Runner, controller: Controller) -> None:
+    arguments = runner.blob(pickle.dumps(((), {})))
+    runner.start_work(
+        {"type": "function", "function": runner.blob(b"\x80"), "arguments": arguments}
+    )
+    assert runner.end()["failure"]["code"] == "bad_package"
+
+    asked = hashlib.sha256(b"what was asked for").hexdigest()
+    controller.packages[asked] = b"something else"
+    function = {"sha256": asked, "size": 18}
+    runner.start_work({"type": "function", "function": function, "arguments": arguments})
+    failure = runner.end()["failure"]
+    assert failure["code"] == "transfer_failed"
+    assert asked in failure["message"]
+
+    inline = {"sha256": asked, "size": 4, "data": base64.b64encode(b"else").decode()}
+    runner.start_work({"type": "function", "function": inline, "arguments": arguments})
+    assert runner.end()["failure"]["code"] == "transfer_failed"
+    assert not runner.kinds("started")
+
+
+def test_a_forked_child_that_returns_does_not_report(runner: Runner) -> None:
+    def fork_and_return() -> str:
+        pid = os.fork()
+        if pid:
+            os.waitpid(pid, 0)
+            return "parent"
+        return "child"
+
+    frame = runner.run(fork_and_return)
+    assert runner.load(frame) == "parent"
+    assert runner.value(triple, 1) == 3

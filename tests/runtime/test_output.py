@@ -1,0 +1,172 @@
+"""Output: everything a job writes to descriptors 1 and 2, live, in order and before the end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import cloudpickle
+
+from tests.runtime.harness import Runner
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def test_prints_of_every_kind_are_framed_before_the_end(runner: Runner) -> None:
+    def speak() -> None:
+        print("a line")
+        print("no newline", end="")
+        print("to stderr", file=sys.stderr)
+        os.write(1, b"|raw")
+        ctypes.CDLL(None).printf(b"|printf")
+        subprocess.run(["echo", "|child"], check=True)
+
+    frame = runner.run(speak)
+    assert frame["frame"] == "result"
+    assert not frame["retire"]
+    # C's buffer is written out at the end; everything else in its order.
+    assert runner.output() == b"a line\n|raw|child\nno newline|printf"
+    assert runner.output("stderr") == b"to stderr\n"
+
+
+def test_lines_stream_while_the_job_runs(runner: Runner) -> None:
+    def two_steps(fifo: str) -> None:
+        print("first")
+        with open(fifo) as gate:
+            gate.read()
+        print("second")
+
+    os.mkfifo(fifo := str(runner.folder / "gate"))
+    runner.start(two_steps, fifo)
+    assert runner.until("output")["text"] == "first\n"
+    with open(fifo, "w"):
+        pass
+    assert runner.end()["frame"] == "result"
+    assert runner.output() == b"second\n"
+
+
+def test_bytes_that_are_no_text_arrive_unharmed(runner: Runner) -> None:
+    junk = bytes(range(256)) * 4
+    runner.value(lambda: os.write(1, junk))
+    assert runner.output() == junk
+    assert "data" in runner.kinds("output")[0]
+    runner.value(lambda: print("grüße 🤠 " * 30_000))
+    assert runner.output().decode() == "grüße 🤠 " * 30_000 + "\n"
+
+
+def test_a_flood_is_framed_in_bounded_memory(runner: Runner) -> None:
+    size = 150_000_000
+
+    def flood() -> None:
+        block = b"0123456789abcde\n" * 4096
+        for _ in range(size // len(block)):
+            os.write(1, block)
+
+    runner.start(flood)
+    total, frames = 0, 0
+    while (frame := runner.next())["frame"] not in ("result", "error"):
+        if frame["frame"] == "output":
+            total += len(frame["text"])
+            frames += 1
+            assert len(frame["text"]) <= 65536
+    assert total == size // 65536 * 65536
+    with open(f"/proc/{runner.process.pid}/status") as status:
+        peak = next(line for line in status if line.startswith("VmHWM"))
+    assert int(peak.split()[1]) < 60_000, "the supervisor must not hold what it cannot pass on"
+
+
+def test_a_slow_reader_holds_the_writer_back(runner: Runner) -> None:
+    def flood(note: str) -> None:
+        with open(note, "w") as file:
+            for number in range(400):
+                os.write(1, b"x" * 65536)
+                file.seek(0)
+                file.write(str(number))
+                file.flush()
+
+    folder = runner.start(flood, note := str(runner.folder / "note"))
+    assert folder.is_dir()
+    runner.until("output")
+    reached = -1
+    # Nobody reads now: the writer comes to rest long before its end.
+    while reached != (reached := int(open(note).read() or 0)):
+        threading.Event().wait(0.1)
+    assert reached < 100
+    runner.end()
+
+
+def test_much_small_output_is_put_together(runner: Runner) -> None:
+    def drizzle() -> None:
+        for number in range(20_000):
+            print(number)
+
+    runner.value(drizzle)
+    assert runner.output().count(b"\n") == 20_000
+    assert len(runner.kinds("output")) < 400
+
+
+def test_c_code_that_holds_pythons_lock_may_print_more_than_a_pipe_takes(runner: Runner) -> None:
+    def printing() -> int:
+        # PyDLL keeps the interpreter locked during the call, as many extensions do.
+        puts = ctypes.PyDLL(None).puts
+        line = b"y" * 1_000_000
+        return sum(puts(line) > 0 for _ in range(5))
+
+    assert runner.value(printing) == 5
+    assert len(runner.output()) == 5_000_005
+
+
+def test_closed_and_replaced_streams_are_whole_again_for_the_next(runner: Runner) -> None:
+    def close_descriptors() -> None:
+        print("before")
+        os.close(1)
+        os.close(2)
+
+    def close_objects() -> None:
+        sys.stdout.close()
+        sys.stderr.close()
+
+    def replace() -> None:
+        import io
+
+        sys.stdout = io.StringIO()
+
+    for spoil in (close_descriptors, close_objects, replace):
+        assert runner.run(spoil)["frame"] == "result"
+        runner.value(lambda: print("still here"))
+        assert runner.output() == b"still here\n"
+
+
+def test_what_a_thread_prints_late_belongs_to_nobody(runner: Runner) -> None:
+    def leave_a_thread(fifo: str) -> None:
+        def late() -> None:
+            with open(fifo) as gate:
+                gate.read()
+            print("late")
+            open(fifo, "w").close()
+
+        threading.Thread(target=late, daemon=True).start()
+
+    os.mkfifo(fifo := str(runner.folder / "gate"))
+    frame = runner.run(leave_a_thread, fifo)
+    assert not frame["retire"]
+    open(fifo, "w").close()
+    open(fifo).close()  # Opens when the thread has printed.
+    runner.value(print, "next")
+    assert runner.output() == b"next\n"
+
+
+def test_a_thread_that_was_to_be_waited_for_retires_the_process(runner: Runner) -> None:
+    def leave_a_thread() -> None:
+        threading.Thread(target=threading.Event().wait).start()
+
+    assert runner.run(leave_a_thread)["retire"]
+    assert runner.gone() == 0
+
+
+def test_input_is_empty(start_runner: Callable[..., Runner]) -> None:
+    assert start_runner().value(lambda: (sys.stdin.read(), os.read(0, 10))) == ("", b"")
