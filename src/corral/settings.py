@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -233,5 +232,7 @@ def build_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     return {name: text for name, text in environ.items() if not name.startswith("CORRAL_")}
 
 
-def running_on_windows() -> bool:
-    return sys.platform == "win32"
+def quiet_grpc() -> None:
+    """gRPC's own notes about forks are not for users: children are started, never forked."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

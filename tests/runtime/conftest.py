@@ -21,7 +21,7 @@ StartRunner = Callable[..., Runner]
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kit")
     for package in (corral, cloudpickle):
-        source = Path(package.__file__).parent
+        source = Path(str(package.__file__)).parent
         shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
     compileall.compile_dir(folder, quiet=2)
     return folder

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import io
 import json
-import pickle
 import sys
 import tempfile
 import threading
@@ -31,6 +30,7 @@ import grpc.aio
 from corral.api import corral_pb2 as pb
 from corral.api import service
 from corral.core.errors import CorralError, InvalidJob, JobNotFound, Unauthorized
+from corral.sdk import results
 
 STATUS = {
     "unauthorized": grpc.StatusCode.UNAUTHENTICATED,
@@ -70,6 +70,8 @@ class Orchestrator:
         self.forget_answers = 0
         """Accept this many submissions and lose the answer on the way."""
         self.workers: list[pb.WorkerView] = []
+        self.accepted = threading.Event()
+        """Set by the first accepted job."""
         self._keys: dict[str, str] = {}
         self._ends: list[pb.JobEvent] = []
         self._changed = asyncio.Condition()
@@ -99,6 +101,7 @@ class Orchestrator:
         if request.batch:
             async for events in self._batch_behind(request.batch, begin):
                 yield pb.JobEvents(events=events)
+            return
         record = await self._known(request.job_id, context)
         async for events in self._behind(record, begin, context):
             yield pb.JobEvents(events=events)
@@ -219,6 +222,7 @@ class Orchestrator:
                 await _abort(context, InvalidJob(f"There is no package {ref.sha256}."))
         job_id = f"{len(self.jobs) + 1:09d}job000"
         record = self.jobs[job_id] = Record(job_id, submission)
+        self.accepted.set()
         if key:
             self._keys[key] = job_id
         await self._tell(record, state=pb.StateChanged(state="queued"))
@@ -245,8 +249,8 @@ class Orchestrator:
         call = record.submission.function
         written = io.StringIO()
         try:
-            function = pickle.loads(self.blobs[call.function.sha256])
-            args, kwargs = pickle.loads(self.blobs[call.arguments.sha256])
+            function = results.value_of(self.blobs[call.function.sha256])
+            args, kwargs = results.value_of(self.blobs[call.arguments.sha256])
             with contextlib.redirect_stdout(written):
                 result = cloudpickle.dumps(function(*args, **kwargs))
         except Exception as error:
@@ -312,7 +316,8 @@ class Orchestrator:
         sent = 0
         while True:
             async with self._changed:
-                await self._changed.wait_for(lambda: len(record.events) > begin)
+                while len(record.events) <= begin:
+                    await self._changed.wait()
             for event in record.events[begin:]:
                 if self.cut_after == sent:
                     self.cut_after = None
@@ -326,7 +331,8 @@ class Orchestrator:
     async def _batch_behind(self, batch: str, begin: int) -> AsyncIterator[list[pb.JobEvent]]:
         while True:
             async with self._changed:
-                await self._changed.wait_for(lambda: len(self._ends) > begin)
+                while len(self._ends) <= begin:
+                    await self._changed.wait()
             found = []
             for index in range(begin, len(self._ends)):
                 ended = self._ends[index]

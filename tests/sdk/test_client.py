@@ -70,9 +70,7 @@ def test_cancelled_and_rejected_are_typed(client: Client, served: Served) -> Non
     from corral.api import corral_pb2 as pb
 
     failure = pb.Failure(code="no_gpu_workers", message="No GPU workers available")
-    served.call(
-        served.orchestrator.end, other.id, pb.Ended(state="rejected", failure=failure)
-    )
+    served.call(served.orchestrator.end, other.id, pb.Ended(state="rejected", failure=failure))
     with pytest.raises(corral.JobRejected, match="No GPU workers available"):
         other.result()
 
@@ -112,7 +110,7 @@ def test_logs_until_now_of_a_live_job(client: Client, served: Served) -> None:
 
     served.orchestrator.hold = True
     handle = client.submit(len, ("abc",))
-    for piece in ("gr".encode(), "ö".encode()[:1], "ö".encode()[1:]):
+    for piece in (b"gr", "ö".encode()[:1], "ö".encode()[1:]):
         output = pb.Output(stream="stdout", data=piece)
         served.call(served.orchestrator.emit, handle.id, output=output)
     assert "".join(handle.logs(follow=False)) == "grö"

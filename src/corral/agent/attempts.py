@@ -194,8 +194,12 @@ class Ledger:
             dispatch.needs.memory_gb,
             self._runners.processors_for(dispatch.needs.cpus),
         )
+        try:
+            runner = self._runners.take(makeup, environment, self, fresh=attempt.fresh)
+        except OSError as error:
+            del self._known[attempt.key]
+            return self.results.failed(attempt, endings.no_runner(error))
         self._capacity.take(holding)
-        runner = self._runners.take(makeup, environment, self, fresh=attempt.fresh)
         runner.attempt = attempt
         attempt.holding = holding
         attempt.runner = runner
@@ -231,7 +235,8 @@ class Ledger:
                 if attempt.ending is None:
                     self.results.completed(attempt, frame.result)
                     self._leave(attempt, runner, retire=frame.retire)
-                runner.settled = True
+                else:
+                    runner.settled = True
             elif isinstance(frame, Started):
                 self._began(attempt, runner)
             elif isinstance(frame, Output):
@@ -240,7 +245,8 @@ class Ledger:
                 if attempt.ending is None:
                     self.results.failed(attempt, endings.of_error(frame.failure, attempt))
                     self._leave(attempt, runner, retire=frame.retire)
-                runner.settled = True
+                else:
+                    runner.settled = True
             elif isinstance(frame, Progress):
                 self._send(
                     JobProgress(*attempt.key, fraction=frame.fraction, message=frame.message)

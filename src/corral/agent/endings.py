@@ -38,6 +38,13 @@ def unreadable_document(error: Exception) -> Failure:
     )
 
 
+def no_runner(error: Exception) -> Failure:
+    return Failure(
+        code="process_died",
+        message=f"This worker could not start a process for the job: {error}.",
+    )
+
+
 def over_duration(attempt: Attempt) -> Failure:
     return Failure(
         code="over_duration",

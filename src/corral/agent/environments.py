@@ -271,13 +271,12 @@ class Environments:
         """Remove the longest unused environments while all together are over the limit."""
         kept = await asyncio.to_thread(_records, self._root)
         total = sum(size for _, size, _ in kept)
-        busy = self._in_use() | {fresh}
         for _, size, path in sorted(
             (self._used_at.get(path.name, touched), size, path) for touched, size, path in kept
         ):
             if total <= self._limit:
                 return
-            if path.name not in busy:
+            if path.name != fresh and path.name not in self._in_use():
                 total -= size
                 log.info("environment removed", environment=path.name, bytes=size)
                 await self._remove(path)

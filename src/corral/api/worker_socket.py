@@ -122,7 +122,8 @@ class WorkerSocket:
             credential = bearer(socket.headers.get("authorization"))
         except Unauthorized as error:
             raise _Refused(wire.CLOSE_UNAUTHORIZED, error.message) from None
-        frame = await asyncio.wait_for(_frame(socket), REGISTER_WITHIN_S)
+        async with asyncio.timeout(REGISTER_WITHIN_S):
+            frame = await _frame(socket)
         try:
             first = wire.decode_from_worker(frame)
         except msgspec.DecodeError as error:

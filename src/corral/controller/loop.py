@@ -52,7 +52,8 @@ class Loop:
             except StorageFailed:
                 timeout = DISK_PAUSE_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self._wake.wait()
 
     async def workers(self) -> list[Worker]:
         return [worker for engine in self._engines.values() for worker in await engine.workers()]

@@ -15,7 +15,7 @@ CorralError
 ├── StorageFailed         storage_failed       the journal could not be written
 ├── JournalDamaged        journal_damaged      acknowledged records are missing or changed
 ├── HomeUnusable          home_unusable        the home cannot be used by this process
-└── JobError              job_failed           the job ended without a result
+└── JobError              job_error            the job ended without a result
     ├── JobFailed         job_failed           its last attempt failed
     ├── JobCancelled      job_cancelled        somebody cancelled it
     └── JobRejected       job_rejected         it was never accepted
@@ -115,11 +115,11 @@ class HomeUnusable(CorralError):
 class JobError(CorralError):
     """The job ended without a result; `failure` says why, with the remote traceback."""
 
-    code, status = "job_failed", 500
+    code, status = "job_error", 500
 
 
 class JobFailed(JobError):
-    code = "job_failed"
+    code, status = "job_failed", 500
 
 
 class JobCancelled(JobError):

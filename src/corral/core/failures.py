@@ -37,6 +37,7 @@ CLASSES: dict[str, FailureClass] = {
     "transfer_failed": FailureClass.WORKER,
     "worker_lost": FailureClass.WORKER,
     "worker_stopping": FailureClass.WORKER,
+    "cancelled": FailureClass.WORKER,  # a cancelled job is stopping; else its worker is leaving
     "backend_down": FailureClass.WORKER,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from corral import job
 from corral.runtime import artifacts, failures, posix
 from corral.runtime.cancellation import Cancellation
-from corral.runtime.frames import STARTED, Road, frame
+from corral.runtime.frames import STARTED, Road, frame, output_frame
 from corral.runtime.functions import Functions, result_frame
 from corral.runtime.inbox import Inbox
 from corral.runtime.process_state import ProcessState
@@ -53,6 +54,10 @@ class AttemptLoop:
         failure: failures.Failure | None = None
         data: bytes | None = None
         try:
+            cancellation.interruptible = True
+            # A cancel may follow its order at once; from here on a signal finds the attempt.
+            if cancellation.look():
+                raise job.Cancelled
             self._enter(order)
             if script:
                 self._script(order)
@@ -111,8 +116,8 @@ class AttemptLoop:
             if failure is None:
                 failure = failures.from_exception(error)
             else:
-                print(f"corral: not all files of the job were kept: {error}", file=sys.stderr)
-                self._process.flush()
+                words = f"corral: not all files of the job were kept: {error}\n"
+                self._road.send(output_frame("stderr", words.encode("utf-8", "replace")))
         for way in (self._way, *self._cancellation.state.transfers.values()):
             if way is not None:
                 way.close()
@@ -125,6 +130,8 @@ class AttemptLoop:
         self._road.end(end)
         if not retire:
             self._process.restore()
+            if failure is not None:
+                gc.collect()  # A traceback may hold the job's tensors in a cycle.
         return retire
 
     def _keep_files(self) -> None:

@@ -30,11 +30,15 @@ class Cancellation:
         self.signalled = False
         self.stop_task: Callable[[], None] | None = None
         self._raised = False
+        self._mask: set[signal.Signals | int] = set()
 
     def listen(self) -> None:
         signal.signal(SIGTERM, self._signal)
-        # What a job forks is a plain process: Process.terminate() must end it.
-        os.register_at_fork(after_in_child=self._forget)
+        # What a job forks is a plain process: Process.terminate() must end it. The signal is held
+        # back around the fork, or one that comes early would meet our handler and be lost.
+        os.register_at_fork(
+            before=self._hold, after_in_parent=self._release, after_in_child=self._forget
+        )
 
     def begin(self, name: str, attempt: int) -> None:
         self._name = (name, attempt)
@@ -42,7 +46,6 @@ class Cancellation:
         self.signalled = self._raised = False
         self.stop_task = None
         self._page[CANCEL] = 0
-        self.interruptible = True
 
     def look(self) -> bool:
         """Whether a cancel came, by signal or by line."""
@@ -65,7 +68,14 @@ class Cancellation:
             return
         raise job.Cancelled("The job was cancelled.")
 
+    def _hold(self) -> None:
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, (SIGTERM,))
+
+    def _release(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
     def _forget(self) -> None:
         self.interruptible = False
         if signal.getsignal(SIGTERM) == self._signal:
             signal.signal(SIGTERM, signal.SIG_DFL)
+        self._release()

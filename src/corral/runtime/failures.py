@@ -82,11 +82,11 @@ def died(exit_code: int, *, cancelled: bool = False) -> Failure:
     return by_signal(-exit_code)
 
 
-SIGNAL_HINTS: dict[int, str] = {
-    signal.SIGKILL: " Often that means that the machine ran out of memory.",
-    signal.SIGSEGV: " That is a crash in native code, not in Python.",
-    signal.SIGBUS: " That is a crash in native code, or a full /dev/shm.",
-    signal.SIGABRT: " Native code gave up; its last output may say why.",
+SIGNAL_HINTS = {
+    "SIGKILL": " Often that means that the machine ran out of memory.",
+    "SIGSEGV": " That is a crash in native code, not in Python.",
+    "SIGBUS": " That is a crash in native code, or a full /dev/shm.",
+    "SIGABRT": " Native code gave up; its last output may say why.",
 }
 
 
@@ -97,7 +97,7 @@ def by_signal(number: int) -> Failure:
         name = f"signal {number}"
     return {
         "code": "killed_by_signal",
-        "message": f"The job process was ended by {name}.{SIGNAL_HINTS.get(number, '')}",
+        "message": f"The job process was ended by {name}.{SIGNAL_HINTS.get(name, '')}",
         "exit_code": -number,
     }
 

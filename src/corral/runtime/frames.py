@@ -138,6 +138,8 @@ class Road:
         """Point descriptors 1 and 2 at our pipes; a job may have closed or replaced them."""
         os.dup2(self._output_in, 1)
         os.dup2(self._errors_in, 2)
+        os.set_blocking(1, True)
+        os.set_blocking(2, True)
 
     def begin(self) -> None:
         """An attempt begins; what an earlier one printed late does not belong to it."""
@@ -190,7 +192,7 @@ def words_to_frames(data: bytes) -> list[bytes]:
         try:
             word = json.loads(line)
             checked = _CHECKS[word["frame"]](word)
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             continue
         if word["frame"] == "progress":
             progress = frame("progress", **checked)

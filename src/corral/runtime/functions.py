@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from corral.runtime.cancellation import Cancellation
 from corral.runtime.failures import AttemptFailed, message_of, pickled, traceback_of, type_name
 
 if TYPE_CHECKING:
+    from corral.runtime.cancellation import Cancellation
     from corral.runtime.transfer import Transfer
 
 INLINE_LIMIT = 8 * 1024

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
+from _thread import allocate_lock
 from collections import deque
-
-from corral.runtime import posix
 
 READ = 1 << 18
 CANCEL_LINE = 256
@@ -20,30 +20,36 @@ CANCEL_LINE = 256
 class Inbox:
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
         self._lines: deque[bytes] = deque()
         self._partial: list[bytes] = []
+        # Several threads of a job may ask at once; and one that outlived its attempt must not
+        # take from here what the next attempt is waited for with.
+        self._lock = allocate_lock()
 
     def next(self) -> bytes | None:
         """The next line, waited for; None when the agent is gone."""
-        while not self._lines:
-            if not self._read():
-                return None
-        return self._lines.popleft()
+        with self._lock:
+            while not self._lines:
+                if not self._read():
+                    return None
+            return self._lines.popleft()
 
     def cancel_came(self, job: str, attempt: int) -> bool:
         """Whether the agent cancelled this attempt; orders that came meanwhile stay in line."""
-        while posix.readable(self.fd):
-            if not self._read():
-                break
-        for line in self._lines:
-            if len(line) < CANCEL_LINE and b'"cancel"' in line:
-                order = json.loads(line)
-                if order.get("cancel") and (
-                    "job" not in order or (order["job"], order.get("attempt")) == (job, attempt)
-                ):
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            while self._poll.poll(0) and self._read():
+                continue
+            for line in self._lines:
+                if len(line) < CANCEL_LINE and _cancels(json.loads(line), job, attempt):
                     self._lines.remove(line)
                     return True
-        return False
+            return False
+        finally:
+            self._lock.release()
 
     def _read(self) -> bool:
         data = os.read(self.fd, READ)
@@ -57,3 +63,10 @@ class Inbox:
         if rest:
             self._partial.append(rest)
         return True
+
+
+def _cancels(order: dict[str, object], job: str, attempt: int) -> bool:
+    """A cancel that names no attempt means the one that runs."""
+    if not order.get("cancel"):
+        return False
+    return "job" not in order or (order["job"], order.get("attempt")) == (job, attempt)

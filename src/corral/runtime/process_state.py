@@ -59,7 +59,7 @@ class ProcessState:
 
     def flush(self) -> None:
         """Whatever Python still holds of the attempt's output, on the way into the pipes."""
-        for stream in {sys.stdout, sys.stderr, self._stdout, self._stderr}:
+        for stream in (sys.stdout, sys.stderr, self._stdout, self._stderr):
             try:
                 stream.flush()
             except Exception:  # noqa: S112 - closed, or replaced by something that cannot

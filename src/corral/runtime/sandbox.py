@@ -35,7 +35,8 @@ WRITE = FIRST_RIGHTS | REFER | TRUNCATE
 
 SYSTEM_READ = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix",
-    "/proc", "/sys", "/run/systemd/resolve", "/run/nvidia-persistenced", "/var/lib/dpkg",
+    "/proc", "/sys", "/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf",
+    "/mnt/wsl/resolv.conf", "/run/nvidia-persistenced", "/run/opengl-driver", "/run/current-system",
 )  # fmt: skip
 SYSTEM_DEVICES = ("/dev", "/proc/self")
 """/proc/self because CUDA names its threads there."""
@@ -65,8 +66,8 @@ def limit_core_dumps() -> None:
 
 
 def limit_memory(memory_bytes: int | None) -> str:
-    """Bound the data of each process of the job. Not its address space: CUDA reserves far more of
-    that than it uses, and so do thread stacks."""
+    """Bound the data of each process of the job. Not its address space: far more of that is
+    reserved, by CUDA above all, than is ever used."""
     if not memory_bytes:
         return ""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -96,19 +97,25 @@ def landlock_version() -> int:
     return max(int(version), 0)
 
 
+def known_rights(version: int) -> int:
+    """The rights that a Landlock ABI knows; naming others makes it refuse everything."""
+    rights = FIRST_RIGHTS
+    if version >= 2:
+        rights |= REFER
+    if version >= 3:
+        rights |= TRUNCATE
+    if version >= 5:
+        rights |= IOCTL_DEV
+    return rights
+
+
 def narrow_files(reads: Iterable[str], writes: Iterable[str]) -> str:
     """From here on only these paths exist for this process; signals stay inside it too, where
     the kernel can do that. Needs no_new_privs."""
     version = landlock_version()
     if version < 1:
         return ""
-    handled = FIRST_RIGHTS
-    if version >= 2:
-        handled |= REFER
-    if version >= 3:
-        handled |= TRUNCATE
-    if version >= 5:
-        handled |= IOCTL_DEV
+    handled = known_rights(version)
     # The structure grew with the versions: file rights, then network rights, then scopes.
     attributes = struct.pack("=Q", handled)
     if version >= 6:

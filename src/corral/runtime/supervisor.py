@@ -26,6 +26,7 @@ COALESCE_S = 0.02
 def main() -> int:
     inbox = Inbox(posix.move_high(os.dup(0)))
     road = Road(posix.move_high(os.dup(1)))
+    own_errors = posix.move_high(os.dup(2))
     line = inbox.next()
     if line is None:
         return 0
@@ -39,10 +40,11 @@ def main() -> int:
             attempt_process.main(line, inbox, road, parent)
             code = 0
         except BaseException:
-            # Nothing of ours may unwind into the supervisor's half of the program.
+            # Nothing of ours may unwind into the supervisor's half of the program. This is no
+            # word of a job, so it goes to the agent's own log.
             import traceback
 
-            traceback.print_exc()
+            os.write(own_errors, traceback.format_exc().encode("utf-8", "replace"))
         finally:
             os._exit(code)
     road.close_inputs()
@@ -61,20 +63,22 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._terminate)
 
     def run(self) -> int:
+        code = 0
         try:
             status = self._watch()
-        except OSError:  # The agent's end of the road is gone.
-            status = None
-        if status is not None:
-            try:
+            if status:
+                code = 1
+            if status is not None:
                 self._report(status)
-            except OSError:
-                status = None
+        except OSError:
+            code = 1  # The agent's end of the road is gone.
         posix.kill_descendants()
-        return 0 if status == 0 else 1
+        return code
 
     def _terminate(self, *_: object) -> None:
         """Pass a cancel on. The job process raises once at most, so a second copy is harmless."""
+        if self._road.page[STATE] == IDLE:
+            return  # It came too late for the attempt it meant.
         self._road.page[CANCEL] = 1
         try:
             os.kill(self._pid, signal.SIGTERM)
@@ -94,9 +98,11 @@ class Supervisor:
         quiet_until = 0.0
         while True:
             events = poll.poll(None if self._exit is not None else 50)
-            for fd, _ in events:
+            for fd, event in events:
                 if fd == self._agent_in:
                     return None
+                if event == select.POLLHUP:  # Nobody is left who could write there.
+                    poll.unregister(fd)
             if self._exit is None or any(fd == self._exit for fd, _ in events):
                 status = self._ended()
                 if status is not None:

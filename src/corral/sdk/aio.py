@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from corral.api import corral_pb2 as pb
 from corral.core.errors import CorralError, Unavailable
@@ -21,7 +21,7 @@ from corral.sdk.handles import AsyncHandle, Text, value
 from corral.sdk.submission import Options
 
 if TYPE_CHECKING:
-    from corral.sdk.functions import Decorator
+    from corral.sdk.functions import P, RemoteFunction
 
 T = TypeVar("T")
 Sink = Literal["print"] | Callable[[str, str], object] | None
@@ -143,11 +143,18 @@ class AsyncClient:
             outstanding=outstanding,
         ).steps()
 
-    def function(self, fn: Any = None, /, **options: Unpack[Options]) -> Any:
-        """Decorator: the function's `.remote()`, `.submit()` and `.map()` use this client."""
+    @overload
+    def function(self, fn: Callable[P, Any], /) -> RemoteFunction[P, Any]: ...
+    @overload
+    def function(
+        self, /, **options: Unpack[Options]
+    ) -> Callable[[Callable[P, Any]], RemoteFunction[P, Any]]: ...
+    def function(self, fn: Any = None, /, **options: Any) -> Any:
+        """Decorator: the function's `.remote()`, `.submit()` and `.map()` use this client, and
+        are awaited as its own are."""
         from corral.sdk.functions import decorator
 
-        decorate: Decorator = decorator(lambda: self, options)
+        decorate = decorator(lambda: self, options)  # type: ignore[arg-type]
         return decorate if fn is None else decorate(fn)
 
     # --- scripts ---

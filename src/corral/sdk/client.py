@@ -4,8 +4,6 @@ the background. Nothing is decided here, and importing it needs only the standar
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextlib
 import functools
 import sys
 import threading
@@ -37,13 +35,22 @@ class Bridge:
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Waits for a coroutine. Ctrl-C reaches it as a cancellation, and then the caller."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        idle = threading.Event()
+        idle.set()
+
+        async def watched() -> T:
+            idle.clear()
+            try:
+                return await coroutine
+            finally:
+                idle.set()
+
+        future = asyncio.run_coroutine_threadsafe(watched(), self._loop)
         try:
             return future.result()
         except KeyboardInterrupt:
             future.cancel()
-            with contextlib.suppress(concurrent.futures.CancelledError, TimeoutError):
-                future.exception(timeout=5)
+            idle.wait(timeout=5)  # it may have something to put in order
             raise
 
     def each(self, lists: AsyncGenerator[list[T], None]) -> Generator[T, None, None]:

@@ -5,8 +5,12 @@ This is the only place of the whole system that unpickles what a job produced.
 
 from __future__ import annotations
 
+import io
 import pickle
+from collections.abc import Callable
 from typing import Any
+
+import cloudpickle
 
 from corral.core.errors import JobCancelled, JobError, JobFailed, JobRejected
 from corral.core.job import Failure, State
@@ -20,7 +24,34 @@ _ERRORS: dict[str, type[JobError]] = {
 
 def value_of(data: bytes | None) -> Any:
     """The value a function returned; scripts return none."""
-    return None if data is None else pickle.loads(data)  # noqa: S301 - the caller's own job
+    return None if data is None else _Unpickler(data).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    """Takes the caller's own classes as they are here. They came back by value, and cloudpickle
+    would overwrite their methods with the copies that made the journey."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self._at_home: set[type] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if not module.startswith("cloudpickle"):
+            return found
+        if name.startswith("_make_skeleton_"):
+            return lambda *args: self._make(found, args)
+        if name == "_class_setstate":
+            return lambda cls, state: cls if cls in self._at_home else found(cls, state)
+        return found
+
+    def _make(self, make: Callable[..., type], args: tuple[Any, ...]) -> type:
+        *_, tracker_id, _extra = args
+        known = tracker_id in cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
+        cls = make(*args)
+        if known:
+            self._at_home.add(cls)
+        return cls
 
 
 def error_of(job_id: str, state: str, failure: Failure | None) -> JobError:
@@ -54,7 +85,7 @@ def _cause(pickled: bytes | None) -> BaseException | None:
     if not pickled:
         return None
     try:
-        found = pickle.loads(pickled)  # noqa: S301 - the caller's own job
+        found = value_of(pickled)
     except Exception:  # its class may not exist here, or not want to be made again
         return None
     return found if isinstance(found, Exception) else None

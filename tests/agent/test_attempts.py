@@ -1,0 +1,226 @@
+"""Attempts from dispatch to their end, with the real runner."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from io import BytesIO
+
+from corral.core.job import Blob, Needs, QueueClass, ScriptCall
+from corral.protocol import messages as wire
+from tests.agent.conftest import StartAgent
+from tests.agent.fake_controller import FakeController
+
+
+def double(number: int) -> int:
+    print("doubling", number)
+    return 2 * number
+
+
+async def test_a_function_starts_says_its_output_and_completes(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    job = controller.job(double, 21)
+    await controller.send(job)
+    assert await controller.value(job.job) == 42
+    completed = await controller.completed(job.job)
+    assert completed.digest == job.digest
+    assert completed.attempt == 1
+    kinds = [type(message).__name__ for message in controller.heard if hasattr(message, "job")]
+    assert kinds == ["JobStarted", "JobOutput", "JobCompleted"]
+    assert controller.output(job.job) == "doubling 21\n"
+
+
+async def test_functions_share_a_warm_process_and_fresh_ones_do_not(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start(**{"worker.cpus": 1.0})
+    jobs = [
+        controller.job(os.getpid),
+        controller.job(os.getpid),
+        controller.job(os.getpid, fresh=True),
+    ]
+    await controller.send(*jobs)
+    pids = [await controller.value(job.job) for job in jobs]
+    assert pids[0] == pids[1] != pids[2]
+    started = [await controller.expect(wire.JobStarted, job.job) for job in jobs]
+    assert [message.warm for message in started] == [True, True, False]
+
+
+async def test_many_dispatches_in_one_frame_all_complete(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    jobs = [controller.job(double, number) for number in range(200)]
+    await controller.send(*jobs)
+    for number, job in enumerate(jobs):
+        assert await controller.value(job.job) == 2 * number
+
+
+async def test_an_exception_reaches_the_controller(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+
+    def wrong() -> None:
+        raise ValueError("no such number")
+
+    job = controller.job(wrong)
+    await controller.send(job)
+    failure = (await controller.failed(job.job)).failure
+    assert (failure.code, failure.type) == ("exception", "ValueError")
+    assert "no such number" in failure.message
+    assert "in wrong" in failure.traceback
+
+
+async def test_interactive_goes_before_batch_and_priority_before_arrival(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start(**{"worker.cpus": 1.0})
+    jobs = [
+        controller.job(double, 0),
+        controller.job(double, 1),
+        controller.job(double, 2, priority=5),
+        controller.job(double, 3, queue_class=QueueClass.INTERACTIVE),
+    ]
+    await controller.send(*jobs)
+    for job in jobs:
+        await controller.completed(job.job)
+    order = [message.job for message in controller.heard if isinstance(message, wire.JobStarted)]
+    assert order == [jobs[3].job, jobs[2].job, jobs[0].job, jobs[1].job]
+
+
+async def test_a_script_runs_in_a_process_of_its_own(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    package = BytesIO()
+    with zipfile.ZipFile(package, "w") as archive:
+        archive.writestr("hello.py", "import sys\nprint('hello', *sys.argv[1:])\nsys.exit(3)\n")
+    work = ScriptCall(Blob.of(package.getvalue()), "hello.py", ("you",))
+    job = controller.dispatch(work)
+    await controller.send(job)
+    failure = (await controller.failed(job.job)).failure
+    assert (failure.code, failure.exit_code) == ("exit_code", 3)
+    assert controller.output(job.job) == "hello you\n"
+
+
+async def test_a_dispatch_said_twice_runs_once(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    job, other = controller.job(double, 1), controller.job(double, 2)
+    await controller.send(job, job)
+    await controller.completed(job.job)
+    await controller.send(other)
+    await controller.completed(other.job)
+    said = [m.job for m in controller.heard if isinstance(m, wire.JobStarted)]
+    assert said == [job.job, other.job]
+
+
+async def test_a_document_with_another_digest_is_refused(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    job = controller.job(double, 1, digest="0" * 64)
+    await controller.send(job)
+    assert (await controller.failed(job.job)).failure.code == "wrong_document"
+
+
+async def test_a_worker_without_code_says_so_and_refuses(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start(**{"worker.allow_code": False})
+    register = await controller.expect(wire.WorkerRegister)
+    assert register.capabilities.workloads == ()
+    job = controller.job(double, 1)
+    await controller.send(job)
+    assert (await controller.failed(job.job)).failure.code == "workload_refused"
+
+
+async def test_an_attempt_sees_its_gpus_and_no_others(
+    controller: FakeController, start: StartAgent
+) -> None:
+    gpus = [{"name": "RTX 3090", "vram_gb": 24}, {"name": "RTX 3060", "vram_gb": 12}]
+    await start(**{"worker.gpus": gpus})
+
+    def seen() -> list[str | None]:
+        return [os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")]
+
+    large = controller.job(seen, needs=Needs(gpus=1, vram_gb=20))
+    none = controller.job(seen)
+    await controller.send(large, none)
+    uuid = "GPU-declared-0-rtx-3090"
+    assert await controller.value(large.job) == [uuid, uuid]
+    assert (await controller.expect(wire.JobStarted, large.job)).devices == (uuid,)
+    assert await controller.value(none.job) == ["", ""]
+
+
+async def test_an_attempt_gets_its_own_variables_and_none_of_the_agents(
+    controller: FakeController, start: StartAgent
+) -> None:
+    os.environ["CORRAL_TEST_SECRET"] = "kept"
+    try:
+        await start()
+        job = controller.job(lambda: dict(os.environ), env={"COLOUR": "green"})
+        await controller.send(job)
+        environ = await controller.value(job.job)
+    finally:
+        del os.environ["CORRAL_TEST_SECRET"]
+    assert environ["COLOUR"] == "green"
+    assert environ["HOME"].endswith("/work")
+    assert environ["PATH"].split(os.pathsep)[0].startswith(str(environ["VIRTUAL_ENV"]))
+    assert "CORRAL_TEST_SECRET" not in environ
+    assert "CORRAL_TOKEN" not in environ
+
+
+async def test_what_an_attempt_leaves_behind_is_gone_for_the_next(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start(**{"worker.cpus": 1.0})
+
+    def litter() -> tuple[int, list[str]]:
+        found = os.listdir()
+        os.makedirs("deep/down")
+        with open("deep/down/file", "w") as file:
+            file.write("x")
+        os.chmod("deep/down", 0)
+        return os.getpid(), found
+
+    jobs = [controller.job(litter) for _ in range(3)]
+    await controller.send(*jobs)
+    answers = [await controller.value(job.job) for job in jobs]
+    assert [found for _, found in answers] == [[], [], []]
+    assert len({pid for pid, _ in answers}) == 1
+
+
+async def test_a_recall_returns_what_has_not_started(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start(**{"worker.cpus": 1.0})
+
+    def block() -> None:
+        import time
+
+        time.sleep(60)
+
+    blocking, waiting = controller.job(block), controller.job(double, 2)
+    await controller.send(blocking, waiting)
+    await controller.expect(wire.JobStarted, blocking.job)
+    await controller.send(
+        wire.JobRecall(waiting.job, 1),
+        wire.JobRecall(blocking.job, 1),
+        wire.JobCancel(blocking.job, 1, 0.1),
+    )
+    assert (await controller.expect(wire.JobReturned, waiting.job)).reason == "recalled"
+    assert (await controller.failed(blocking.job)).failure.code == "cancelled"
+
+
+async def test_needs_beyond_the_worker_are_returned(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    job = controller.job(double, 1, needs=Needs(gpus=1))
+    await controller.send(job)
+    assert "more than this worker has" in (await controller.expect(wire.JobReturned)).reason

@@ -1,0 +1,150 @@
+"""Losing the controller, finding it again, and leaving it in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from corral.agent.connection import Address
+from corral.protocol import messages as wire
+from tests.agent.conftest import StartAgent
+from tests.agent.fake_controller import FakeController
+
+
+def wait_for(path: str) -> str:
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    return "seen"
+
+
+def patient() -> None:
+    time.sleep(600)
+
+
+def test_an_address_may_be_given_as_the_controllers_own() -> None:
+    def socket(url: str) -> str:
+        return Address(url=url, credential="", worker_id="").socket
+
+    assert socket("http://10.0.0.1:8700") == "ws://10.0.0.1:8700/worker"
+    assert socket("https://corral.local/") == "wss://corral.local/worker"
+    assert socket("ws://10.0.0.1:8700/worker") == "ws://10.0.0.1:8700/worker"
+
+
+async def test_an_agent_registers_with_what_it_has(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start(**{"worker.labels": ["ssd"], "worker.memory_gb": 3.0})
+    register = await controller.expect(wire.WorkerRegister)
+    assert (register.worker_id, register.name) == ("w1", "here")
+    assert register.runner_protocol == wire.VERSION
+    has = register.capabilities
+    assert (has.memory_gb, has.labels, has.workloads) == (3.0, ("ssd",), ("python",))
+    assert has.enforced["duration"] == "process_tree"
+    assert register.attempts == ()
+
+
+async def test_a_running_attempt_survives_a_lost_connection(
+    controller: FakeController, start: StartAgent, tmp_path: Path
+) -> None:
+    signal_file = tmp_path / "go"
+    await start(**{"worker.read_paths": [str(tmp_path)]})
+    job = controller.job(wait_for, str(signal_file))
+    await controller.send(job)
+    await controller.expect(wire.JobStarted, job.job)
+    await controller.sockets[-1].close()
+    register = await controller.expect(wire.WorkerRegister, count=2)
+    assert register.attempts == ((job.job, 1),)
+    await controller.expect(wire.JobStarted, job.job, count=2)
+    signal_file.touch()
+    assert await controller.value(job.job) == "seen"
+
+
+async def test_a_result_is_said_again_until_it_is_received(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    controller.receives = False
+    job = controller.job(os.getpid)
+    await controller.send(job)
+    first = await controller.expect(wire.JobCompleted, job.job)
+    await controller.sockets[-1].close()
+    register = await controller.expect(wire.WorkerRegister, count=2)
+    assert register.attempts == ((job.job, 1),)
+    controller.receives = True
+    assert await controller.expect(wire.JobCompleted, job.job, count=2) == first
+    await controller.sockets[-1].close()
+    assert (await controller.expect(wire.WorkerRegister, count=3)).attempts == ()
+
+
+async def test_a_controller_that_comes_back_elsewhere_is_found(
+    controller: FakeController, start: StartAgent, tmp_path: Path
+) -> None:
+    await start(embedded=True)
+    await controller.stop()
+    controller.port = 0
+    await controller.listen()
+    controller.write_address(tmp_path)
+    await controller.expect(wire.WorkerRegister, count=2)
+
+
+async def test_a_drain_returns_what_waits_ends_what_runs_and_says_goodbye(
+    controller: FakeController, start: StartAgent
+) -> None:
+    running = await start(embedded=True, **{"worker.cpus": 1.0})
+    long, waiting = controller.job(patient), controller.job(patient)
+    await controller.send(long, waiting)
+    await controller.expect(wire.JobStarted, long.job)
+    await controller.send(wire.Drain(0.2), controller.job(patient))
+    await controller.expect(wire.WorkerGoodbye)
+    assert (await controller.failed(long.job)).failure.code == "worker_stopping"
+    returned = [m.job for m in controller.heard if isinstance(m, wire.JobReturned)]
+    assert len(returned) == 2
+    assert waiting.job in returned
+    assert isinstance(controller.heard[-1], wire.WorkerGoodbye)
+    assert await asyncio.wait_for(running, 10) == 0
+
+
+async def test_a_drain_lets_what_runs_finish_within_its_grace(
+    controller: FakeController, start: StartAgent, tmp_path: Path
+) -> None:
+    running = await start(embedded=True, **{"worker.read_paths": [str(tmp_path)]})
+    job = controller.job(wait_for, str(tmp_path / "go"))
+    await controller.send(job, wire.Drain(20.0))
+    await controller.expect(wire.JobStarted, job.job)
+    (tmp_path / "go").touch()
+    assert await controller.value(job.job) == "seen"
+    assert await asyncio.wait_for(running, 10) == 0
+
+
+async def test_an_agent_that_is_not_embedded_stays_after_a_drain(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    await controller.send(wire.Drain(1.0))
+    await controller.expect(wire.WorkerGoodbye)
+    await controller.expect(wire.WorkerRegister, count=2)
+    job = controller.job(os.getpid)
+    await controller.expect(wire.WorkerHeartbeat, where=lambda _: len(controller.sockets) == 2)
+    await controller.send(job)
+    await controller.completed(job.job)
+
+
+async def test_an_embedded_agent_leaves_when_its_controller_stays_away(
+    controller: FakeController, start: StartAgent
+) -> None:
+    controller.grace_s = 0.5
+    running = await start(embedded=True)
+    await controller.send(controller.job(patient))
+    await controller.expect(wire.JobStarted)
+    await controller.stop()
+    assert await asyncio.wait_for(running, 20) == 0
+
+
+async def test_another_agent_in_its_place_ends_this_one(
+    controller: FakeController, start: StartAgent
+) -> None:
+    running = await start()
+    await controller.sockets[-1].close(wire.CLOSE_REPLACED, "The same worker connected again.")
+    assert await asyncio.wait_for(running, 10) == 75

@@ -1,0 +1,120 @@
+"""A whole controller around the simulated engine, in one process, without doors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from corral.controller.blobs import Blobs
+from corral.controller.feed import Cursor, Feed, Seen
+from corral.controller.intake import Intake
+from corral.controller.journal import Journal
+from corral.controller.loop import Loop
+from corral.controller.queue import Queue
+from corral.controller.spool import Spool
+from corral.controller.store import Store
+from corral.controller.tokens import AttemptTokens
+from corral.controller.world import World
+from corral.core.job import Blob, FunctionCall, Head, Job, JobId, Needs, QueueClass
+from corral.core.worker import GPU, Capabilities, Worker
+from corral.engines.engine import Attempt
+from corral.engines.simulated import SimulatedEngine
+from corral.scheduler.settle import Policy
+
+
+def worker(name: str = "w1", *, cpus: float = 2.0, gpus: int = 1, **more: object) -> Worker:
+    cards = tuple(GPU(f"GPU-{name}-{n}", "RTX 3090", 24.0) for n in range(gpus))
+    can = Capabilities(cpus=cpus, memory_gb=16.0, gpus=cards, **more)  # type: ignore[arg-type]
+    return Worker(id=name, name=name, engine="simulated", capabilities=can)
+
+
+def function_job(text: str = "x", **fields: object) -> Job:
+    call = FunctionCall(function=Blob.of(b"f"), arguments=Blob.of(text.encode()))
+    return Job(work=call, **fields)  # type: ignore[arg-type]
+
+
+class Shell:
+    def __init__(
+        self,
+        home: Path,
+        workers: Sequence[Worker],
+        seconds: Callable[[Attempt], float],
+        *,
+        policy: Policy,
+        aging_s: float,
+    ) -> None:
+        for name in ("journal", "blobs", "spool"):
+            (home / name).mkdir(parents=True, exist_ok=True)
+        self.journal = Journal(home / "journal")
+        self.store = Store(self.journal, World())
+        self.store.recover()
+        self.spool = Spool(home / "spool", 1 << 20)
+        self.engine = SimulatedEngine(workers, seconds)
+        self.feed = Feed(self.store, self.spool)
+        self.tokens = AttemptTokens("key")
+        engines = {self.engine.name: self.engine}
+        self.loop = Loop(self.store, engines, self.tokens, aging_s=aging_s)
+        self.queue = Queue(
+            self.store,
+            Blobs(home / "blobs"),
+            engines,
+            self.loop.workers,
+            document_limit=100_000,
+            cancel_grace_s=1.0,
+        )
+        self.intake = Intake(
+            self.engine,
+            self.store,
+            self.spool,
+            policy=policy,
+            heard=self.feed.heard,
+            wake=self.loop.wake,
+            stop_grace_s=1.0,
+        )
+
+    async def submit(self, **fields: object) -> JobId:
+        return (await self.queue.submit([function_job(**fields)]))[0].job  # type: ignore[arg-type]
+
+    async def until_ended(self, job: JobId) -> Head:
+        async for _ in self.feed.watch(job, Cursor()):
+            pass
+        return self.store.head(job)
+
+    async def until(self, job: JobId, fact: type) -> Seen:
+        async for batch in self.feed.watch(job, Cursor()):
+            for seen in batch:
+                if isinstance(seen.fact, fact):
+                    return seen
+        raise AssertionError(f"{job} ended without {fact.__name__}")
+
+    def facts(self, job: JobId) -> list[str]:
+        return [record.kind for record in self.store.history(self.store.head(job))]
+
+
+@contextlib.asynccontextmanager
+async def shell(
+    home: Path,
+    workers: Sequence[Worker] | None = None,
+    seconds: Callable[[Attempt], float] = lambda _: 0.0,
+    *,
+    policy: Policy | None = None,
+    aging_s: float = 60.0,
+) -> AsyncIterator[Shell]:
+    policy = policy or Policy(max_losses=3, backoff_s=0.01, backoff_max_s=0.02)
+    workers = [worker()] if workers is None else workers
+    made = Shell(home, workers, seconds, policy=policy, aging_s=aging_s)
+    made.engine.open()
+    tasks = [asyncio.create_task(made.loop.run()), asyncio.create_task(made.intake.run())]
+    try:
+        yield made
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        made.spool.close()
+        await made.store.close()
+
+
+__all__ = ["Needs", "QueueClass", "Shell", "function_job", "shell", "worker"]

@@ -1,0 +1,290 @@
+"""Queue, loop and intake together: what becomes of jobs, whatever workers do."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from corral.controller.feed import Cursor
+from corral.controller.why import explain
+from corral.core.errors import (
+    Conflict,
+    ExceedsAllWorkers,
+    InvalidJob,
+    JobNotFound,
+    NoGpuWorkers,
+    TooLarge,
+)
+from corral.core.events import AttemptExited, AttemptOutput, AttemptStarted, JobFailed, JobRequeued
+from corral.core.frames import OutputFrame
+from corral.core.job import Blob, Failure, FunctionCall, Job, Needs, QueueClass, State
+from tests.controller.shell import function_job, shell, worker
+
+FOREVER = 1e6
+
+
+async def test_a_job_succeeds(tmp_path: Path) -> None:
+    async with shell(tmp_path) as corral:
+        job = await corral.submit()
+        head = await corral.until_ended(job)
+        assert head.state is State.SUCCEEDED
+        assert corral.facts(job) == [
+            "JobSubmitted",
+            "AttemptPlaced",
+            "AttemptStarted",
+            "JobSucceeded",
+        ]
+
+
+async def test_a_thousand_jobs_each_end_once_and_never_oversubscribe(tmp_path: Path) -> None:
+    async with shell(tmp_path, [worker("a"), worker("b", cpus=3)]) as corral:
+        accepted = await corral.queue.submit([function_job(str(n)) for n in range(1000)])
+        for one in accepted:
+            await corral.until_ended(one.job)
+        ends = [record.kind for record in corral.journal.scan()].count("JobSucceeded")
+        assert ends == 1000
+        assert corral.engine.most_running <= 5
+        assert not corral.store.world.heads
+
+
+async def test_a_failure_is_retried_as_often_as_the_job_allows(tmp_path: Path) -> None:
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        job = await corral.submit(retries=1)
+        boom = Failure(code="exception", message="boom", type="ValueError")
+        for attempt in (1, 2):
+            await _running(corral, job, attempt)
+            corral.engine.fail(job, attempt, boom)
+        head = await corral.until_ended(job)
+        assert (head.state, head.attempt) == (State.FAILED, 2)
+        assert corral.facts(job).count("JobRequeued") == 1
+
+
+async def test_a_lost_worker_costs_no_retry(tmp_path: Path) -> None:
+    async with shell(tmp_path, seconds=lambda a: FOREVER if a.number == 1 else 0.0) as corral:
+        job = await corral.submit()
+        await _running(corral, job, 1)
+        corral.engine.lose("w1")
+        await corral.until(job, JobRequeued)
+        corral.engine.restore("w1")
+        head = await corral.until_ended(job)
+        assert (head.state, head.attempt) == (State.SUCCEEDED, 2)
+
+
+async def test_losses_end_too(tmp_path: Path) -> None:
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        job = await corral.submit()
+        died = Failure(code="process_died", message="killed")
+        for attempt in range(1, 5):
+            await _running(corral, job, attempt)
+            corral.engine.fail(job, attempt, died)
+        assert (await corral.until_ended(job)).state is State.FAILED
+
+
+async def test_out_of_memory_goes_only_to_larger_gpus(tmp_path: Path) -> None:
+    from msgspec.structs import replace
+
+    small, large = worker("small"), worker("large")
+    big_card = replace(large.capabilities.gpus[0], vram_gb=80.0)
+    large = replace(large, capabilities=replace(large.capabilities, gpus=(big_card,)))
+    async with shell(tmp_path, [small, large], lambda _: FOREVER) as corral:
+        job = await corral.submit(retries=3, needs=Needs(gpus=1))
+        oom = Failure(code="out_of_memory", message="CUDA out of memory")
+        await _running(corral, job, 1)
+        assert corral.store.head(job).worker == "small"
+        corral.engine.fail(job, 1, oom)
+        await _running(corral, job, 2)
+        assert corral.store.head(job).worker == "large"
+        corral.engine.fail(job, 2, oom)
+        assert (await corral.until_ended(job)).state is State.FAILED  # nothing larger is left
+
+
+async def test_a_bad_job_fails_at_once(tmp_path: Path) -> None:
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        job = await corral.submit(retries=5)
+        await _running(corral, job, 1)
+        corral.engine.fail(job, 1, Failure(code="bad_package", message="not a zip"))
+        assert (await corral.until_ended(job)).attempt == 1
+
+
+async def test_cancel_while_waiting_and_while_running(tmp_path: Path) -> None:
+    async with shell(tmp_path, [worker(cpus=1, ahead=0)], lambda _: FOREVER) as corral:
+        running = await corral.submit()
+        waiting = await corral.submit()
+        await _running(corral, running, 1)
+        assert (await corral.queue.cancel(waiting)).state is State.CANCELLED
+        assert (await corral.queue.cancel(running)).state is State.STOPPING
+        assert (await corral.until_ended(running)).state is State.CANCELLED
+        assert (await corral.queue.cancel(running)).state is State.CANCELLED
+
+
+async def test_an_ended_job_is_not_cancelled_but_retried_as_a_new_one(tmp_path: Path) -> None:
+    async with shell(tmp_path) as corral:
+        job = await corral.submit()
+        await corral.until_ended(job)
+        with pytest.raises(Conflict, match="already succeeded"):
+            await corral.queue.cancel(job)
+        again = await corral.queue.retry(job)
+        assert again != job
+        assert (await corral.until_ended(again)).retry_of == job
+
+
+async def test_a_late_result_is_an_orphan_and_a_doubled_one_is_nothing(tmp_path: Path) -> None:
+    async with shell(tmp_path, seconds=lambda a: FOREVER if a.number == 1 else 0.0) as corral:
+        job = await corral.submit()
+        await _running(corral, job, 1)
+        corral.engine.lose("w1")
+        await corral.until(job, JobRequeued)
+        corral.engine.restore("w1")
+        head = await corral.until_ended(job)
+        late = AttemptExited(job, 1, "w1", 1.0, 1.0, head.digest, Blob.of(b"late"))
+        doubled = AttemptExited(job, 2, "w1", 1.0, 1.0, head.digest, Blob.of(b"again"))
+        await corral.intake.take([late, doubled, doubled])
+        assert corral.facts(job)[-1] == "ResultOrphaned"
+        assert corral.facts(job).count("ResultOrphaned") == 1
+        assert corral.store.head(job).state is State.SUCCEEDED
+
+
+async def test_nobody_speaks_for_another_workers_attempt(tmp_path: Path) -> None:
+    workers = [worker("w1", ahead=0), worker("thief", cpus=0.5, ahead=0)]
+    async with shell(tmp_path, workers, lambda _: FOREVER) as corral:
+        job = await corral.submit()
+        await _running(corral, job, 1)
+        digest = corral.store.head(job).digest
+        stolen = AttemptExited(job, 1, "thief", 1.0, 1.0, digest, Blob.of(b"stolen"))
+        said = AttemptOutput(job, 1, "thief", OutputFrame(1.0, "stdout", "lies"))
+        await corral.intake.take([said, stolen])
+        assert corral.store.head(job).state is State.RUNNING
+        assert corral.spool.read(job, 1, 0).lines == []
+
+
+async def test_a_result_for_another_document_fails_the_job(tmp_path: Path) -> None:
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        job = await corral.submit()
+        await _running(corral, job, 1)
+        await corral.intake.take([AttemptExited(job, 1, "w1", 1.0, 1.0, "other", Blob.of(b""))])
+        seen = await corral.until(job, JobFailed)
+        assert isinstance(seen.fact, JobFailed)
+        assert seen.fact.failure.code == "wrong_document"
+
+
+async def test_a_key_names_one_job(tmp_path: Path) -> None:
+    async with shell(tmp_path) as corral:
+        both = await asyncio.gather(*(corral.submit(key="k") for _ in range(5)))
+        assert len(set(both)) == 1
+        await corral.until_ended(both[0])
+        assert await corral.submit(key="k") == both[0]
+        with pytest.raises(Conflict, match="another job"):
+            await corral.queue.submit([function_job("different", key="k")])
+
+
+async def test_admission(tmp_path: Path) -> None:
+    huge = Needs(gpus=9)
+    async with shell(tmp_path, []) as corral:
+        with pytest.raises(NoGpuWorkers, match="No GPU workers available") as refused:
+            await corral.submit(queue_class=QueueClass.INTERACTIVE)
+        assert refused.value.job_id is not None
+        assert corral.store.head(refused.value.job_id).state is State.REJECTED
+        waits = await corral.queue.submit([function_job()])
+        assert "No worker is known" in waits[0].warning
+    async with shell(tmp_path / "two") as corral:
+        with pytest.raises(ExceedsAllWorkers, match="w1: needs 9 GPUs, it has 1"):
+            await corral.submit(queue_class=QueueClass.INTERACTIVE, needs=huge)
+        waiting = await corral.queue.submit([function_job(needs=huge)])
+        assert "needs 9 GPUs" in waiting[0].warning
+        assert corral.store.head(waiting[0].job).state is State.QUEUED
+        forced = function_job(needs=huge, queue_class=QueueClass.INTERACTIVE, wait=True)
+        assert (await corral.queue.submit([forced]))[0].warning
+
+
+async def test_bad_submissions_leave_nothing(tmp_path: Path) -> None:
+    async with shell(tmp_path) as corral:
+        missing = Job(work=FunctionCall(function=Blob("0" * 64, 5), arguments=Blob.of(b"")))
+        with pytest.raises(InvalidJob, match="PutPackage"):
+            await corral.queue.submit([function_job(), missing])
+        with pytest.raises(TooLarge):
+            await corral.submit(name="n" * 200_000)
+        assert corral.journal.last_seq() == 0
+        with pytest.raises(JobNotFound):
+            corral.queue.find("nonsense")
+
+
+async def test_why_names_a_reason_for_every_worker(tmp_path: Path) -> None:
+    workers = [worker("busy", cpus=1, ahead=0), worker("bare", gpus=0, ahead=0)]
+    async with shell(tmp_path, workers, lambda _: FOREVER) as corral:
+        first = await corral.submit(needs=Needs(gpus=1))
+        await _running(corral, first, 1)
+        second = await corral.submit(needs=Needs(gpus=1))
+        known = await corral.loop.workers()
+        reason = explain(corral.store, second, known, paused=False)
+        assert reason.workers == {
+            "busy": "busy: needs 1 CPUs, 0 free",
+            "bare": "needs 1 GPU, it has none",
+        }
+        told = explain(corral.store, first, known, paused=False)
+        assert "placed on busy: the only worker that fits" in told.summary
+
+
+async def test_output_is_followed_from_any_cursor(tmp_path: Path) -> None:
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        job = await corral.submit()
+        await _running(corral, job, 1)
+        lines = [f"line {n}\n" for n in range(50)]
+        await corral.intake.take(
+            [
+                AttemptOutput(job, 1, "w1", OutputFrame(float(n), "stdout", text))
+                for n, text in enumerate(lines)
+            ]
+        )
+        corral.engine.fail(job, 1, Failure(code="bad_package", message="end"))
+        seen = [one async for batch in corral.feed.watch(job, Cursor()) for one in batch]
+        assert [one.frame for one in seen if one.frame][7].find(b"line 7") > 0
+        for start in range(0, len(seen), 7):
+            again = [
+                one async for batch in corral.feed.watch(job, seen[start].cursor) for one in batch
+            ]
+            assert again == seen[start + 1 :]
+
+
+async def test_a_batch_is_watched_from_any_cursor(tmp_path: Path) -> None:
+    async with shell(tmp_path) as corral:
+        jobs = [function_job(str(n), batch="b") for n in range(20)]
+        accepted = {one.job for one in await corral.queue.submit(jobs)}
+        seen = []
+        async for batch in corral.feed.watch_batch("b", Cursor()):
+            seen.extend(batch)
+            if len(seen) == 20:
+                break
+        assert {one.job for one in seen} == accepted
+        rest = []
+        async for batch in corral.feed.watch_batch("b", seen[4].cursor):
+            rest.extend(batch)
+            if len(rest) == 15:
+                break
+        assert [one.job for one in rest] == [one.job for one in seen[5:]]
+
+
+async def test_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with shell(tmp_path, [worker(cpus=1, ahead=0)], lambda _: FOREVER) as corral:
+        jobs = [await corral.submit(text=str(n), key=f"k{n}") for n in range(10)]
+        await _running(corral, jobs[0], 1)
+        heads = dict(corral.store.world.heads)
+    async with shell(tmp_path, []) as corral:
+        assert corral.store.world.heads == heads
+        assert await corral.submit(text="3", key="k3") == jobs[3]
+    async with shell(tmp_path) as corral:
+        for job in jobs:
+            assert (await corral.until_ended(job)).state is State.SUCCEEDED
+        assert corral.store.head(jobs[0]).attempt == 2
+
+
+async def _running(corral: object, job: str, attempt: int) -> None:
+    """Waits until this attempt has started."""
+    from tests.controller.shell import Shell
+
+    assert isinstance(corral, Shell)
+    async for batch in corral.feed.watch(job, Cursor()):
+        for seen in batch:
+            if isinstance(seen.fact, AttemptStarted) and seen.fact.attempt == attempt:
+                return

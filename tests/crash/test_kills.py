@@ -1,0 +1,213 @@
+"""kill -9 of runner, agent and controller during a job, and SIGTERM: the job ends exactly once,
+with the right result, and no process is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import corral
+from corral.agent.process_tree import marked
+from corral.core.events import AttemptPlaced, JobRequeued, JobSucceeded
+from tests.crash.books import end_of, stories
+from tests.live import LiveController
+
+pytestmark = pytest.mark.crash
+
+PATIENCE_S = 30.0
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Asks another process's world again and again: there is nothing to await."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.01)
+    return found
+
+
+class Ranch:
+    """A controller with a job that writes down each of its starts and waits at a gate."""
+
+    def __init__(self, path: Path) -> None:
+        self.yard = path / "yard"
+        self.yard.mkdir()
+        self.home = path / "home"
+        environ = {
+            "CORRAL_WORKER_WRITE_PATHS": f"[{self.yard}]",
+            "CORRAL_WORKER_CPUS": "2",
+            "CORRAL_BACKOFF_S": "0",
+            "CORRAL_SHUTDOWN_GRACE_S": "1.5",
+            "CORRAL_GRACE_S": "10",
+        }
+        self.controller = LiveController(self.home, environ=environ)
+        self.controller.start()
+
+    @property
+    def client(self) -> corral.Client:
+        return corral.Client(self.controller.address, self.controller.token)
+
+    def submit(self, name: str, **options: Any) -> str:
+        with self.client as client:
+            return client.submit(gated, (str(self.yard), name), name=name, **options).id
+
+    def starts(self, name: str) -> list[tuple[int, int]]:
+        """(attempt, pid) of each start so far."""
+        path = self.yard / f"{name}.starts"
+        if not path.exists():
+            return []
+        return [(int(a), int(b)) for a, b in map(str.split, path.read_text("utf-8").splitlines())]
+
+    def started(self, name: str, times: int = 1) -> list[tuple[int, int]]:
+        until(lambda: len(self.starts(name)) >= times, f"start {times} of {name}")
+        return self.starts(name)
+
+    def open_gate(self, name: str) -> None:
+        (self.yard / f"{name}.gate").touch()
+
+    def result(self, job: str) -> object:
+        with self.client as client:
+            return client.job(job).result(timeout=PATIENCE_S)
+
+    def agent(self) -> psutil.Process:
+        def found() -> psutil.Process | None:
+            for process in psutil.process_iter(["cmdline"]):
+                line = process.info["cmdline"] or []
+                if "corral.agent.main" in line and str(self.home) in line:
+                    return process
+            return None
+
+        return until(found, "an agent")  # type: ignore[no-any-return]
+
+    def end(self) -> None:
+        process = self.controller.process
+        if process is not None and process.poll() is None:
+            assert self.controller.stop() == 0, self.controller.log
+        until(lambda: not marked(str(self.home / "worker")), "all job processes are gone")
+
+
+def gated(yard: str, name: str) -> str:
+    import os
+    import time
+    from pathlib import Path
+
+    attempt = os.environ["CORRAL_ATTEMPT"]
+    with Path(yard, f"{name}.starts").open("a") as file:
+        file.write(f"{attempt} {os.getpid()}\n")
+    while not Path(yard, f"{name}.gate").exists():
+        time.sleep(0.01)
+    return f"{name} is done"
+
+
+@pytest.fixture
+def ranch(tmp_path: Path) -> Iterator[Ranch]:
+    ranch = Ranch(tmp_path)
+    try:
+        yield ranch
+    finally:
+        ranch.end()
+
+
+@pytest.mark.parametrize("whose", ["supervisor", "job process"])
+def test_killed_runner(ranch: Ranch, whose: str) -> None:
+    """A runner is two processes. The death of the one that runs no user code is the worker's
+    doing; that of the other counts against the job's retries."""
+    job = ranch.submit("calf", retries=1 if whose == "job process" else 0)
+    [(attempt, pid)] = ranch.started("calf")
+    supervisor = psutil.Process(pid).ppid()
+    os.kill(pid if whose == "job process" else supervisor, signal.SIGKILL)
+    ranch.started("calf", 2)
+    assert not psutil.pid_exists(pid), "the first attempt is gone before the second begins"
+    ranch.open_gate("calf")
+    assert ranch.result(job) == "calf is done"
+    assert [number for number, _ in ranch.starts("calf")] == [attempt, attempt + 1]
+    ranch.end()
+    assert isinstance(end_of(stories(ranch.home)[job]), JobSucceeded)
+
+
+def test_killed_agent(ranch: Ranch) -> None:
+    job = ranch.submit("calf")
+    [(attempt, pid)] = ranch.started("calf")
+    ranch.agent().kill()
+    starts = ranch.started("calf", 2)
+    until(lambda: not psutil.pid_exists(pid), "the first attempt's process is gone")
+    assert starts[1][0] > attempt
+    ranch.open_gate("calf")
+    assert ranch.result(job) == "calf is done"
+    assert len(ranch.starts("calf")) == 2
+    ranch.end()
+    assert isinstance(end_of(stories(ranch.home)[job]), JobSucceeded)
+
+
+def test_killed_controller_keeps_the_running_attempt(ranch: Ranch) -> None:
+    calf, cow = ranch.submit("calf"), ranch.submit("cow")
+    waiting = ranch.submit("bull")  # there are two processors: this one is sent ahead
+    before = {name: ranch.started(name) for name in ("calf", "cow")}
+    agent = ranch.agent()
+    ranch.controller.kill()
+    ranch.open_gate("cow")  # ends while nobody listens
+    ranch.controller.start()
+    assert ranch.result(cow) == "cow is done"
+    ranch.open_gate("calf")
+    ranch.open_gate("bull")
+    assert ranch.result(calf) == "calf is done"
+    assert ranch.result(waiting) == "bull is done"
+    assert agent.is_running(), "the agent outlives its controller"
+    assert {name: ranch.starts(name) for name in before} == before, "same attempts, same processes"
+    assert len(ranch.starts("bull")) == 1
+    ranch.end()
+    for job in (calf, cow, waiting):
+        story = stories(ranch.home)[job]
+        assert isinstance(end_of(story), JobSucceeded)
+        assert sum(isinstance(fact, AttemptPlaced) for _, fact in story) == 1
+
+
+def test_killed_controller_and_agent(ranch: Ranch) -> None:
+    job = ranch.submit("calf")
+    [(attempt, pid)] = ranch.started("calf")
+    agent = ranch.agent()
+    ranch.controller.kill()
+    agent.kill()
+    until(lambda: not psutil.pid_exists(pid), "a runner without its agent ends itself")
+    ranch.controller.start()
+    ranch.started("calf", 2)
+    ranch.open_gate("calf")
+    assert ranch.result(job) == "calf is done"
+    assert ranch.starts("calf")[1][0] > attempt
+    ranch.end()
+    assert isinstance(end_of(stories(ranch.home)[job]), JobSucceeded)
+
+
+def test_sigterm_gives_grace_and_requeues_the_rest(ranch: Ranch) -> None:
+    quick, slow = ranch.submit("quick"), ranch.submit("slow")
+    ahead = ranch.submit("ahead")
+    ranch.started("quick")
+    [(attempt, pid)] = ranch.started("slow")
+    assert ranch.controller.process is not None
+    ranch.controller.process.send_signal(signal.SIGTERM)
+    ranch.open_gate("quick")  # within the grace
+    assert ranch.controller.process.wait(PATIENCE_S) == 0, ranch.controller.log
+    until(lambda: not psutil.pid_exists(pid), "the one that took too long is ended")
+    found = stories(ranch.home)
+    assert isinstance(end_of(found[quick]), JobSucceeded), "it ended within the grace"
+    for job in (slow, ahead):
+        last = found[job][-1][1]
+        assert isinstance(last, JobRequeued), f"the rest is queued again, not {last}"
+        assert last.fault == "none", "nobody is to blame for a stop"
+    for name in ("slow", "ahead"):
+        ranch.open_gate(name)
+    ranch.controller.start()
+    assert ranch.result(slow) == "slow is done"
+    assert ranch.result(ahead) == "ahead is done"
+    assert ranch.result(quick) == "quick is done"
+    assert len(ranch.starts("quick")) == len(ranch.starts("ahead")) == 1
+    assert [number > attempt for number, _ in ranch.starts("slow")] == [False, True]
+    ranch.end()
+    stories(ranch.home)

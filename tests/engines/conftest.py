@@ -1,0 +1,169 @@
+"""One laboratory per engine. A new engine adds a parameter here, and no test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import cloudpickle
+import pytest
+import uvicorn
+from fastapi import FastAPI, WebSocket
+
+from corral.api.worker_socket import WorkerSocket
+from corral.core.events import EngineReport
+from corral.core.job import Blob, FunctionCall, Job, Needs, encode_document, record_digest
+from corral.core.worker import Capabilities, Worker
+from corral.engines.agents import AgentsEngine
+from corral.engines.engine import Attempt, Engine
+from corral.engines.local_agent import LocalAgent
+from corral.engines.simulated import SimulatedEngine
+from corral.home import Home
+
+LONG_S = 600
+
+
+class Lab:
+    """An engine with one worker of two CPUs, its reports, and a lever to lose the worker."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.reports: list[EngineReport] = []
+        self._news = asyncio.Condition()
+        self._number = 0
+
+    async def read(self) -> None:
+        async for batch in self.engine.events():
+            async with self._news:
+                self.reports.extend(batch)
+                self._news.notify_all()
+
+    async def until(self, kind: type[EngineReport], count: int = 1) -> list[EngineReport]:
+        async with asyncio.timeout(30), self._news:
+            await self._news.wait_for(lambda: len(self.seen(kind)) >= count)
+        return self.seen(kind)
+
+    def seen(self, kind: type[EngineReport]) -> list[EngineReport]:
+        return [report for report in self.reports if isinstance(report, kind)]
+
+    async def worker(self) -> Worker:
+        return (await self.engine.workers())[0]
+
+    async def attempt(self, *, long: bool = False, cpus: float = 1.0) -> Attempt:
+        self._number += 1
+        call = (time.sleep, ((LONG_S,), {})) if long else (abs, ((-self._number,), {}))
+        function, arguments = (Blob.of(cloudpickle.dumps(part)) for part in call)
+        document = encode_document(Job(work=FunctionCall(function=function, arguments=arguments)))
+        return Attempt(
+            job=f"job{self._number}",
+            number=1,
+            worker=(await self.worker()).id,
+            document=document,
+            digest=record_digest(document),
+            token="t",
+            needs=Needs(cpus=cpus),
+        )
+
+    def lose_worker(self) -> None:
+        raise NotImplementedError
+
+
+class SimulatedLab(Lab):
+    engine: SimulatedEngine
+
+    def lose_worker(self) -> None:
+        self.engine.lose("w")
+
+
+class AgentsLab(Lab):
+    engine: AgentsEngine
+    pid: int
+
+    def lose_worker(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+@contextlib.asynccontextmanager
+async def simulated_lab(home: Path) -> AsyncIterator[Lab]:
+    can = Capabilities(cpus=2.0, memory_gb=4.0)
+    worker = Worker(id="w", name="w", engine="simulated", capabilities=can)
+
+    def seconds(attempt: Attempt) -> float:
+        return LONG_S if b'"arguments"' in attempt.document and _is_long(attempt) else 0.0
+
+    engine = SimulatedEngine([worker], seconds)
+    engine.open()
+    yield SimulatedLab(engine)
+
+
+def _is_long(attempt: Attempt) -> bool:
+    from corral.core.job import decode_document
+
+    work = decode_document(attempt.document).work
+    assert isinstance(work, FunctionCall)
+    return b"sleep" in (work.function.data or b"")
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        yield
+
+
+@contextlib.asynccontextmanager
+async def agents_lab(path: Path) -> AsyncIterator[Lab]:
+    """The real thing: a real socket, a real agent process, real runners."""
+    home = Home(path)
+    home.take()
+    (path / "corral.yaml").write_text("worker: {cpus: 2}\n")
+    local = LocalAgent(home, "w")
+    engine = AgentsEngine([], grace_s=0.5, output_limit=1 << 20, local_id=local.worker_id)
+    listening = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    door = WorkerSocket(
+        engine, lambda _: local.credential, heartbeat_s=1.0, grace_s=5.0, url=lambda: url
+    )
+    app = FastAPI()
+
+    @app.websocket("/worker")
+    async def worker(websocket: WebSocket) -> None:
+        await door.serve(websocket)
+
+    server = _Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="websockets-sansio"))
+    local.introduce(url)
+    tasks = [asyncio.create_task(server.serve(sockets=[listening]))]
+    once = asyncio.create_task(local._once(path))
+    lab = AgentsLab(engine)
+    try:
+        async with asyncio.timeout(30):
+            while not await engine.workers():
+                await asyncio.sleep(0.01)
+        assert local._process is not None
+        lab.pid = local._process.pid
+        yield lab
+    finally:
+        server.should_exit = True
+        await local.end()
+        await asyncio.gather(once, *tasks, return_exceptions=True)
+        listening.close()
+        home.release()
+
+
+LABS = {"simulated": simulated_lab, "agents": agents_lab}
+
+
+@pytest.fixture(params=LABS)
+async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Lab]:
+    async with LABS[request.param](tmp_path) as made:
+        reading = asyncio.create_task(made.read())
+        try:
+            yield made
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)

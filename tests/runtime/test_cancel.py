@@ -1,0 +1,227 @@
+"""Cancelling: by line and by signal, of functions that ask, that do not, and that resist."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import cloudpickle
+
+from corral import job
+from tests.runtime.harness import Runner, alive, wait_until
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def sleep_long() -> None:
+    time.sleep(60)
+
+
+def ask_until_told() -> str:
+    job.progress(0.5, "asking")
+    while not job.cancelled():
+        time.sleep(0.002)
+    return "ended by itself"
+
+
+def asking(runner: Runner) -> None:
+    """An attempt that has begun to ask: it printed after its first question."""
+
+    def ask() -> str:
+        job.cancelled()
+        print("asked")
+        return ask_until_told()
+
+    runner.start(ask)
+    runner.until("output")
+
+
+def test_a_function_that_never_asks_gets_an_exception(runner: Runner) -> None:
+    runner.start(sleep_long)
+    runner.until("started")
+    runner.terminate()
+    frame = runner.end()
+    assert frame["failure"]["code"] == "cancelled"
+    assert frame["retire"]
+    assert runner.gone() == 0
+
+
+def test_cleanup_runs_and_except_exception_does_not_swallow_it(runner: Runner) -> None:
+    def tidy() -> None:
+        try:
+            while True:
+                try:
+                    print("waiting")
+                    time.sleep(60)
+                except Exception:
+                    print("swallowed")
+        finally:
+            print("tidied")
+
+    runner.start(tidy)
+    runner.until("output")
+    runner.terminate()
+    runner.terminate()
+    assert runner.end()["failure"]["code"] == "cancelled"
+    assert runner.output() == b"tidied\n"
+
+
+def test_a_function_that_asks_ends_by_itself_on_a_signal(runner: Runner) -> None:
+    asking(runner)
+    runner.terminate()
+    assert runner.load(runner.end()) == "ended by itself"
+
+
+def test_a_function_that_asks_ends_by_itself_on_a_line(runner: Runner) -> None:
+    asking(runner)
+    runner.say({"cancel": True})
+    frame = runner.end()
+    assert runner.load(frame) == "ended by itself"
+    assert not frame["retire"]
+    assert runner.value(job.cancelled) is False
+
+
+def test_a_cancel_names_its_attempt_where_work_was_sent_ahead(runner: Runner) -> None:
+    asking(runner)
+    runner.say({"cancel": True, "job": "job-7", "attempt": 7})
+    runner.start(ask_until_told)
+    runner.say({"cancel": True, "job": "job-1", "attempt": 1})
+    assert runner.load(runner.end()) == "ended by itself"
+    runner.say({"cancel": True, "job": "job-2", "attempt": 2})
+    assert runner.load(runner.end()) == "ended by itself"
+
+
+def test_an_exception_after_a_cancel_is_the_cancels(runner: Runner) -> None:
+    def give_up() -> None:
+        print(job.cancelled())
+        ask_until_told()
+        raise RuntimeError("stopped halfway")
+
+    runner.start(give_up)
+    runner.until("output")
+    runner.say({"cancel": True})
+    failure = runner.end()["failure"]
+    assert failure["code"] == "cancelled"
+    assert failure["message"] == "stopped halfway"
+
+
+def test_a_late_cancel_hits_nobody(runner: Runner) -> None:
+    assert runner.value(len, "a") == 1
+    runner.say({"cancel": True})
+    assert runner.value(job.cancelled) is False
+
+
+def test_a_cancel_right_behind_its_order_leaves_nothing_to_run(runner: Runner) -> None:
+    runner.start(time.sleep, 0.2)
+    runner.start(sleep_long)
+    runner.say({"cancel": True, "job": "job-2", "attempt": 2})
+    assert runner.end()["frame"] == "result"
+    assert runner.end()["failure"]["code"] == "cancelled"
+    assert not runner.kinds("started")
+
+
+def test_threads_may_ask_too_and_take_nothing_from_the_next_attempt(runner: Runner) -> None:
+    def ask_from_threads() -> int:
+        def ask() -> None:
+            while True:
+                job.cancelled()
+
+        for _ in range(3):
+            threading.Thread(target=ask, daemon=True).start()
+        return threading.active_count()
+
+    assert runner.value(ask_from_threads) == 4
+    for number in range(30):
+        assert runner.value(abs, -number) == number
+
+
+def test_a_coroutine_is_cancelled_as_asyncio_does_it(runner: Runner) -> None:
+    async def wait() -> None:
+        print("waiting")
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            print("told")
+            raise
+
+    runner.start(wait)
+    runner.until("output")
+    runner.terminate()
+    assert runner.end()["failure"]["code"] == "cancelled"
+    assert runner.output() == b"told\n"
+
+
+def test_a_job_with_its_own_signal_handling_dies_of_it_as_cancelled(runner: Runner) -> None:
+    def own_way() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        print("ready")
+        time.sleep(60)
+
+    runner.start(own_way)
+    runner.until("output")
+    runner.terminate()
+    assert runner.end()["failure"]["code"] == "cancelled"
+
+
+def test_forked_workers_end_plainly_on_terminate(runner: Runner) -> None:
+    def pool() -> int | None:
+        import multiprocessing
+
+        worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        worker.start()
+        worker.terminate()
+        worker.join()
+        return worker.exitcode
+
+    assert runner.value(pool) == -signal.SIGTERM
+    assert runner.output("stderr") == b""
+
+
+def start_stubborn_tree(runner: Runner, note: Path) -> list[int]:
+    """A job that ignores signals, with a child and a daemon that do the same; all their pids."""
+
+    def stubborn(path: str) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for detach in (False, True):
+            if os.fork() == 0:
+                if detach:
+                    os.setsid()
+                    if os.fork():
+                        os._exit(0)
+                with open(path, "a") as file:
+                    file.write(f"{os.getpid()}\n")
+                time.sleep(60)
+        with open(path, "a") as file:
+            file.write(f"{os.getpid()}\n")
+        while True:
+            pass
+
+    runner.start(stubborn, str(note))
+    runner.until("started")
+    wait_until(lambda: note.exists() and note.read_text().count("\n") == 3, "three processes")
+    return [int(line) for line in note.read_text().split()]
+
+
+def test_when_the_agent_is_gone_the_whole_tree_goes(runner: Runner, tmp_path: Path) -> None:
+    pids = start_stubborn_tree(runner, runner.folder / "pids")
+    assert all(map(alive, pids))
+    runner.hang_up()
+    runner.gone()
+    wait_until(lambda: not any(map(alive, pids)), "the tree to end")
+
+
+def test_a_killed_supervisor_takes_the_job_process_along(runner: Runner) -> None:
+    def tell_and_wait() -> None:
+        print(os.getpid())
+        time.sleep(60)
+
+    runner.start(tell_and_wait)
+    pid = int(runner.until("output")["text"])
+    runner.process.kill()
+    wait_until(lambda: not alive(pid), "the job process to end")

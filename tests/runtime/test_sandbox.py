@@ -1,0 +1,115 @@
+"""The sandbox: what it says it enforces is what a job meets."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from corral.runtime import sandbox
+from tests.runtime.harness import Runner
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+needs_landlock = pytest.mark.skipif(
+    sandbox.landlock_version() < 1, reason="this kernel has no Landlock"
+)
+
+
+@needs_landlock
+def test_files_outside_are_out_of_reach(
+    start_runner: Callable[..., Runner], tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "data").write_text("data")
+    runner = start_runner(read_paths=[str(shared), "/no/such/path"])
+    assert runner.ready["enforced"]["files"] == "landlock"
+    assert runner.failure(lambda: secret.read_text())["type"] == "PermissionError"
+    assert runner.failure(lambda: os.listdir(tmp_path))["type"] == "PermissionError"
+    assert runner.value(lambda: (shared / "data").read_text()) == "data"
+    assert runner.failure(lambda: (shared / "more").write_text(""))["type"] == "PermissionError"
+    # And what it starts is confined the same way.
+    assert runner.value(lambda: subprocess.call(["cat", str(secret)], stderr=-3)) == 1
+
+
+@needs_landlock
+def test_what_a_job_needs_still_works(runner: Runner) -> None:
+    def needs() -> str:
+        import multiprocessing.shared_memory
+        import sqlite3
+        import tempfile
+
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"x")
+        with open("here", "w") as note:
+            note.write("x")
+        os.makedirs("a/b")
+        os.rename("here", "a/b/there")
+        open("/dev/null", "w").close()
+        memory = multiprocessing.shared_memory.SharedMemory(create=True, size=16)
+        memory.close()
+        memory.unlink()
+        sqlite3.connect("own.db").execute("create table t (x)").connection.close()
+        return subprocess.check_output(
+            ["sh", "-c", "ls /proc/self/fd > /dev/null && echo fine"], text=True
+        )
+
+    assert runner.value(needs) == "fine\n"
+
+
+def test_only_rights_that_the_kernel_knows_are_named() -> None:
+    known = [sandbox.known_rights(version) for version in range(1, 8)]
+    assert known == [0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF, 0xFFFF, 0xFFFF]
+
+
+def test_without_isolation_nothing_is_claimed(
+    start_runner: Callable[..., Runner], tmp_path: Path
+) -> None:
+    (tmp_path / "open").write_text("open")
+    runner = start_runner(isolate=False)
+    assert runner.ready["enforced"]["files"] == ""
+    assert runner.value(lambda: (tmp_path / "open").read_text()) == "open"
+
+
+@pytest.mark.skipif(sandbox.landlock_version() < 6, reason="this kernel scopes no signals")
+def test_a_job_cannot_signal_its_supervisor(runner: Runner) -> None:
+    pid = runner.process.pid
+    assert runner.failure(lambda: os.kill(pid, signal.SIGKILL))["type"] == "PermissionError"
+    assert runner.value(lambda: os.kill(os.getpid(), 0)) is None
+
+
+def test_limits_and_privileges(start_runner: Callable[..., Runner]) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    runner = start_runner(limits={"memory_bytes": 1 << 30, "cpus": [cpu]})
+    assert runner.ready["enforced"] | {"files": ""} == {
+        "files": "",
+        "memory": "rlimit_data",
+        "cpu": "affinity",
+        "privileges": "no_new_privs",
+    }
+
+    def look() -> tuple[object, ...]:
+        with open("/proc/self/status") as file:
+            privileges = next(line.split()[1] for line in file if line.startswith("NoNewPrivs"))
+        return (
+            os.sched_getaffinity(0),
+            resource.getrlimit(resource.RLIMIT_DATA),
+            resource.getrlimit(resource.RLIMIT_CORE),
+            privileges,
+        )
+
+    assert runner.value(look) == ({cpu}, (1 << 30, 1 << 30), (0, 0), "1")
+
+
+def test_the_pid_told_is_the_one_the_agent_started(runner: Runner) -> None:
+    assert runner.ready["pid"] == runner.process.pid

@@ -1,0 +1,224 @@
+"""Scripts: packages unpacked safely, entries of both kinds, and how each end is told."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import signal
+import stat
+import sys
+import zipfile
+from collections.abc import Callable
+
+import pytest
+
+from corral.runtime import packages
+from corral.runtime.failures import AttemptFailed
+from tests.runtime.harness import Controller, Frame, Runner, alive, wait_until
+
+IN_JOB = """
+import sys
+from pathlib import Path
+from corral import job
+job.progress(0.25, "script " + sys.argv[1])
+job.metric(loss=0.5, step=2)
+(job.output_dir() / "made.txt").write_text(job.id())
+Path("side.txt").write_text("side")
+job.artifact("side.txt")
+print("argv", sys.argv[1:], open("data/in.txt").read(), job.attempt())
+"""
+
+
+FUNCTION_ENTRY = """
+import sys
+async def go():
+    print("went", sys.argv)
+class Tool:
+    go = staticmethod(go)
+"""
+
+ASKING = """
+from corral import job
+job.cancelled()
+print("asked")
+while not job.cancelled():
+    pass
+print("bye")
+"""
+
+
+def test_a_script_finds_its_files_its_arguments_and_the_job(
+    runner: Runner, controller: Controller
+) -> None:
+    files = {"main.py": IN_JOB, "data/in.txt": "input"}
+    runner.start_script(files, argv=("one", "two words"))
+    frame = runner.end()
+    assert frame == {"frame": "result", "result": None, "retire": True}
+    assert runner.output() == b"argv ['one', 'two words'] input 1\n"
+    assert runner.kinds("progress")[0]["message"] == "script one"
+    assert runner.kinds("metric")[0]["values"] == {"loss": 0.5}
+    assert controller.artifacts == {"side.txt": b"side", "made.txt": b"job-1"}
+    assert runner.gone() == 0
+
+
+def test_an_entry_may_be_a_function_of_a_module(runner: Runner) -> None:
+    code = FUNCTION_ENTRY
+    runner.start_script(
+        {"pkg/__init__.py": "", "pkg/cli.py": code}, "pkg.cli:Tool.go", argv=("-x",)
+    )
+    assert runner.end()["result"] is None
+    assert runner.output() == b"went ['pkg.cli:Tool.go', '-x']\n"
+
+
+def test_a_large_package_is_fetched(runner: Runner, controller: Controller) -> None:
+    noise = os.urandom(200_000).hex()
+    runner.start_script({"main.py": "print(len(open('noise').read()))", "noise": noise})
+    assert runner.end()["frame"] == "result"
+    assert runner.output() == b"400000\n"
+    assert any("/packages/" in request for request in controller.requests)
+
+
+@pytest.mark.parametrize(
+    ("code", "failure", "exit_code"),
+    [
+        ("raise SystemExit(3)", "exit_code", 3),
+        ("1/0", "exit_code", 1),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed_by_signal", -11),
+        ("import os; os.write(1, b'partial'); os._exit(0)", None, None),
+        ("import os; os.close(1); os.close(2)", None, None),
+    ],
+)
+def test_how_a_script_ends(
+    runner: Runner, code: str, failure: str | None, exit_code: int | None
+) -> None:
+    runner.start_script({"main.py": code})
+    frame = runner.end()
+    assert frame["retire"]
+    if failure is None:
+        assert frame["frame"] == "result"
+    else:
+        assert frame["failure"]["code"] == failure
+        assert frame["failure"]["exit_code"] == exit_code
+    if "1/0" in code:
+        assert b"ZeroDivisionError" in runner.output("stderr")
+
+
+def test_output_of_a_script_streams_line_by_line(runner: Runner) -> None:
+    os.mkfifo(fifo := runner.folder / "gate")
+    runner.start_script({"main.py": f"print('first')\nopen({str(fifo)!r}).read()\nprint('second')"})
+    assert runner.until("output")["text"].startswith("first")
+    fifo.write_text("")
+    runner.end()
+    assert runner.output().endswith(b"second\n")
+
+
+def test_a_daemon_of_a_script_does_not_outlive_it(runner: Runner) -> None:
+    code = "import subprocess\nprint(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
+    runner.start_script({"main.py": code})
+    assert runner.end()["frame"] == "result"
+    pid = int(runner.output())
+    assert runner.gone() == 0
+    wait_until(lambda: not alive(pid), "the daemon to end")
+
+
+def test_a_cancelled_script_is_reported_after_its_end(runner: Runner) -> None:
+    code = "import os, time; print(os.getpid()); time.sleep(60)"
+    runner.start_script({"main.py": code})
+    pid = int(runner.until("output")["text"].split()[0])
+    # The agent signals the whole tree.
+    os.killpg(runner.process.pid, signal.SIGTERM)
+    frame = runner.end()
+    assert frame["failure"]["code"] == "cancelled"
+    assert not alive(pid)
+    assert runner.gone() == 0
+
+
+def test_a_script_that_asks_ends_by_itself(runner: Runner) -> None:
+    code = ASKING
+    runner.start_script({"main.py": code})
+    runner.until("output")
+    runner.say({"cancel": True})
+    os.killpg(runner.process.pid, signal.SIGTERM)
+    assert runner.end()["failure"]["code"] == "cancelled"
+    assert runner.output().endswith(b"bye\n")
+
+
+def test_the_user_s_own_python_path_is_kept(start_runner: Callable[..., Runner]) -> None:
+    runner = start_runner(environ={"PYTHONPATH": "/somewhere/else"})
+    runner.start_script({"main.py": "import sys; print(sys.path.index('/somewhere/else') > 0)"})
+    runner.end()
+    assert runner.output() == b"True\n"
+
+
+# --- packages that nobody should make -------------------------------------------------------------
+
+
+def odd_zip(name: str, mode: int = 0, text: str = "x") -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        entry = zipfile.ZipInfo(name)
+        entry.external_attr = mode << 16
+        archive.writestr(entry, text)
+    return held.getvalue()
+
+
+def bad(runner: Runner, package: bytes, entry: str = "main.py") -> Frame:
+    runner.start_work(
+        {"type": "script", "package": runner.blob(package), "entry": entry, "argv": []}
+    )
+    frame = runner.end()
+    assert frame["frame"] == "error"
+    failure: Frame = frame["failure"]
+    return failure
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        (odd_zip("../evil.py"), "outside"),
+        (odd_zip("/evil.py"), "outside"),
+        (odd_zip("a/../../evil.py"), "outside"),
+        (odd_zip("C:\\evil.py"), "outside"),
+        (odd_zip("link", stat.S_IFLNK | 0o777, "/etc/passwd"), "link"),
+        (b"no zip at all", "not a readable zip"),
+        (odd_zip("other.py"), "no file 'main.py' to run. At its top are: other.py"),
+    ],
+)
+def test_bad_packages_are_refused(runner: Runner, package: bytes, words: str) -> None:
+    failure = bad(runner, package)
+    assert failure["code"] == "bad_package"
+    assert words in failure["message"]
+    assert not list(runner.folder.rglob("evil.py"))
+
+
+def test_an_entry_outside_of_the_package_is_refused(runner: Runner) -> None:
+    assert bad(runner, odd_zip("main.py"), "../main.py")["code"] == "bad_package"
+
+
+def test_a_package_that_was_damaged_on_its_way(runner: Runner, controller: Controller) -> None:
+    sha256 = hashlib.sha256(b"the real one").hexdigest()
+    controller.packages[sha256] = odd_zip("main.py")
+    package = {"sha256": sha256, "size": 12}
+    runner.start_work({"type": "script", "package": package, "entry": "main.py", "argv": []})
+    assert runner.end()["failure"]["code"] == "transfer_failed"
+
+
+def test_sizes_and_counts_are_bounded(tmp_path: os.PathLike[str]) -> None:
+    package = odd_zip("big.bin")
+    # Claim far more than is there: refused by the claim, before anything is written.
+    for signature, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+        at = package.index(signature) + offset
+        package = package[:at] + b"\xfe\xff\xff\xff" + package[at + 4 :]
+    entries = zipfile.ZipFile(io.BytesIO(package)).infolist() * 3
+    with pytest.raises(AttemptFailed, match="at most 8000000000"):
+        packages._refuse(entries)
+    with pytest.raises(AttemptFailed, match="files; at most"):
+        packages._refuse(entries * 100_000)
+
+
+def test_executable_bits_survive(tmp_path: os.PathLike[str]) -> None:
+    packages.unpack(io.BytesIO(odd_zip("bin/tool", 0o100755)), str(tmp_path))
+    assert os.access(os.path.join(tmp_path, "bin", "tool"), os.X_OK)
+    packages.unpack(io.BytesIO(odd_zip("plain")), str(tmp_path))
+    assert not os.access(os.path.join(tmp_path, "plain"), os.X_OK) or sys.platform == "win32"

@@ -1,0 +1,176 @@
+"""A warm process: what one attempt leaves behind, and what the next one finds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import cloudpickle
+
+from tests.runtime.harness import Controller, Runner, alive, wait_until
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def test_each_attempt_finds_a_clean_process(runner: Runner) -> None:
+    def look() -> tuple[object, ...]:
+        umask = os.umask(0o022)
+        os.umask(umask)
+        return (
+            os.environ.get("LEFT"),
+            "PATH" in os.environ,
+            umask,
+            signal.getsignal(signal.SIGUSR1),
+            signal.getitimer(signal.ITIMER_REAL)[0],
+            sys.path[0],
+            len(sys.argv),
+            signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        )
+
+    def spoil() -> None:
+        del os.environ["PATH"]
+        os.environ["LEFT"] = "behind"
+        os.chdir("/")
+        os.umask(0o777)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_REAL, 100)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        sys.path.insert(0, "/spoiled")
+        sys.argv.append("more")
+
+    before = runner.value(look)
+    runner.value(spoil)
+    assert runner.value(look) == before
+
+
+def test_each_attempt_has_its_own_folders_and_names(runner: Runner) -> None:
+    def look() -> dict[str, str]:
+        names = ("CORRAL_JOB_ID", "CORRAL_ATTEMPT", "CORRAL_OUTPUT_DIR", "TMPDIR")
+        return {name: os.environ[name] for name in names} | {
+            "cwd": os.getcwd(),
+            "temp": tempfile.gettempdir(),
+        }
+
+    for number in (1, 2):
+        folder = runner.start(look)
+        assert runner.load(runner.end()) == {
+            "CORRAL_JOB_ID": f"job-{number}",
+            "CORRAL_ATTEMPT": str(number),
+            "CORRAL_OUTPUT_DIR": str(folder / "output"),
+            "TMPDIR": str(folder / "tmp"),
+            "cwd": str(folder / "work"),
+            "temp": str(folder / "tmp"),
+        }
+
+
+def test_variables_of_the_runner_and_of_one_job(start_runner: Callable[..., Runner]) -> None:
+    runner = start_runner(environ={"CUDA_VISIBLE_DEVICES": "GPU-1", "MINE": "runner"})
+    look = {
+        "type": "function",
+        "function": runner.blob(
+            cloudpickle.dumps(lambda: (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["MINE"]))
+        ),
+        "arguments": runner.blob(cloudpickle.dumps(((), {}))),
+    }
+    runner.start_work(look, env={"MINE": "job"})
+    assert runner.load(runner.end()) == ("GPU-1", "job")
+    runner.start_work(look)
+    assert runner.load(runner.end()) == ("GPU-1", "runner")
+
+
+def test_a_child_left_behind_retires_the_process_and_is_ended(runner: Runner) -> None:
+    frame = runner.run(lambda: subprocess.Popen(["sleep", "60"]).pid)
+    assert frame["retire"]
+    pid = runner.load(frame)
+    assert runner.gone() == 0
+    wait_until(lambda: not alive(pid), "the child to end")
+
+
+def test_a_daemon_is_found_and_ended(runner: Runner) -> None:
+    def daemonize() -> int:
+        reads, writes = os.pipe()
+        if (child := os.fork()) == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.write(writes, str(os.getpid()).encode())
+                signal.pause()
+            os._exit(0)
+        os.waitpid(child, 0)
+        return int(os.read(reads, 20))
+
+    frame = runner.run(daemonize)
+    assert frame["retire"]
+    pid = runner.load(frame)
+    runner.gone()
+    wait_until(lambda: not alive(pid), "the daemon to end")
+
+
+def test_children_that_ended_are_no_reason_to_retire(runner: Runner) -> None:
+    def children() -> None:
+        subprocess.run(["true"], check=True)
+        process = subprocess.Popen(["true"])
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+    assert not runner.run(children)["retire"]
+
+
+def test_a_process_left_behind_that_prints_for_ever_does_not_hold_up_the_end(
+    runner: Runner,
+) -> None:
+    frame = runner.run(lambda: subprocess.Popen(["yes"]).pid)
+    assert frame["frame"] == "result"
+    assert frame["retire"]
+    runner.process.stdout.read()  # type: ignore[union-attr]
+    assert runner.gone() == 0
+
+
+def write_outputs(fail: bool) -> None:
+    folder = Path(os.environ["CORRAL_OUTPUT_DIR"])
+    (folder / "model.txt").write_text("weights")
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "deep" / "er" / "grüße & co.txt").write_text("named")
+    (folder / "empty").touch()
+    (folder / "outside").symlink_to("/etc/hostname")
+    (folder / "folder").symlink_to("/etc")
+    os.mkfifo(folder / "fifo")
+    if fail:
+        raise ValueError("after writing")
+
+
+def test_files_in_the_output_folder_become_artifacts(
+    runner: Runner, controller: Controller
+) -> None:
+    kept = {"model.txt": b"weights", "deep/er/grüße & co.txt": b"named", "empty": b""}
+    assert runner.run(write_outputs, False)["frame"] == "result"
+    assert controller.artifacts == kept
+    told = {frame["name"]: frame["size"] for frame in runner.kinds("artifact")}
+    assert told == {name: len(body) for name, body in kept.items()}
+
+    controller.stored.clear()
+    assert runner.failure(write_outputs, True)["message"] == "after writing"
+    assert controller.artifacts == kept
+
+
+def test_an_artifact_that_cannot_be_stored(runner: Runner, controller: Controller) -> None:
+    def write() -> None:
+        Path(os.environ["CORRAL_OUTPUT_DIR"], "a").write_text("a")
+
+    def write_and_fail() -> None:
+        Path(os.environ["CORRAL_OUTPUT_DIR"], "a").write_text("a")
+        raise ValueError("its own failure")
+
+    controller.refuse = [413]
+    assert runner.failure(write)["code"] == "transfer_failed"
+    controller.refuse = [413]
+    assert runner.failure(write_and_fail)["message"] == "its own failure"
+    assert b"not all files of the job were kept" in runner.output("stderr")
+
+
+def test_a_missing_output_folder_is_no_failure(runner: Runner) -> None:
+    assert runner.run(lambda: os.rmdir(os.environ["CORRAL_OUTPUT_DIR"]))["frame"] == "result"

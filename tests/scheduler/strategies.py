@@ -1,0 +1,85 @@
+"""Random clusters and queues for the property tests."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from corral.core.job import Needs, QueueClass, Shape
+from corral.core.worker import GPU, Capabilities, Worker
+from corral.scheduler.fit import Held
+from corral.scheduler.plan import Line, Seat, Snapshot, Waiting
+
+
+@st.composite
+def workers(draw: st.DrawFn, number: int) -> Worker:
+    gpus = tuple(
+        GPU(uuid=f"GPU-{number}-{n}", name="x", vram_gb=draw(st.sampled_from([8.0, 12.0, 24.0])))
+        for n in range(draw(st.integers(0, 4)))
+    )
+    return Worker(
+        id=f"w{number}",
+        name=f"worker{number}",
+        engine="simulated",
+        capabilities=Capabilities(
+            cpus=float(draw(st.integers(1, 8))),
+            memory_gb=float(draw(st.sampled_from([4, 16, 64]))),
+            gpus=gpus,
+            labels=tuple(draw(st.sets(st.sampled_from(["fast", "site=home"])))),
+            workloads=draw(st.sampled_from([("python",), ("python", "pipeline"), ("pipeline",)])),
+            ahead=draw(st.sampled_from([0, 2, 64])),
+        ),
+        local=number == 0,
+        connected=draw(st.sampled_from([True, True, True, False])),
+        draining=draw(st.sampled_from([False, False, False, True])),
+    )
+
+
+@st.composite
+def needs(draw: st.DrawFn) -> Needs:
+    kind = draw(st.sampled_from(["cpu", "whole", "share", "vram"]))
+    return Needs(
+        gpus={"whole": draw(st.integers(1, 3)), "vram": 1}.get(kind, 0),
+        gpu_tenths=draw(st.integers(1, 10)) if kind == "share" else 0,
+        vram_gb=draw(st.sampled_from([0.0, 10.0, 20.0])) if kind == "vram" else 0.0,
+        cpus=draw(st.sampled_from([0.5, 1.0, 2.0, 4.0])),
+        memory_gb=draw(st.sampled_from([0.0, 2.0, 8.0])),
+        labels=draw(st.sampled_from([(), ("fast",), ("site",), ("site=home",)])),
+        worker=draw(st.sampled_from(["auto", "auto", "auto", "local", "worker1"])),
+    )
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    return Shape(
+        needs=draw(needs()),
+        queue_class=draw(st.sampled_from(list(QueueClass))),
+        priority=draw(st.integers(-2, 2)),
+        above_vram_gb=draw(st.sampled_from([0.0, 0.0, 12.0])),
+        avoid=draw(st.sampled_from([(), (), ("w1",)])),
+    )
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    count = draw(st.integers(0, 5))
+    seats = []
+    for number in range(count):
+        worker = draw(workers(number))
+        held = draw(st.lists(needs(), max_size=6))
+        seats.append(Seat(worker, tuple(Held(needs=one) for one in held)))
+    now = 1000.0
+    lines, seq = [], 0
+    for shape in draw(st.lists(shapes(), max_size=6, unique=True)):
+        waiting = []
+        for _ in range(draw(st.integers(1, 8))):
+            seq += 1
+            since = now - draw(st.sampled_from([0.0, 30.0, 100.0]))
+            waiting.append(Waiting(f"j{seq}", seq, since, draw(st.integers(0, 3))))
+        lines.append(Line(shape, tuple(waiting), draw(st.sampled_from([0.0, 0.001, 5.0]))))
+    return Snapshot(
+        now=now,
+        lines=tuple(lines),
+        seats=tuple(seats),
+        aging_s=60.0,
+        last_aged_at=draw(st.sampled_from([0.0, 990.0])),
+    )

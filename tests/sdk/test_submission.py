@@ -1,0 +1,136 @@
+"""What a caller may ask for, the sentence for what not, and where the controller is found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from corral.api import corral_pb2 as pb
+from corral.api import service
+from corral.core.errors import InvalidJob
+from corral.core.job import QueueClass
+from corral.sdk import requirements, submission
+from corral.sdk.connection import locate
+
+
+def build(**options: Any) -> pb.JobSubmission:
+    return submission.build(options, queue_class=QueueClass.BATCH, name="job")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (0, 0.0)),
+        ({"gpus": 2}, (2, 0.0)),
+        ({"gpu_memory": 2}, (2, 0.0)),
+        ({"gpu_memory": 1}, (0, 1.0)),
+        ({"gpu_memory": 0.7}, (0, 0.7)),
+        ({"vram_gb": 12}, (1, 0.0)),
+        ({"gpu_memory": 0.5, "vram_gb": 12}, (0, 0.5)),
+    ],
+)
+def test_gpu_amounts(options: dict[str, Any], expected: tuple[int, float]) -> None:
+    message = build(**options)
+    assert (message.gpus, round(message.gpu_memory, 6)) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"gpus": 1.5}, "gpus is a whole number"),
+        ({"gpus": -1}, "gpus is at least 0"),
+        ({"gpus": True}, "gpus is a number"),
+        ({"gpus": 1, "gpu_memory": 0.5}, "not both"),
+        ({"gpu_memory": 0.25}, "in tenths"),
+        ({"gpu_memory": 2.5}, "in tenths"),
+        ({"gpu_memory": float("nan")}, "gpu_memory is a number"),
+        ({"duration": 0}, "duration is at least 1"),
+        ({"duration": 604_801}, "at most 604800"),
+        ({"cpus": 0}, "cpus is at least 0.1"),
+        ({"priority": 101}, "priority is at least -100 and at most 100"),
+        ({"retries": -1}, "retries"),
+        ({"queue_class": "fast"}, "'interactive' or 'batch'"),
+        ({"env": ["A=1"]}, "env is a mapping"),
+        ({"env": {"A": 1}}, r"env\['A'\] is a text"),
+        ({"env": {"A=B": "1"}}, "no name"),
+        ({"worker_labels": [1]}, "worker label"),
+        ({"name": 3}, "name is a text"),
+        ({"requirements": [""]}, "requirement"),
+    ],
+)
+def test_refusals(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidJob, match=sentence):
+        build(**options)
+
+
+def test_labels_of_workers() -> None:
+    assert list(build(worker_labels="ssd").worker_labels) == ["ssd"]
+    assert list(build(worker_labels={"room": "attic"}).worker_labels) == ["room=attic"]
+
+
+def test_requirements_file(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "deep.txt").write_text("scipy\n-r ../last.txt\n")
+    (tmp_path / "last.txt").write_text("torch==2.4 # pinned\n")
+    (tmp_path / "requirements.txt").write_text(
+        "# all we need\n\nnumpy>=2, \\\n  <3\n--requirement more/deep.txt\n"
+        'pip-name[extra]; python_version < "4"\nx @ https://example.org/x.whl#sha256=ab\n'
+    )
+    assert requirements.resolve(tmp_path / "requirements.txt") == [
+        "numpy>=2,    <3",
+        "scipy",
+        "torch==2.4",
+        'pip-name[extra]; python_version < "4"',
+        "x @ https://example.org/x.whl#sha256=ab",
+    ]
+    assert requirements.resolve(["numpy", " scipy "]) == ["numpy", "scipy"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("--index-url https://example.org", r"r.txt:1: the installer option --index-url"),
+        ("numpy\n-e .", r"r.txt:2: the installer option -e"),
+        ("numpy --hash=sha256:ab", "--hash"),
+        ("./wheel.whl", "a path on this machine"),
+        ("-r r.txt", "includes itself"),
+        ("-r gone.txt", "There is no requirements file"),
+    ],
+)
+def test_requirements_that_cannot_travel(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "r.txt").write_text(text)
+    with pytest.raises(InvalidJob, match=sentence):
+        requirements.resolve(tmp_path / "r.txt")
+
+
+def test_a_lone_requirement_is_a_list() -> None:
+    with pytest.raises(InvalidJob, match=r"requirements=\['numpy'\]"):
+        requirements.resolve("numpy")
+
+
+def test_where_the_controller_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CORRAL_ADDRESS", "CORRAL_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path))
+    assert locate() == ("127.0.0.1:50051", "")
+    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "controller.json").write_text(json.dumps({"grpc": "127.0.0.1:7"}))
+    assert locate() == ("127.0.0.1:7", "secret")
+    monkeypatch.setenv("CORRAL_ADDRESS", "far.example:9")
+    assert locate() == ("far.example:9", "")  # the home's token stays at home
+    monkeypatch.setenv("CORRAL_TOKEN", "other")
+    assert locate() == ("far.example:9", "other")
+    assert locate("localhost:1", "mine") == ("localhost:1", "mine")
+
+
+async def test_the_table_of_methods() -> None:
+    assert service.SERVICE == "corral.v1.Orchestrator"
+    with pytest.raises(AttributeError, match="SubmitJob"):
+        service.handler(object())
+    async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
+        stub = service.stub(channel)
+        assert all(hasattr(stub, method) for method in service.METHODS)
