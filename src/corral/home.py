@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -32,27 +33,39 @@ class Home:
     def take(self) -> None:
         """Makes the folders and holds the lock until the process ends."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            for folder in (self.journal, self.blobs, self.spool, self.log, self.worker):
-                folder.mkdir(mode=0o700, exist_ok=True)
-            self._lock_fd = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)
+            self._make()
+            lock_fd = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise HomeUnusable(
                 f"The home {self.path} cannot be written ({error.strerror}). Choose another one "
                 "with CORRAL_HOME, or mend its permissions."
             ) from error
-        if not lock_file(self._lock_fd):
-            owner = os.pread(self._lock_fd, 32, 0).decode(errors="replace").strip()
+        if not lock_file(lock_fd):
+            owner = os.pread(lock_fd, 32, 0).decode(errors="replace").strip()
+            os.close(lock_fd)
             raise HomeUnusable(
                 f"Another controller (pid {owner or '?'}) uses the home {self.path}. Stop it with "
                 "`corral down`, or choose another CORRAL_HOME."
             )
-        os.ftruncate(self._lock_fd, 0)
-        os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+        self._lock_fd = lock_fd
+        os.ftruncate(lock_fd, 0)
+        os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+
+    def _make(self) -> None:
+        """Folders whose names outlive a power cut, like what is promised inside them."""
+        new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        for folder in (self.journal, self.blobs, self.spool, self.log, self.worker):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(self.path)
+        for folder in new or (self.path,):
+            # A parent that may be passed through but not read was there before us.
+            with contextlib.suppress(PermissionError):
+                sync_folder(folder.parent)
 
     def release(self) -> None:
-        self.controller.unlink(missing_ok=True)
         if self._lock_fd is not None:
+            self.controller.unlink(missing_ok=True)
             os.close(self._lock_fd)
             self._lock_fd = None
 
@@ -85,6 +98,18 @@ def write_private_json(path: Path, value: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(incoming, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Makes the names in a folder durable, where the platform has such a thing."""
+    if sys.platform == "win32":
+        return
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def read_json(path: Path) -> dict[str, Any]:

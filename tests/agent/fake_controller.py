@@ -30,8 +30,8 @@ class FakeController:
         self.sockets: list[ServerConnection] = []
         self.receives = True
         """Whether it confirms results."""
-        self.reading = asyncio.Event()
-        self.reading.set()
+        self.slowness_s = 0.0
+        """How long it dwells on each frame."""
         self.grace_s = 30.0
         self.url = "http://127.0.0.1:9"
         self._jobs = 0
@@ -74,14 +74,13 @@ class FakeController:
                         welcome = wire.WorkerWelcome("here", 0.2, self.grace_s, self.url)
                         await socket.send(wire.encode([welcome]))
                         self.sockets.append(socket)
-                    ended = isinstance(message, wire.JobCompleted | wire.JobFailed)
-                    if ended and self.receives:
+                    if self.receives and isinstance(message, wire.JobCompleted | wire.JobFailed):
                         received = wire.ResultReceived(message.job, message.attempt)
                         await socket.send(wire.encode([received]))
                 async with self._news:
                     self.heard += messages
                     self._news.notify_all()
-                await self.reading.wait()
+                await asyncio.sleep(self.slowness_s)
 
     async def send(self, *messages: wire.Message) -> None:
         await self.sockets[-1].send(wire.encode(messages))

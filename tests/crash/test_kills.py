@@ -33,6 +33,13 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     return found
 
 
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Ranch:
     """A controller with a job that writes down each of its starts and waits at a gate."""
 
@@ -124,7 +131,7 @@ def test_killed_runner(ranch: Ranch, whose: str) -> None:
     supervisor = psutil.Process(pid).ppid()
     os.kill(pid if whose == "job process" else supervisor, signal.SIGKILL)
     ranch.started("calf", 2)
-    assert not psutil.pid_exists(pid), "the first attempt is gone before the second begins"
+    assert not alive(pid), "the first attempt is gone before the second begins"
     ranch.open_gate("calf")
     assert ranch.result(job) == "calf is done"
     assert [number for number, _ in ranch.starts("calf")] == [attempt, attempt + 1]
@@ -137,7 +144,7 @@ def test_killed_agent(ranch: Ranch) -> None:
     [(attempt, pid)] = ranch.started("calf")
     ranch.agent().kill()
     starts = ranch.started("calf", 2)
-    until(lambda: not psutil.pid_exists(pid), "the first attempt's process is gone")
+    until(lambda: not alive(pid), "the first attempt's process is gone")
     assert starts[1][0] > attempt
     ranch.open_gate("calf")
     assert ranch.result(job) == "calf is done"
@@ -175,7 +182,7 @@ def test_killed_controller_and_agent(ranch: Ranch) -> None:
     agent = ranch.agent()
     ranch.controller.kill()
     agent.kill()
-    until(lambda: not psutil.pid_exists(pid), "a runner without its agent ends itself")
+    until(lambda: not alive(pid), "a runner without its agent ends itself")
     ranch.controller.start()
     ranch.started("calf", 2)
     ranch.open_gate("calf")
@@ -194,7 +201,7 @@ def test_sigterm_gives_grace_and_requeues_the_rest(ranch: Ranch) -> None:
     ranch.controller.process.send_signal(signal.SIGTERM)
     ranch.open_gate("quick")  # within the grace
     assert ranch.controller.process.wait(PATIENCE_S) == 0, ranch.controller.log
-    until(lambda: not psutil.pid_exists(pid), "the one that took too long is ended")
+    until(lambda: not alive(pid), "the one that took too long is ended")
     found = stories(ranch.home)
     assert isinstance(end_of(found[quick]), JobSucceeded), "it ended within the grace"
     for job in (slow, ahead):

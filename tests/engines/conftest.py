@@ -142,7 +142,7 @@ async def agents_lab(path: Path) -> AsyncIterator[Lab]:
     lab = AgentsLab(engine)
     try:
         async with asyncio.timeout(30):
-            while not await engine.workers():
+            while not await engine.workers():  # noqa: ASYNC110 (a starting process is asked again)
                 await asyncio.sleep(0.01)
         assert local._process is not None
         lab.pid = local._process.pid

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import io
 import json
@@ -11,6 +10,7 @@ import os
 import pickle
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -68,7 +68,11 @@ class Controller:
                 self._guarded(controller._get)
 
             def do_PUT(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                length = int(self.headers["Content-Length"])
+                body = self.rfile.read(length)
+                if len(body) < length:  # The other side gave up.
+                    self.close_connection = True
+                    return
                 self._guarded(lambda path: controller._put(path, body))
 
             def _guarded(self, act: Callable[[str], tuple[int, bytes]]) -> None:
@@ -128,13 +132,16 @@ class Runner:
         self._pending = b""
         self.frames: list[Frame] = []
         folder.mkdir(parents=True, exist_ok=True)
+        # A socket, as asyncio and uvloop use for a child's stdin.
+        self._mouth, ear = socket.socketpair()
         self.process = subprocess.Popen(
             [sys.executable, "-I", str(kit / "corral" / "runtime" / "runner.py")],
-            stdin=subprocess.PIPE,
+            stdin=ear.fileno(),
             stdout=subprocess.PIPE,
             start_new_session=True,
             bufsize=0,
         )
+        ear.close()
         self.say(
             {
                 "limits": {"memory_bytes": None, "cpus": None},
@@ -151,10 +158,7 @@ class Runner:
     # --- speaking ------------------------------------------------------------------------------
 
     def say(self, order: Frame) -> None:
-        assert self.process.stdin is not None
-        data = memoryview(json.dumps(order).encode() + b"\n")
-        while data:
-            data = data[self.process.stdin.write(data) or 0 :]
+        self._mouth.sendall(json.dumps(order).encode() + b"\n")
 
     def start(
         self, function: Callable[..., Any], *args: Any, checkpoint: str = "", **kwargs: Any
@@ -282,14 +286,11 @@ class Runner:
         return self.process.wait(PATIENCE_S)
 
     def hang_up(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self._mouth.close()
 
     def close(self) -> None:
-        assert self.process.stdin is not None
         assert self.process.stdout is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
+        self._mouth.close()
         try:
             self.process.wait(PATIENCE_S)
         finally:

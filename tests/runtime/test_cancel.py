@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -92,6 +93,7 @@ def test_a_cancel_names_its_attempt_where_work_was_sent_ahead(runner: Runner) ->
     runner.start(ask_until_told)
     runner.say({"cancel": True, "job": "job-1", "attempt": 1})
     assert runner.load(runner.end()) == "ended by itself"
+    runner.until("progress")
     runner.say({"cancel": True, "job": "job-2", "attempt": 2})
     assert runner.load(runner.end()) == "ended by itself"
 
@@ -208,12 +210,25 @@ def start_stubborn_tree(runner: Runner, note: Path) -> list[int]:
     return [int(line) for line in note.read_text().split()]
 
 
-def test_when_the_agent_is_gone_the_whole_tree_goes(runner: Runner, tmp_path: Path) -> None:
+def test_when_the_agent_is_gone_the_whole_tree_goes(runner: Runner) -> None:
     pids = start_stubborn_tree(runner, runner.folder / "pids")
     assert all(map(alive, pids))
     runner.hang_up()
     runner.gone()
     wait_until(lambda: not any(map(alive, pids)), "the tree to end")
+
+
+def test_a_pipe_that_closes_says_the_same_as_a_socket(kit: Path) -> None:
+    command = [sys.executable, "-I", str(kit / "corral" / "runtime" / "runner.py")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"{}\n")
+        assert b'"ready"' in process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(10) == 0
 
 
 def test_a_killed_supervisor_takes_the_job_process_along(runner: Runner) -> None:

@@ -138,4 +138,5 @@ async def test_async_map_over_async_items(aclient: AsyncClient) -> None:
             yield x
 
     assert [value async for value in aclient.map(double, source())] == [2 * x for x in range(10)]
-    assert [value async for value in aclient.map(double, [1])] == [2]
+    found = [value async for value in aclient.map(double, range(1200))]
+    assert found == [2 * x for x in range(1200)]

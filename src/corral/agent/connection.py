@@ -41,6 +41,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0
 COALESCE_S = 0.001
 WELCOME_S = 20.0
 PING_S = 10.0
+CLOSE_S = 1.0
 DEFAULT_GRACE_S = 30.0
 
 
@@ -123,7 +124,7 @@ class Connection:
     async def close(self) -> None:
         """Hang up. `run` dials again, unless it is cancelled."""
         if self._socket is not None:
-            await self._socket.close()
+            await _hang_up(self._socket)
 
     # --- dialling ------------------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ class Connection:
 
     async def _session(self) -> None:
         address = self._address()
-        async with connect(
+        socket = await connect(
             address.socket,
             additional_headers={"Authorization": f"Bearer {address.credential}"},
             compression=None,
@@ -161,16 +162,18 @@ class Connection:
             open_timeout=WELCOME_S,
             ping_interval=PING_S,
             ping_timeout=2 * PING_S,
-            close_timeout=1.0,
+            close_timeout=CLOSE_S,
             proxy=None,
-        ) as socket:
+        )
+        try:
             await socket.send(encode([self._side.register(address)]))
-            try:
-                await self._converse(socket)
-            except ConnectionClosed as closed:
-                if closed.rcvd is not None and closed.rcvd.code == CLOSE_REPLACED:
-                    raise Replaced(closed.rcvd.reason) from closed
-                raise
+            await self._converse(socket)
+        except ConnectionClosed as closed:
+            if closed.rcvd is not None and closed.rcvd.code == CLOSE_REPLACED:
+                raise Replaced(closed.rcvd.reason) from closed
+            raise
+        finally:
+            await _hang_up(socket)
 
     async def _converse(self, socket: ClientConnection) -> None:
         async with asyncio.timeout(WELCOME_S):
@@ -237,6 +240,15 @@ class Connection:
         while True:
             await asyncio.sleep(every_s)
             self.send(self._side.heartbeat())
+
+
+async def _hang_up(socket: ClientConnection) -> None:
+    """Close; without waiting for a controller that no longer reads."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await socket.close()
+    except TimeoutError:
+        socket.transport.abort()
 
 
 def _reason(error: Exception) -> str:

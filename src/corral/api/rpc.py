@@ -121,7 +121,7 @@ class Orchestrator:
         job = job_of(request, QueueClass.INTERACTIVE)
         accepted = (await self._queue.submit([job]))[0]
         async for seen in self._feed.watch(accepted.job, Cursor()):
-            for event in _events(seen):
+            for event in self._events(seen):
                 if accepted.warning and event.HasField("state") and not event.state.message:
                     event.state.message, accepted = accepted.warning, type(accepted)(accepted.job)
                 yield event
@@ -151,7 +151,11 @@ class Orchestrator:
         else:
             source = self._feed.watch(self._queue.find(request.job_id), cursor)
         async for seen in source:
-            yield pb.JobEvents(events=_events(seen))
+            yield pb.JobEvents(events=self._events(seen))
+
+    def _events(self, seen: Sequence[Seen]) -> list[pb.JobEvent]:
+        names = self._store.world.names
+        return [event for one in seen if (event := event_of(one, names)) is not None]
 
     # --- looking and changing ---
 
@@ -273,7 +277,3 @@ class Orchestrator:
             "artifacts.",
             job_id=job,
         )
-
-
-def _events(seen: Sequence[Seen]) -> list[pb.JobEvent]:
-    return [event for event in map(event_of, seen) if event is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from corral.api import corral_pb2 as pb
 from corral.controller.feed import Seen
@@ -26,7 +26,7 @@ from corral.scheduler.fit import Room
 from corral.scheduler.plan import Seat
 
 
-def event_of(seen: Seen) -> pb.JobEvent | None:
+def event_of(seen: Seen, names: Mapping[str, str]) -> pb.JobEvent | None:
     """What a watcher is sent for one thing it saw; None for what is not for clients."""
     event = pb.JobEvent(job_id=seen.job, cursor=str(seen.cursor), attempt=seen.attempt)
     if seen.skipped:
@@ -43,18 +43,18 @@ def event_of(seen: Seen) -> pb.JobEvent | None:
             event.progress.CopyFrom(_progress(frame))
     else:
         event.at = seen.fact.at
-        if not _tell(event, seen.fact):
+        if not _tell(event, seen.fact, names):
             return None
     return event
 
 
-def _tell(event: pb.JobEvent, fact: Journaled) -> bool:
+def _tell(event: pb.JobEvent, fact: Journaled, names: Mapping[str, str]) -> bool:
     match fact:
         case JobSubmitted():
             event.state.state = State.QUEUED
         case AttemptPlaced():
             event.state.state = State.PLACED
-            event.state.worker = fact.worker
+            event.state.worker = names.get(fact.worker, fact.worker)
             event.state.message = fact.why
         case AttemptStarted():
             event.state.state = State.RUNNING
@@ -124,7 +124,7 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
         queue_class=head.shape.queue_class,
         priority=head.shape.priority,
         attempt=head.attempt,
-        worker=head.worker,
+        worker=store.world.names.get(head.worker, head.worker),
         user=head.user,
         batch=head.batch,
         labels=dict(head.labels),

@@ -76,7 +76,8 @@ def _start_detached(home: Path, given: list[str], *, as_json: bool) -> int:
     with log.open("rb") as file:
         file.seek(begin)
         said = file.read().decode("utf-8", "replace").strip().splitlines()
-    output.say(said[-1] if said else f"The controller ended at once; see {log}.", style="red")
+    sentence = said[-1].removeprefix("corral: ") if said else "The controller ended at once."
+    output.say(sentence if said else f"{sentence} See {log}.", style="red")
     return process.returncode or 1
 
 

@@ -64,7 +64,8 @@ def jobs(
         output.show_json([_plain(view) for view in found])
         return
     if not found:
-        output.say("No jobs. Start one with `corral run`." if not state else "No such jobs.")
+        chosen = state or batch or active
+        output.say("No such jobs." if chosen else "No jobs yet. Start one with `corral run`.")
         return
     output.show_table(
         ("JOB", "STATE", "NAME", "CLASS", "TRY", "WORKER", "SUBMITTED", "TOOK"),

@@ -9,9 +9,9 @@ import secrets
 from collections.abc import AsyncIterable, AsyncIterator
 from pathlib import Path
 
-from corral.controller.mark import sync_folder
-from corral.core.errors import BlobNotFound, InvalidJob, TooLarge
+from corral.core.errors import BlobNotFound, InvalidJob, StorageFailed, TooLarge
 from corral.core.job import Blob
+from corral.home import sync_folder
 
 CHUNK = 1 << 20
 
@@ -23,6 +23,9 @@ class Blobs:
         self._incoming.mkdir(parents=True, exist_ok=True)
         for leftover in self._incoming.iterdir():
             leftover.unlink()
+        self._settled: set[str] = set()
+        """Folders whose names are known to be durable, but for those on their way in."""
+        self._arriving: set[str] = set()
 
     def path(self, sha256: str) -> Path:
         if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
@@ -30,7 +33,16 @@ class Blobs:
         return self.folder / sha256[:2] / sha256
 
     def has(self, sha256: str) -> bool:
-        return self.path(sha256).exists()
+        """Whether the bytes are here to stay: a name that a power cut could still take back does
+        not count."""
+        path = self.path(sha256)
+        if sha256 in self._arriving or not path.exists():
+            return False
+        if path.parent.name not in self._settled:
+            sync_folder(path.parent)  # it may come from a process that died before doing so
+            sync_folder(self.folder)
+            self._settled.add(path.parent.name)
+        return True
 
     def open_path(self, sha256: str) -> Path:
         path = self.path(sha256)
@@ -47,19 +59,29 @@ class Blobs:
 
     def _put(self, data: bytes, sha256: str) -> None:
         incoming = self._incoming / secrets.token_hex(8)
-        with open(incoming, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        self._adopt(incoming, sha256)
+        try:
+            with open(incoming, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            self._adopt(incoming, sha256)
+        except OSError as error:
+            raise _not_stored(error) from error
+        finally:
+            incoming.unlink(missing_ok=True)
 
     def _adopt(self, incoming: Path, sha256: str) -> None:
         final = self.path(sha256)
-        if not final.parent.exists():
+        self._arriving.add(sha256)
+        try:
             final.parent.mkdir(exist_ok=True)
-            sync_folder(self.folder)
-        os.replace(incoming, final)
-        sync_folder(final.parent)
+            os.replace(incoming, final)
+            sync_folder(final.parent)
+            if final.parent.name not in self._settled:
+                sync_folder(self.folder)
+                self._settled.add(final.parent.name)
+        finally:
+            self._arriving.discard(sha256)
 
     async def put(
         self, chunks: AsyncIterable[bytes], *, limit: int, expected: str | None = None
@@ -84,6 +106,8 @@ class Blobs:
             if expected is not None and expected != sha256:
                 raise InvalidJob(f"The bytes have sha256 {sha256}, not {expected} as announced.")
             await asyncio.to_thread(self._adopt, incoming, sha256)
+        except OSError as error:
+            raise _not_stored(error) from error
         finally:
             incoming.unlink(missing_ok=True)
         return Blob(sha256=sha256, size=size)
@@ -92,3 +116,10 @@ class Blobs:
         with open(self.open_path(sha256), "rb") as file:
             while chunk := await asyncio.to_thread(file.read, CHUNK):
                 yield chunk
+
+
+def _not_stored(error: OSError) -> StorageFailed:
+    return StorageFailed(
+        f"The bytes could not be stored ({error.strerror}). Free some space on the controller's "
+        "disk, then send them again."
+    )

@@ -1,11 +1,14 @@
 """The journal on disk: numbered, checksummed, chained records in SQLite, and how they are read.
 
 The journal is the truth. `history` is only an index of ended jobs, and is never trusted for
-recovery. One thread writes; reads use a connection of their own.
+recovery. One thread writes; reads use a connection of their own. Nothing is written before the
+journal is proven whole: opening a damaged one changes no byte of it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +19,7 @@ import msgspec
 import structlog
 
 from corral.controller import sql
-from corral.controller.mark import Mark, sync_folder
+from corral.controller.mark import Mark
 from corral.core.errors import HomeUnusable, JournalDamaged, StorageFailed
 from corral.core.events import (
     JobCancelled,
@@ -27,6 +30,7 @@ from corral.core.events import (
     decode_fact,
 )
 from corral.core.worker import Worker
+from corral.home import sync_folder
 
 log = structlog.get_logger()
 
@@ -93,22 +97,70 @@ def sealed(
 
 
 class Journal:
-    """An open, verified journal."""
+    """An open journal, made if it is new. `verified` proves it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / "corral.db"
-        self._writer = open_database(folder)
-        self._reader = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-        self._reader.execute("PRAGMA query_only = ON")
+        self._writer: sqlite3.Connection | None = None
         self.mark = Mark(folder / "mark")
-        if self.mark.seq is None and self.last_seq() == 0:
-            self.mark.write(0)
+        try:
+            with self._asked():
+                if _version(self.path) == 0:
+                    if self.mark.seq:
+                        raise lost(1, "the database is empty or gone")
+                    self._make()
+                self._reader = open_read_only(self.path)
+                if self.mark.seq is None and self.last_seq() == 0:
+                    self.mark.write(0)
+            sync_folder(folder)
+        except BaseException:
+            self.mark.close()
+            raise
+
+    def _make(self) -> None:
+        writer = self._open_writer()
+        writer.executescript(
+            f"BEGIN IMMEDIATE;{sql.SCHEMA}PRAGMA user_version = {sql.SCHEMA_VERSION};COMMIT;"
+        )
+
+    def _open_writer(self) -> sqlite3.Connection:
+        self._writer = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        for pragma in sql.PRAGMAS:
+            self._writer.execute(pragma)
+        return self._writer
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Database errors outside the scan, in sentences."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            name = getattr(error, "sqlite_errorname", "")
+            if name.startswith(_NO_ROOM):
+                raise HomeUnusable(
+                    f"{self.path} cannot be opened ({error}). See that the disk has space left "
+                    "and that the folder is yours, then start again."
+                ) from error
+            raise JournalDamaged(
+                f"{self.path} cannot be read as a database ({error}). Run `corral repair` to save "
+                "what is intact."
+            ) from error
 
     def close(self) -> None:
         self._reader.close()
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
         self.mark.close()
+
+    def confirm(self, seq: int) -> None:
+        """Everything up to `seq` was read back and will be acted upon: now it is promised. A
+        process killed in the middle may have left it in the page cache alone."""
+        if self.mark.seq is not None and self.mark.seq >= seq:
+            return
+        with contextlib.suppress(FileNotFoundError), open(f"{self.path}-wal", "rb") as file:
+            os.fsync(file.fileno())
+        self.mark.write(seq)
 
     # --- writing (the writer's thread) ---
 
@@ -116,6 +168,7 @@ class Journal:
         """One transaction, durable when this returns; nothing of it is kept when it raises."""
         connection = self._writer
         try:
+            connection = connection or self._open_writer()
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(sql.APPEND, group.records)
             if group.ends:
@@ -127,15 +180,16 @@ class Journal:
                 connection.executemany(sql.KNOW_WORKER, rows)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            if connection is not None and connection.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
             failed = StorageFailed(
                 f"The journal in {self.folder} could not be written ({error}). Nothing that was "
                 "acknowledged is lost. Free some space, then submit again."
             )
             # A full disk leaves the transaction out, surely. After any other error nobody knows
             # what reached the disk, and a second sync would lie.
-            failed.fatal = error.sqlite_errorname not in ("SQLITE_FULL", "SQLITE_IOERR_WRITE")
+            failed.fatal = not error.sqlite_errorname.startswith(_NO_ROOM)
             raise failed from error
         if group.records:
             try:
@@ -153,7 +207,8 @@ class Journal:
         return map(Record._make, self._reader.execute(sql.SCAN))
 
     def record(self, seq: int) -> Record:
-        row = self._reader.execute(sql.RECORD, (seq,)).fetchone()
+        with self._asked():
+            row = self._reader.execute(sql.RECORD, (seq,)).fetchone()
         if row is None:
             raise JournalDamaged(f"Record {seq} of the journal is missing. Run `corral repair`.")
         record = Record._make(row)
@@ -202,35 +257,66 @@ class Journal:
         return [Ended._make(row) for row in self._reader.execute(sql.ENDED_LATEST, arguments)]
 
     def workers(self) -> list[Worker]:
+        """Workers met before. One whose row is damaged introduces itself anew when it is back."""
         decode = msgspec.json.Decoder(Worker).decode
-        return [decode(row[0]) for row in self._reader.execute(sql.WORKERS)]
+        found = []
+        with self._asked():
+            for worker_id, body in self._reader.execute(sql.WORKERS):
+                try:
+                    worker = decode(body)
+                except (msgspec.MsgspecError, UnicodeDecodeError):
+                    log.warning("worker_row_damaged", worker=worker_id)
+                    continue
+                if worker.id == worker_id:
+                    found.append(worker)
+        return found
+
+    def damage(self) -> str:
+        """What SQLite itself finds wrong with its pages, and with the index of ended jobs."""
+        for check in sql.CHECKS:
+            found = self._reader.execute(check).fetchone()[0]
+            if found != "ok":
+                return str(found)
+        return ""
+
+    def history(self) -> Iterator[Ended]:
+        return map(Ended._make, self._reader.execute(sql.HISTORY))
 
 
-def open_database(folder: Path) -> sqlite3.Connection:
-    """The database, made if it is new; refused if a newer Corral made it."""
-    path = folder / "corral.db"
+_NO_ROOM = (
+    "SQLITE_FULL",
+    "SQLITE_CANTOPEN",
+    "SQLITE_READONLY",
+    "SQLITE_IOERR_WRITE",
+    "SQLITE_IOERR_SHM",
+)
+"""Errors after which the transaction is surely out, and nothing is wrong with what is in."""
+
+
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """Reads, and leaves every byte of database and log as it found them."""
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+
+
+def _version(path: Path) -> int:
+    """The schema in the file, 0 where there is none yet; refused if a newer Corral made it."""
+    if not path.exists() or not path.stat().st_size:
+        return 0
+    # A rollback journal is there only where the making of the database was cut off: SQLite must
+    # first take that back, and may.
+    cut_off = Path(f"{path}-journal").exists()
+    connection = sqlite3.connect(path) if cut_off else open_read_only(path)
     try:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version > sql.SCHEMA_VERSION:
-            connection.close()
-            raise HomeUnusable(
-                f"{path} was written by a newer Corral (schema {version}, this one knows "
-                f"{sql.SCHEMA_VERSION}). Install that version again, or choose another CORRAL_HOME."
-            )
-        for pragma in sql.PRAGMAS:
-            connection.execute(pragma)
-        if version == 0:
-            connection.executescript(
-                f"BEGIN IMMEDIATE;{sql.SCHEMA}PRAGMA user_version = {sql.SCHEMA_VERSION};COMMIT;"
-            )
-            sync_folder(folder)
-    except sqlite3.DatabaseError as error:
-        raise JournalDamaged(
-            f"{path} cannot be read as a database ({error}). Run `corral repair` to save what is "
-            "intact."
-        ) from error
-    return connection
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    finally:
+        connection.close()
+    if version > sql.SCHEMA_VERSION:
+        raise HomeUnusable(
+            f"{path} was written by a newer Corral (schema {version}, this one knows "
+            f"{sql.SCHEMA_VERSION}). Install that version again, or choose another CORRAL_HOME."
+        )
+    return version
 
 
 def verified(journal: Journal) -> Iterator[Record]:
@@ -245,25 +331,35 @@ def verified(journal: Journal) -> Iterator[Record]:
             if record.kind == REPAIRED and record.intact():
                 expected = record.seq
             if record.seq != expected:
-                raise _lost(expected, f"{record.seq - expected} missing")
+                raise lost(expected, f"{record.seq - expected} missing")
             if not record.intact():
-                raise _lost(record.seq, "its checksum does not match")
+                raise lost(record.seq, "its checksum does not match")
             expected += 1
             yield record
+        damage = journal.damage()
     except sqlite3.DatabaseError as error:
-        raise _lost(expected, str(error)) from error
+        raise lost(expected, str(error)) from error
     if marked is not None and expected <= marked:
-        raise _lost(expected, f"{marked - expected + 1} acknowledged records are gone")
+        raise lost(expected, f"{marked - expected + 1} acknowledged records are gone")
     if marked is None and expected > 1:
         raise JournalDamaged(
             f"The journal's mark {journal.folder / 'mark'} is missing or damaged, so nothing says "
             f"whether records after {expected - 1} are lost. Run `corral repair` to go on."
         )
+    if damage:
+        raise index_damaged(damage)
 
 
-def _lost(seq: int, reason: str) -> JournalDamaged:
+def lost(seq: int, reason: str) -> JournalDamaged:
     return JournalDamaged(
         f"The journal is damaged: record {seq} is the first one lost ({reason}). Nothing was "
         "changed. Restore a backup, or run `corral repair` to go on with what is intact.",
         details={"first_lost": seq},
+    )
+
+
+def index_damaged(reason: str) -> JournalDamaged:
+    return JournalDamaged(
+        f"The journal's records are whole, but the database around them is damaged ({reason}). "
+        "Nothing was changed. Run `corral repair`: it builds a new one, and no job is lost."
     )

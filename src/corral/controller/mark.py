@@ -10,6 +10,8 @@ import os
 import zlib
 from pathlib import Path
 
+from corral.home import sync_folder
+
 _SLOT = 512
 _PREFIX = b"corral-mark 1 "
 
@@ -48,14 +50,3 @@ def _slots(data: bytes) -> list[int | None]:
         intact = text.startswith(_PREFIX) and crc == b"%08x" % zlib.crc32(text)
         found.append(int(text[len(_PREFIX) :]) if intact else None)
     return found
-
-
-def sync_folder(path: Path) -> None:
-    """Makes the names in a folder durable, where the platform has such a thing."""
-    if os.name == "nt":
-        return
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -14,8 +14,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from corral.controller import sql
-from corral.controller.journal import REPAIRED, Ended, Journal, Record, Write, sealed, verified
-from corral.controller.mark import Mark, sync_folder
+from corral.controller.journal import REPAIRED, Ended, Journal, Record, Write, open_read_only, sealed
+from corral.controller.mark import Mark
+from corral.controller.store import recovered
 from corral.core.errors import Conflict, CorralError, HomeUnusable, JournalDamaged
 from corral.core.events import (
     AttemptPlaced,
@@ -28,7 +29,7 @@ from corral.core.events import (
 )
 from corral.core.job import Head
 from corral.core.lifecycle import advance, born
-from corral.home import Home
+from corral.home import Home, sync_folder
 
 CHUNK = 1000
 ATTEMPTS_SKIPPED = 1000
@@ -67,8 +68,7 @@ def _problem(folder: Path) -> str | None:
     except JournalDamaged as error:
         return error.message
     try:
-        for _ in verified(journal):
-            pass
+        recovered(journal)
     except JournalDamaged as error:
         return error.message
     finally:
@@ -217,7 +217,7 @@ def _repaired(records: list[Record]) -> bool:
 def _readable(path: Path) -> Iterator[Record]:
     """Every intact record, also past damage: one by one where a scan fails."""
     try:
-        connection = sqlite3.connect(path, isolation_level=None)
+        connection = open_read_only(path)
     except sqlite3.DatabaseError:
         return
     try:

@@ -69,4 +69,7 @@ ORDER BY job DESC LIMIT ?
 """
 
 KNOW_WORKER = "INSERT OR REPLACE INTO workers (id, body) VALUES (?, ?)"
-WORKERS = "SELECT body FROM workers ORDER BY id"
+WORKERS = "SELECT id, body FROM workers ORDER BY id"
+HISTORY = "SELECT job, state, submitted_seq, last_seq, ended_at, batch, key FROM history"
+
+CHECKS = ("PRAGMA quick_check(1)", "PRAGMA integrity_check(history)")

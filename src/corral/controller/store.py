@@ -7,12 +7,22 @@ world and published. Nothing leaves the controller before the fact behind it is 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from corral.controller.journal import Ended, Journal, Record, Write, sealed, verified
+from corral.controller.journal import (
+    Ended,
+    Journal,
+    Record,
+    Write,
+    index_damaged,
+    sealed,
+    verified,
+)
 from corral.controller.world import World
 from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
 from corral.core.events import (
@@ -80,18 +90,11 @@ class Store:
     def recover(self) -> None:
         """Folds the verified journal into the world. Raises JournalDamaged and changes nothing
         where an acknowledged record is lost."""
-        heads: dict[JobId, Head] = {}
-        for record in verified(self.journal):
-            self._seq = record.seq
-            if not record.job:
-                continue
-            head = _fold(heads.get(record.job), record)
-            if head is None or head.state.ended:
-                heads.pop(record.job, None)
-            else:
-                heads[record.job] = head
+        self._seq, heads = recovered(self.journal)
+        self.journal.confirm(self._seq)
         for head in sorted(heads.values(), key=lambda head: head.submitted_seq):
             self.world.apply(head)
+        self.world.names = {worker.id: worker.name for worker in self.journal.workers()}
 
     # --- writing ---
 
@@ -105,6 +108,8 @@ class Store:
     ) -> list[Change]:
         """Durable when this returns. All facts or none, unless `skip_conflicts` leaves out those
         that the table no longer allows (a job cancelled while a plan was made)."""
+        if self.failed.is_set():
+            raise self._refusal()
         done: asyncio.Future[list[Change]] = asyncio.get_running_loop().create_future()
         self._pending.append(_Request(facts, documents or {}, workers, skip_conflicts, done))
         if self._writing is None or self._writing.done():
@@ -127,8 +132,7 @@ class Store:
                     if not request.done.cancelled():
                         request.done.set_exception(error)
                 if error.fatal:
-                    self.failed.set()
-                    return
+                    self._give_up()
                 continue
             self._seq = group.seq
             self._publish(group)
@@ -136,11 +140,26 @@ class Store:
                 if not request.done.cancelled():
                     request.done.set_result(request.accepted)
 
+    def _give_up(self) -> None:
+        """After this nothing is written: another sync could only pretend that all is well."""
+        self.failed.set()
+        requests, self._pending = self._pending, []
+        for request in requests:
+            if not request.done.cancelled():
+                request.done.set_exception(self._refusal())
+
+    def _refusal(self) -> StorageFailed:
+        failed = StorageFailed("The controller cannot trust its disk any more and is ending.")
+        failed.fatal = True
+        return failed
+
     def _publish(self, group: _Group) -> None:
         for job, document in group.documents.items():
             self._remember(job, document)
         for head in group.heads.values():
             self.world.apply(head)
+        for worker in group.workers:
+            self.world.names[worker.id] = worker.name
         if group.changes:
             for listener in self._listeners:
                 listener(group.changes)
@@ -242,17 +261,7 @@ class _Group:
             if type(fact) in NOTES:
                 self.noted.append((seq, fact.job))
             else:
-                self.ends.append(
-                    Ended(
-                        head.id,
-                        head.state.value,
-                        head.submitted_seq,
-                        seq,
-                        fact.at,
-                        head.batch,
-                        head.key,
-                    )
-                )
+                self.ends.append(_ended(head, fact.at))
         change = Change(seq, fact, head)
         self.changes.append(change)
         return change
@@ -262,6 +271,47 @@ class _Group:
             return born(fact, seq), 0
         head = self.heads.get(fact.job) or self._store.head(fact.job)
         return advance(head, fact, seq), head.last_seq
+
+
+def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
+    """The last number and the heads of all living jobs, every record and every row proven."""
+    seq, heads, history = 0, dict[JobId, Head](), 0
+    for record in verified(journal):
+        seq = record.seq
+        if not record.job:
+            continue
+        head = _fold(heads.get(record.job), record)
+        if head is None:
+            # A note about an ended job: it only moved the end of that job's chain.
+            history += _chain_end(record.job, seq) - _chain_end(record.job, record.prev)
+        elif head.state.ended:
+            heads.pop(record.job, None)
+            history += _row(_ended(head, record.at))
+        else:
+            heads[record.job] = head
+    try:
+        found = sum(map(_row, journal.history()))
+    except sqlite3.DatabaseError as error:
+        raise index_damaged(str(error)) from error
+    if history != found:
+        raise index_damaged("the history of ended jobs is not what the records say")
+    return seq, heads
+
+
+def _row(ended: Ended) -> int:
+    """A row of the history as a number; their sum needs no memory for each ended job."""
+    text = "|".join(map(str, ended._replace(last_seq=0)))
+    return zlib.crc32(text.encode()) + _chain_end(ended.job, ended.last_seq)
+
+
+def _chain_end(job: JobId, last_seq: int) -> int:
+    return zlib.crc32(f"{job}|{last_seq}".encode())
+
+
+def _ended(head: Head, at: float) -> Ended:
+    return Ended(
+        head.id, head.state.value, head.submitted_seq, head.last_seq, at, head.batch, head.key
+    )
 
 
 def _fold(head: Head | None, record: Record) -> Head | None:

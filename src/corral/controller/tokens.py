@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -10,14 +11,14 @@ from pathlib import Path
 
 from corral.core.errors import Forbidden
 from corral.core.job import JobId
+from corral.home import sync_folder
 
 
 def kept_secret(path: Path) -> str:
     """The secret in a file that only its owner reads, made on first use."""
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        pass
+    with contextlib.suppress(FileNotFoundError):
+        if kept := path.read_text(encoding="ascii").strip():
+            return kept
     secret = secrets.token_urlsafe(32)
     incoming = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -26,6 +27,7 @@ def kept_secret(path: Path) -> str:
         file.flush()
         os.fsync(file.fileno())
     os.replace(incoming, path)
+    sync_folder(path.parent)
     return secret
 
 

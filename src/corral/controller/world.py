@@ -34,6 +34,8 @@ class World:
         self._typical_s: dict[Shape, float] = {}
         self.waiting = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 0}
         self.last_aged_at = 0.0
+        self.names: dict[str, str] = {}
+        """What people call the workers, by id."""
         self.progress: dict[JobId, ProgressFrame] = {}
         """The latest word of running attempts; the spool has all of them."""
 

@@ -1,1 +1,8 @@
-"""One attempt, in a process of its own. Standard library only: it runs inside job environments."""
+"""One attempt, in processes of its own. Standard library only: it runs inside job environments.
+
+agent ──lines──> runner.py ── supervisor: pumps output, watches ──frames──> agent
+                                 │ fork
+                                 └─ attempt_process: sandbox, then attempt_loop
+                                       ├─ functions   in this process, many in a row
+                                       └─ scripts     in a child of it, once
+"""

@@ -71,6 +71,8 @@ def run(
 
     SIGTERM is not passed on: whoever ends a script signals its whole tree.
     """
+    if look():  # A signal that came before the script existed did not reach it.
+        raise AttemptFailed(**failures.cancelled())
     environ = dict(os.environ)
     paths = (kit, environ.get("PYTHONPATH", ""))
     environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

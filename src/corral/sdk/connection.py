@@ -220,6 +220,7 @@ class Connection:
         return getattr(self._stub, name)
 
     def _open(self) -> grpc.aio.Channel:
+        settings.quiet_grpc()
         options: list[tuple[str, Any]] = list(service.CHANNEL_OPTIONS)
         if self.door.local:
             # A proxy for the web has no business on the way to this machine itself.

@@ -108,10 +108,11 @@ class Mapping:
                 if not exhausted and room > 0:
                     items = yield Wanted(min(PER_MESSAGE, room))
                     exhausted = not items
-                    request = self._encode(items or [])
+                    first = self._submitted
+                    jobs = self._encode(items or [])
                     await sent()  # one message on its way while the next is put together
-                    if request:
-                        sending = asyncio.create_task(self._send(request))
+                    if jobs:
+                        sending = asyncio.create_task(self._send(jobs, first))
                 elif sending:
                     await sent()
                 elif not self._ready_to_yield():
@@ -149,9 +150,9 @@ class Mapping:
             self._submitted += 1
         return jobs
 
-    async def _send(self, jobs: list[pb.JobSubmission]) -> None:
-        """One message, or several where large arguments would make it too large."""
-        first = self._submitted - len(jobs)
+    async def _send(self, jobs: list[pb.JobSubmission], first: int) -> None:
+        """One message, or several where large arguments would make it too large. `first` is where
+        in the order the first of them stands."""
         for part in _by_size(jobs):
             for job in part:
                 arguments = job.function.arguments

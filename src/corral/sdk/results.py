@@ -6,7 +6,9 @@ This is the only place of the whole system that unpickles what a job produced.
 from __future__ import annotations
 
 import io
+import linecache
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +61,7 @@ def error_of(job_id: str, state: str, failure: Failure | None) -> JobError:
     where this process can make it again."""
     cls = _ERRORS.get(state, JobFailed)
     error = cls(_sentence(job_id, state, failure), job_id=job_id)
-    traceback = failure.traceback if failure else ""
+    traceback = with_source(failure.traceback) if failure else ""
     vars(error).update(failure=failure, remote_traceback=traceback)
     if failure is None:
         return error
@@ -70,6 +72,24 @@ def error_of(job_id: str, state: str, failure: Failure | None) -> JobError:
         error.add_note(f"In the job:\n{traceback.rstrip()}")
     error.__cause__ = _cause(failure.pickled)
     return error
+
+
+_PLACE = re.compile(r'  File "(?P<path>[^"]+)", line (?P<line>\d+)')
+
+
+def with_source(traceback: str) -> str:
+    """The traceback with lines of source that the worker could not see, but this machine can."""
+    lines = traceback.splitlines()
+    told = []
+    for number, line in enumerate(lines):
+        told.append(line)
+        following = lines[number + 1] if number + 1 < len(lines) else ""
+        place = _PLACE.match(line)
+        if place and not following.startswith("    "):
+            source = linecache.getline(place["path"], int(place["line"])).strip()
+            if source:
+                told.append(f"    {source}")
+    return "\n".join(told)
 
 
 def _sentence(job_id: str, state: str, failure: Failure | None) -> str:

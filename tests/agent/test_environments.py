@@ -1,0 +1,169 @@
+"""Environments: built once, found again, failed clearly, cleaned by size."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import zipfile
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pytest
+
+from corral.agent.environments import RECORD, BuildFailed, Environments, Spec
+from corral.agent.inventory import python_minor
+from corral.protocol import messages as wire
+from corral.settings import build_environment
+from tests.agent.conftest import StartAgent
+from tests.agent.fake_controller import FakeController
+
+
+def make_wheel(folder: Path, name: str, size: int = 0) -> str:
+    """A package that needs no registry, as a requirement line."""
+    wheel = folder / f"{name}-1.0-py3-none-any.whl"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files = {
+        f"{name}.py": "VALUE = 42\n",
+        f"{name}_data.txt": "x" * size,
+        f"{name}-1.0.dist-info/METADATA": metadata,
+        f"{name}-1.0.dist-info/WHEEL": tags,
+    }
+    record = "".join(f"{path},,\n" for path in files) + f"{name}-1.0.dist-info/RECORD,,\n"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in {**files, f"{name}-1.0.dist-info/RECORD": record}.items():
+            archive.writestr(path, text)
+    return f"{name} @ {wheel.as_uri()}"
+
+
+MakeEnvironments = Callable[..., Environments]
+
+
+@pytest.fixture
+def environments(tmp_path: Path) -> MakeEnvironments:
+    def make(*, limit_gb: float = 1.0, in_use: Collection[str] = ()) -> Environments:
+        made = Environments(
+            tmp_path / "environments",
+            limit_gb=limit_gb,
+            system_site_packages=False,
+            environ=build_environment(),
+            in_use=lambda: set(in_use),
+            compile_kit=lambda python: [str(python), "-c", ""],
+        )
+        made.clear_leftovers()
+        return made
+
+    return make
+
+
+def value_of(name: str) -> tuple[int, str]:
+    return __import__(name).VALUE, sys.prefix
+
+
+async def test_attempts_that_wait_for_the_same_environment_share_one_build(
+    controller: FakeController, start: StartAgent, tmp_path: Path
+) -> None:
+    await start()
+    line = make_wheel(tmp_path, "answers")
+    jobs = [controller.job(value_of, "answers", requirements=(line,)) for _ in range(3)]
+    await controller.send(*jobs)
+    answers = [await controller.value(job.job) for job in jobs]
+    assert {value for value, _ in answers} == {42}
+    assert len({prefix for _, prefix in answers}) == 1
+    for job in jobs:
+        progress = await controller.expect(wire.JobProgress, job.job)
+        assert progress.message == "building environment (1 requirement)"
+    again = controller.job(value_of, "answers", requirements=(line,))
+    await controller.send(again)
+    await controller.completed(again.job)
+    assert not [
+        message
+        for message in controller.heard
+        if isinstance(message, wire.JobProgress) and message.job == again.job
+    ]
+
+
+async def test_a_requirement_that_cannot_be_installed_fails_with_what_uv_said(
+    controller: FakeController, start: StartAgent, tmp_path: Path
+) -> None:
+    await start()
+    missing = (tmp_path / "missing-1.0-py3-none-any.whl").as_uri()
+    job = controller.job(os.getpid, requirements=(f"missing @ {missing}",))
+    await controller.send(job)
+    failure = (await controller.failed(job.job)).failure
+    assert failure.code == "environment_failed"
+    assert "missing" in failure.message.split("uv said:")[1]
+
+
+async def test_a_python_that_uv_cannot_provide_is_named(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    job = controller.job(os.getpid, python="3.99")
+    await controller.send(job)
+    failure = (await controller.failed(job.job)).failure
+    assert failure.code == "python_unavailable"
+    assert "needs Python 3.99" in failure.message
+
+
+async def test_an_odd_python_never_reaches_uv(environments: MakeEnvironments) -> None:
+    with pytest.raises(BuildFailed) as caught:
+        await environments().get(Spec(python="/bin/sh"))
+    assert caught.value.failure.code == "wrong_document"
+
+
+async def test_a_finished_environment_is_found_by_the_next_agent(
+    environments: MakeEnvironments,
+) -> None:
+    first = environments()
+    spec = first.spec("", ())
+    assert spec.python == python_minor()
+    built = await first.get(spec)
+    second = environments()
+    assert second.ready(spec) == built
+
+
+async def test_half_an_environment_is_built_again(
+    environments: MakeEnvironments, tmp_path: Path
+) -> None:
+    spec = environments().spec("", ())
+    half = tmp_path / "environments" / spec.digest
+    half.mkdir()
+    (half / RECORD).write_text("{}")
+    built = await environments().get(spec)
+    assert built.python.exists()
+
+
+async def test_the_order_of_requirements_does_not_matter(environments: MakeEnvironments) -> None:
+    made = environments()
+    assert made.spec("", ("a", "b")) == made.spec("", ("b", "a"))
+    assert made.spec("", ("a",)).digest != made.spec("", ("b",)).digest
+
+
+async def test_the_longest_unused_environments_go_and_never_one_in_use(
+    environments: MakeEnvironments, tmp_path: Path
+) -> None:
+    in_use: set[str] = set()
+    made = environments(limit_gb=5 / 1024, in_use=in_use)
+    specs = [
+        made.spec("", (make_wheel(tmp_path, f"large{number}", size=2 * 1024**2),))
+        for number in range(3)
+    ]
+    in_use.add(specs[0].digest)
+    for spec in specs:
+        await made.get(spec)
+    assert [made.ready(spec) is not None for spec in specs] == [True, False, True]
+
+
+async def test_everybody_who_waits_for_a_failed_build_hears_of_it(
+    environments: MakeEnvironments, tmp_path: Path
+) -> None:
+    made = environments()
+    spec = made.spec("", (f"missing @ {(tmp_path / 'missing-1.0-py3-none-any.whl').as_uri()}",))
+    asked = [made.get(spec) for _ in range(3)]
+    failures = await asyncio.gather(*asked, return_exceptions=True)
+    assert all(isinstance(failure, BuildFailed) for failure in failures)
+    with pytest.raises(BuildFailed):
+        await made.get(spec)
+    assert not list((tmp_path / "environments").iterdir())

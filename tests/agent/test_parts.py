@@ -1,0 +1,209 @@
+"""The small parts, one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from msgspec import Raw
+
+from corral.agent import inventory, kit, process_tree
+from corral.agent.attempt import Attempt, Recipe, Work
+from corral.agent.environments import Spec
+from corral.agent.processors import Processors
+from corral.agent.run_directory import SETTLED_NS, RunDirectory
+from corral.agent.waiting import PASSED_S, Waiting
+from corral.core.job import Needs, QueueClass
+from corral.core.worker import Capabilities, Capacity, DeclaredGPU
+from corral.protocol.messages import JobDispatch
+from corral.settings import WorkerSettings, passed_environment
+
+# --- inventory and kit ---
+
+
+def test_declared_gpus_keep_their_made_up_ids() -> None:
+    settings = WorkerSettings(gpus=(DeclaredGPU("RTX 3090", 24), DeclaredGPU("RTX 3090", 24)))
+    gpus = inventory.declared_gpus(settings.gpus)
+    assert [gpu.uuid for gpu in gpus] == ["GPU-declared-0-rtx-3090", "GPU-declared-1-rtx-3090"]
+
+
+@pytest.mark.gpu
+def test_real_gpus_are_found() -> None:
+    assert inventory.detected_gpus()[0].uuid.startswith("GPU-")
+
+
+def test_settings_override_what_is_found() -> None:
+    has = inventory.capabilities(WorkerSettings(cpus=7, memory_gb=3, allow_code=False), {})
+    assert (has.cpus, has.memory_gb, has.workloads) == (7, 3, ())
+
+
+def test_jobs_inherit_how_to_find_things_and_no_secrets() -> None:
+    environ = {
+        "PATH": "/bin", "LC_ALL": "C", "https_proxy": "p", "SSL_CERT_FILE": "c", "CUDA_HOME": "d",
+        "CORRAL_TOKEN": "secret", "AWS_SECRET_ACCESS_KEY": "secret", "HOME": "/home/me",
+    }  # fmt: skip
+    assert "secret" not in passed_environment(environ).values()
+    assert set(passed_environment(environ)) == set(list(environ)[:5])
+
+
+def test_a_kit_is_made_once_and_old_ones_go(tmp_path: Path) -> None:
+    made = kit.assemble(tmp_path)
+    assert (made / kit.RUNNER).exists()
+    assert (made / "cloudpickle" / "__init__.py").exists()
+    assert list(made.glob("corral/runtime/__pycache__/supervisor.*.pyc"))
+    stamp = made.stat().st_mtime_ns
+    (tmp_path / "older").mkdir()
+    assert kit.assemble(tmp_path) == made
+    assert made.stat().st_mtime_ns == stamp
+    kit.drop_others(tmp_path, made)
+    assert list(tmp_path.iterdir()) == [made]
+
+
+# --- waiting ---
+
+
+def attempt(arrival: int, needs: Needs, *, interactive: bool = False, priority: int = 0) -> Attempt:
+    dispatch = JobDispatch(
+        job=f"job{arrival}",
+        attempt=1,
+        document=Raw(b"{}"),
+        digest="",
+        token="",
+        needs=needs,
+        queue_class=QueueClass.INTERACTIVE if interactive else QueueClass.BATCH,
+        priority=priority,
+    )
+    return Attempt(dispatch, Recipe(Work("function")), Spec("3.11"), arrival)
+
+
+def order(waiting: Waiting, capacity: Capacity, now: float = 0.0) -> list[str]:
+    found = []
+    while (next_one := waiting.next(capacity, now)) is not None:
+        found.append(next_one[0].dispatch.job)
+    return found
+
+
+def test_class_priority_and_arrival_decide_across_needs() -> None:
+    waiting = Waiting()
+    small, other = Needs(cpus=0.1), Needs(cpus=0.2)
+    waiting.add(attempt(1, small))
+    waiting.add(attempt(2, other, priority=1))
+    waiting.add(attempt(3, other, interactive=True))
+    waiting.add(attempt(4, small))
+    capacity = Capacity(Capabilities(cpus=4, memory_gb=1))
+    assert order(waiting, capacity) == ["job3", "job2", "job1", "job4"]
+    assert waiting.size == 0
+
+
+def test_a_large_attempt_is_passed_only_for_a_while() -> None:
+    waiting = Waiting()
+    full = Capacity(Capabilities(cpus=1, memory_gb=1))
+    large = attempt(1, Needs(cpus=2))
+    waiting.add(large)
+    waiting.add(attempt(2, Needs(cpus=0.1)))
+    assert order(waiting, full, now=100.0) == ["job2"]
+    waiting.add(attempt(3, Needs(cpus=0.1)))
+    assert order(waiting, full, now=101.0 + PASSED_S) == []
+    waiting.drop(large)
+    assert order(waiting, full, now=102.0 + PASSED_S) == ["job3"]
+
+
+# --- run directories ---
+
+
+def test_a_run_directory_knows_whether_it_is_empty(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "r1")
+    directory.make()
+    assert directory.empty()
+    past = os.stat(directory.path).st_ctime_ns - 10 * SETTLED_NS
+    (Path(directory.work) / "file").write_text("x")
+    os.utime(directory.work, ns=(past, past))
+    assert not directory.empty()
+    assert directory.clear()
+    assert directory.empty()
+
+
+def test_clearing_never_follows_links(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("precious")
+    directory = RunDirectory(tmp_path / "r1")
+    directory.make()
+    os.rmdir(directory.work)
+    os.symlink(kept, directory.work)
+    assert not directory.empty()
+    assert directory.clear()
+    assert (kept / "file").read_text() == "precious"
+
+
+# --- processors ---
+
+
+def test_runners_get_the_least_busy_processors() -> None:
+    processors = Processors([0, 1, 2, 3])
+    first = processors.choose(2)
+    processors.take(first)
+    second = processors.choose(2)
+    assert set(first) | set(second) == {0, 1, 2, 3}
+    assert processors.crowded(first)
+    processors.take(second)
+    assert not processors.crowded(first)
+    assert (processors.count(0.5), processors.count(3.0), processors.count(4.0)) == (1, 3, 0)
+
+
+# --- process trees ---
+
+
+def test_a_sweep_ends_what_carries_the_marker_of_this_home(tmp_path: Path) -> None:
+    environ = {**os.environ, process_tree.HOME_MARKER: str(tmp_path)}
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(command, env=environ) as left, subprocess.Popen(command) as other:
+        try:
+            assert process_tree.sweep(str(tmp_path)) == 1
+            assert left.poll() is not None
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+async def test_a_tree_ends_with_the_daemons_that_left_it(tmp_path: Path) -> None:
+    daemon = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
+    program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {daemon!r}]).wait()"
+    environ = {
+        **os.environ,
+        process_tree.HOME_MARKER: str(tmp_path),
+        process_tree.RUNNER_MARKER: "r1",
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, env=environ, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    below = psutil.Process(int(await process.stdout.readline()))
+    tree = process_tree.Tree(process.pid, home=str(tmp_path), runner="r1")
+    assert len(tree.members()) == 2
+    assert tree.memory_bytes(1 << 40) > 1 << 20
+    process.kill()
+    await process.wait()
+    tree.exited()
+    assert below.is_running()
+    assert await tree.end(0.0, lambda: False)
+    assert not process_tree._alive(below)
+    await process.communicate()
+
+
+def test_frames_of_a_runner_are_read_by_their_kind() -> None:
+    from corral.agent.frames import Output, Result, Started, decode_lines
+
+    lines = b'{"frame":"started"}\n{"frame":"output","stream":"stdout","text":"x"}\n'
+    lines += b'{"frame":"result","result":null,"retire":true}\n'
+    started, output, result = decode_lines(lines)
+    assert (started, output) == (Started(), Output("stdout", "x"))
+    assert result == Result(None, retire=True)
+    with pytest.raises(msgspec.DecodeError):
+        decode_lines(b"nonsense\n")

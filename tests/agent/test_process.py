@@ -1,0 +1,109 @@
+"""The agent as a process of its own: its lock, its signals, its death."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from corral.protocol import messages as wire
+from tests.agent.fake_controller import FakeController
+
+Spawn = Callable[[], Awaitable[asyncio.subprocess.Process]]
+
+
+@pytest.fixture
+async def spawn(tmp_path: Path) -> AsyncIterator[Spawn]:
+    started: list[asyncio.subprocess.Process] = []
+
+    async def agent() -> asyncio.subprocess.Process:
+        command = [sys.executable, "-m", "corral.agent.main", "--home", str(tmp_path), "--embedded"]
+        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+        started.append(process)
+        return process
+
+    yield agent
+    for process in started:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+def patient() -> None:
+    print(os.getppid(), flush=True)
+    time.sleep(600)
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
+    async with asyncio.timeout(20):
+        _, said = await process.communicate()
+    return process.returncode, said.decode()
+
+
+async def test_one_agent_per_home(controller: FakeController, spawn: Spawn) -> None:
+    await spawn()
+    await controller.expect(wire.WorkerHeartbeat)
+    code, said = await ended(await spawn())
+    assert code == 75
+    assert said.count("\n") == 1
+    assert "Another agent already runs" in said
+
+
+async def test_a_terminated_agent_ends_its_work_and_says_goodbye(
+    controller: FakeController, spawn: Spawn, tmp_path: Path
+) -> None:
+    (tmp_path / "corral.yaml").write_text("shutdown_grace_s: 0.2\n")
+    process = await spawn()
+    await controller.expect(wire.WorkerHeartbeat)
+    job = controller.job(patient)
+    await controller.send(job)
+    await controller.expect(wire.JobOutput, job.job)
+    process.send_signal(signal.SIGTERM)
+    assert (await controller.failed(job.job)).failure.code == "worker_stopping"
+    await controller.expect(wire.WorkerGoodbye)
+    code, _ = await ended(process)
+    assert code == 0
+
+
+async def test_a_killed_agent_takes_its_runners_along_and_another_takes_over(
+    controller: FakeController, spawn: Spawn
+) -> None:
+    process = await spawn()
+    await controller.expect(wire.WorkerHeartbeat)
+    job = controller.job(patient)
+    await controller.send(job)
+    await controller.expect(wire.JobOutput, job.job)
+    runner = psutil.Process(int(controller.output(job.job)))
+    process.send_signal(signal.SIGKILL)
+    await asyncio.to_thread(psutil.wait_procs, [runner], 10)
+    assert not runner.is_running()
+    await spawn()
+    register = await controller.expect(wire.WorkerRegister, count=2)
+    assert register.attempts == ()
+
+
+async def test_settings_that_are_wrong_end_it_with_one_sentence(
+    spawn: Spawn, tmp_path: Path
+) -> None:
+    (tmp_path / "corral.yaml").write_text("worker: {cpus: many}\n")
+    code, said = await ended(await spawn())
+    assert code == 78
+    assert "worker.cpus" in said
+    assert said.count("\n") == 1
+
+
+async def test_the_agent_stays_small(controller: FakeController, spawn: Spawn) -> None:
+    program = "import sys, corral.agent.main; print(*sys.modules)"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    loaded = set(said.decode().split())
+    assert loaded.isdisjoint({"fastapi", "grpc", "typer", "pydantic", "uvicorn", "numpy"})

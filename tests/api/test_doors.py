@@ -1,0 +1,151 @@
+"""Closed by default: tokens, hosts, origins, and what an attempt's token is good for."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+import corral
+from corral.api import corral_pb2 as pb
+from corral.api import service
+from tests.live import LiveController
+
+
+def ask(
+    controller: LiveController, path: str, method: str = "GET", **headers: str
+) -> tuple[int, dict[str, object]]:
+    request = urllib.request.Request(controller.url + path, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_health_is_open(controller: LiveController) -> None:
+    status, body = ask(controller, "/health")
+    assert (status, body["status"]) == (200, "ok")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Host": "127.0.0.1.evil.example:8700"},
+    ],
+)
+def test_foreign_hosts_and_origins_are_refused(
+    controller: LiveController, headers: dict[str, str]
+) -> None:
+    status, body = ask(controller, "/health", **headers)
+    assert status == 403
+    assert body["error"]["code"] == "forbidden"  # type: ignore[index]
+
+
+def test_our_own_origin_passes(controller: LiveController) -> None:
+    assert ask(controller, "/health", Origin=controller.url)[0] == 200
+
+
+@pytest.mark.parametrize("method", service.METHODS)
+@pytest.mark.parametrize("token", [None, "Bearer wrong", "Basic abc", "Bearer "])
+def test_no_method_answers_without_the_token(
+    controller: LiveController, method: str, token: str | None
+) -> None:
+    metadata = (("authorization", token),) if token is not None else ()
+    with grpc.insecure_channel(controller.address) as channel:
+        call = getattr(service.stub(channel), method)
+        with pytest.raises(grpc.RpcError) as refused:
+            _answers(call(_request(method), metadata=metadata, timeout=10))
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def _answers(answer: object) -> list[object]:
+    return list(answer) if isinstance(answer, Iterator) else [answer]
+
+
+def _request(method: str) -> object:
+    if method == "PutPackage":
+        return iter([pb.Chunk(data=b"x")])
+    descriptor = pb.DESCRIPTOR.services_by_name["Orchestrator"].methods_by_name[method]
+    return getattr(pb, descriptor.input_type.name)()
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "packages/" + "0" * 64),
+        ("PUT", "result"),
+        ("PUT", "artifacts/x"),
+        ("PUT", "checkpoint"),
+        ("GET", "checkpoint"),
+    ],
+)
+def test_transfers_need_the_attempts_own_token(
+    controller: LiveController, client: corral.Client, method: str, path: str
+) -> None:
+    job = client.submit(abs, (-1,))
+    job.result()
+    where = f"/attempts/{job.id}/1/{path}"
+    assert ask(controller, where, method)[0] == 401
+    wrong = ask(controller, where, method, Authorization=f"Bearer {controller.token}")
+    assert wrong[0] == 403
+    other = client.run(_own_token)
+    foreign = ask(controller, where, method, Authorization=f"Bearer {other}")
+    assert foreign[0] == 403
+
+
+def _own_token() -> str:
+    import os
+
+    return os.environ["CORRAL_TRANSFER_TOKEN"]
+
+
+def test_an_attempts_token_is_over_with_the_attempt(
+    controller: LiveController, client: corral.Client
+) -> None:
+    job = client.submit(_own_token)
+    token = job.result()
+    where = f"/attempts/{job.id}/1/artifacts/late.txt"
+    status, body = ask(controller, where, "PUT", Authorization=f"Bearer {token}")
+    assert status == 409
+    assert "is over" in body["error"]["message"]  # type: ignore[index]
+
+
+def test_bad_submissions_get_a_sentence_each(controller: LiveController) -> None:
+    blob = pb.BlobRef(data=b"x")
+    call = pb.FunctionCall(function=blob, arguments=blob)
+    bad = {
+        "one of": pb.JobSubmission(),
+        "not both": pb.JobSubmission(function=call, gpus=1, gpu_memory=0.5),
+        "0.1 to 1.0": pb.JobSubmission(function=call, gpu_memory=0.33),
+        "7 days": pb.JobSubmission(function=call, duration=1e9),
+        "interactive or batch": pb.JobSubmission(function=call, queue_class="urgent"),
+        "-100 to 100": pb.JobSubmission(function=call, priority=500),
+        "Corral's own": pb.JobSubmission(function=call, env={"CORRAL_TOKEN": "x"}),
+        "no requirement": pb.JobSubmission(function=call, requirements=["--index-url=x"]),
+        "cannot be printed": pb.JobSubmission(function=call, name="a\x1b[31m"),
+        "version like": pb.JobSubmission(function=call, python="snake"),
+        "not stored": pb.JobSubmission(
+            function=pb.FunctionCall(function=pb.BlobRef(sha256="0" * 64), arguments=blob)
+        ),
+        "neither a .py": pb.JobSubmission(
+            script=pb.ScriptCall(package=blob, entry="../../etc/passwd")
+        ),
+    }
+    with grpc.insecure_channel(controller.address) as channel:
+        stub = service.stub(channel)
+        metadata = (("authorization", f"Bearer {controller.token}"),)
+        for expected, submission in bad.items():
+            with pytest.raises(grpc.RpcError) as refused:
+                list(stub.SubmitJob(submission, metadata=metadata))
+            trailers = dict(refused.value.trailing_metadata())
+            error = json.loads(trailers[service.ERROR_KEY])["error"]
+            assert error["code"] == "invalid_job", expected
+            assert expected in error["message"]

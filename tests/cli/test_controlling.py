@@ -1,0 +1,114 @@
+"""The controller of a home as the command line sees it: whether it is there, and ending it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from corral import __version__
+from tests.cli.conftest import Corral
+from tests.sdk.orchestrator import Served
+
+
+def test_status(corral: Corral, served: Served) -> None:
+    assert "status" in corral("status").out
+    assert served.address in corral("status").out
+    assert corral("status", "--json").json["status"] == "ok"
+
+
+def test_status_of_nothing(corral: Corral) -> None:
+    done = corral("status", "--json")
+    assert done.code == 1
+    assert json.loads(done.err)["error"]["code"] == "unavailable"
+
+
+def test_config(corral: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "corral.yaml").write_text("worker:\n  gpus: [{name: RTX 3090, vram_gb: 24}]\n")
+    monkeypatch.setenv("CORRAL_PORT", "8701")
+    found = corral("config", "--json").json
+    assert found["home"] == str(home)
+    assert found["settings"]["port"] == {"value": 8701, "source": "CORRAL_PORT"}
+    assert found["settings"]["worker.gpus"]["value"] == [{"name": "RTX 3090", "vram_gb": 24.0}]
+    assert found["settings"]["host"]["source"] == "default"
+    assert "CORRAL_PORT" in corral("config").out
+    (home / "corral.yaml").write_text("prot: 1\n")
+    wrong = corral("up", "--detach")
+    assert wrong.code == 1
+    assert "Did you mean port?" in wrong.err
+
+
+def test_detached_start_passes_the_reason_on(corral: Corral, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "journal").write_text("a file where a folder belongs")
+    done = corral("up", "--detach", "--port", "0", "--grpc-port", "0")
+    assert done.code == 1
+    assert len(done.err.splitlines()) == 1
+    assert str(home) in done.err
+
+
+@pytest.fixture
+def pretender(tmp_path: Path) -> subprocess.Popen[bytes]:
+    """A process that looks like a controller and ends politely."""
+    program = "import signal, sys; print('up', flush=True); signal.sigwait([signal.SIGTERM])"
+    program = (
+        f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); {program}"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "corral"], stdout=subprocess.PIPE, cwd=tmp_path
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    return process
+
+
+def card(home: Path, pid: int, started_at: float) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "controller.json").write_text(json.dumps({"pid": pid, "started_at": started_at}))
+
+
+def test_down(corral: Corral, tmp_path: Path, pretender: subprocess.Popen[bytes]) -> None:
+    card(tmp_path / "home", pretender.pid, time.time() + 1)
+    assert corral("down").out == "The controller is down.\n"
+    assert pretender.wait(5) == 0
+    again = corral("down")
+    assert (again.code, again.err) == (0, f"No controller is running in {tmp_path / 'home'}.\n")
+
+
+def test_down_spares_strangers(
+    corral: Corral, tmp_path: Path, pretender: subprocess.Popen[bytes]
+) -> None:
+    """The pid was written before this process began: somebody else's by now."""
+    card(tmp_path / "home", pretender.pid, time.time() - 3600)
+    assert corral("down", "--json").json == {"stopped": False}
+    assert pretender.poll() is None
+    pretender.send_signal(signal.SIGTERM)
+    pretender.wait(5)
+
+
+def test_version_and_help(corral: Corral) -> None:
+    assert corral("--version").out == f"corral {__version__}\n"
+    assert "Commands:" in corral("--help").out
+    assert corral("nonsense").code == 2
+    assert corral("run").code == 2
+
+
+def test_help_loads_little() -> None:
+    program = (
+        "import sys, corral.cli.main; "
+        "print([m for m in ('grpc', 'rich.table', 'msgspec', 'corral.server') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout == "[]\n"

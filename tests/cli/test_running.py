@@ -1,0 +1,214 @@
+"""run and submit: what is asked for, what is shown, which code comes back, what Ctrl-C means."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from corral.api import corral_pb2 as pb
+from corral.cli.running import seconds
+from corral.core.errors import InvalidJob, NoGpuWorkers
+from tests.cli.conftest import Corral
+from tests.sdk.orchestrator import Orchestrator, Served
+
+
+def test_run_streams_and_passes_the_code_on(
+    corral: Corral, orchestrator: Orchestrator, script: Path
+) -> None:
+    done = corral("run", "--name", "n", str(script), "3", "--name", "x")
+    assert (done.code, done.out) == (3, "hello 3 --name x\nbye\n"), done.err
+    assert "failed: exit code 3" in done.err
+    job = next(iter(orchestrator.jobs.values())).submission
+    assert (job.name, list(job.script.argv), job.queue_class) == (
+        "n",
+        ["3", "--name", "x"],
+        "interactive",
+    )
+
+
+def test_every_option_arrives(corral: Corral, orchestrator: Orchestrator, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "go.py").write_text("print('went')")
+    (tmp_path / "r.txt").write_text("scipy\n")
+    options = "--entry go.py --gpus 1 --vram-gb 8 --cpus 2 --memory-gb 4 --worker attic"
+    options += " --worker-label ssd --duration 2h --with numpy --env A=b=c --class interactive"
+    options += " --priority 3 --retries 2 --name n --label k=v --user me --key once --batch b"
+    options += f" --fresh --no-wait --requirements {tmp_path / 'r.txt'}"
+    done = corral("submit", *options.split(), str(folder), "-x")
+    assert done.out == f"{next(iter(orchestrator.jobs))}\n"
+    job = next(iter(orchestrator.jobs.values())).submission
+    expected = pb.JobSubmission(
+        script=pb.ScriptCall(package=job.script.package, entry="go.py", argv=["-x"]),
+        requirements=["numpy", "scipy"],
+        duration=7200,
+        gpus=1,
+        python=job.python,
+        env={"A": "b=c"},
+        vram_gb=8,
+        cpus=2,
+        memory_gb=4,
+        worker_labels=["ssd"],
+        worker="attic",
+        queue_class="interactive",
+        priority=3,
+        retries=2,
+        name="n",
+        labels={"k": "v"},
+        user="me",
+        idempotency_key="once",
+        batch="b",
+        fresh=True,
+        wait=False,
+    )
+    assert job == expected
+    assert corral("submit", "--key", "once", str(folder / "go.py")).out == done.out
+
+
+def test_events_as_json_lines(corral: Corral, served: Served, script: Path) -> None:
+    done = corral("run", "--json", str(script))
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    kinds = [line["event"] for line in lines]
+    assert kinds == ["state", "state", "output", "progress", "output", "ended"]
+    assert lines[2]["text"] == "hello\n"
+    assert lines[-1]["state"] == "succeeded"
+
+
+def test_errors_are_one_sentence(corral: Corral, served: Served, script: Path) -> None:
+    served.orchestrator.refuse = NoGpuWorkers("No GPU workers available")
+    done = corral("run", str(script))
+    assert (done.code, done.out, done.err) == (1, "", "No GPU workers available\n")
+    refused = corral("submit", "--json", str(script))
+    assert json.loads(refused.err)["error"]["code"] == "no_gpu_workers"
+    assert refused.out == ""
+    for words in (["--gpus", "1", "--gpu-memory", "0.5"], ["--env", "A"], ["--duration", "soon"]):
+        wrong = corral("run", *words, str(script))
+        assert wrong.code == 1
+        assert len(wrong.err.splitlines()) == 1
+
+
+def test_no_controller(corral: Corral, script: Path) -> None:
+    done = corral("run", str(script))
+    assert done.code == 1
+    assert done.err == "No controller at 127.0.0.1:50051. Start one with `corral up`.\n"
+
+
+def test_durations() -> None:
+    assert [seconds(text) for text in ("90", "90s", "1.5h", "2d")] == [90, 90, 5400, 172_800]
+    with pytest.raises(InvalidJob):
+        seconds("-1")
+
+
+class Terminal:
+    """`corral` in a terminal of its own, or with pipes where `tty` is false."""
+
+    def __init__(self, home: Path, *words: str, tty: bool = True) -> None:
+        self.seen = ""
+        command = [sys.executable, "-m", "corral.cli.main", *words]
+        environ = {**os.environ, "CORRAL_HOME": str(home), "TERM": "xterm"}
+        self._fd, theirs = pty.openpty() if tty else os.pipe()
+        self.process = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=theirs if tty else subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def until(self, text: str) -> None:
+        deadline = time.monotonic() + 15
+        while text not in self.seen:
+            readable, _, _ = select.select([self._fd], [], [], deadline - time.monotonic())
+            assert readable, f"{text!r} never came: {self.seen!r}"
+            try:
+                self.seen += os.read(self._fd, 4096).decode()
+            except OSError:
+                raise AssertionError(f"{text!r} never came: {self.seen!r}") from None
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def wait(self) -> int:
+        code = self.process.wait(15)
+        os.close(self._fd)
+        return code
+
+
+@pytest.fixture
+def waiting(served: Served, tmp_path: Path) -> Path:
+    """A script that is held back, so that somebody waits for it."""
+    served.orchestrator.hold = True
+    path = tmp_path / "wait.py"
+    path.write_text("print('ran')")
+    return path
+
+
+def say(served: Served, text: bytes) -> str:
+    """Output of the only job, as proof that its follower follows."""
+    served.orchestrator.accepted.wait(15)
+    job_id = next(iter(served.orchestrator.jobs))
+    output = pb.Output(stream="stdout", data=text)
+    served.call(served.orchestrator.emit, job_id, output=output)
+    return job_id
+
+
+def test_ctrl_c_asks_and_detaches(served: Served, waiting: Path) -> None:
+    terminal = Terminal(served.home, "run", str(waiting))
+    job_id = say(served, b"started\n")
+    terminal.until("started")
+    terminal.interrupt()
+    terminal.until("[d]etach, [c]ancel")
+    terminal.type("\n")
+    say(served, b"still here\n")
+    terminal.until("still here")
+    terminal.interrupt()
+    terminal.until("go on following?")
+    terminal.type("d\n")
+    terminal.until(f"corral logs -f {job_id}")
+    assert terminal.wait() == 0
+    assert served.orchestrator.jobs[job_id].state == "queued"
+
+
+def test_second_ctrl_c_cancels(served: Served, waiting: Path) -> None:
+    terminal = Terminal(served.home, "run", str(waiting))
+    job_id = say(served, b"started\n")
+    terminal.until("started")
+    terminal.interrupt()
+    terminal.until("[c]ancel")
+    terminal.interrupt()
+    terminal.until("was cancelled")
+    assert terminal.wait() == 130
+    assert served.orchestrator.jobs[job_id].state == "cancelled"
+
+
+def test_ctrl_c_without_a_terminal_detaches(served: Served, waiting: Path) -> None:
+    pipe = Terminal(served.home, "run", str(waiting), tty=False)
+    job_id = say(served, b"started\n")
+    pipe.until("started")
+    pipe.interrupt()
+    pipe.until(f"Job {job_id} goes on.")
+    assert pipe.wait() == 130
+    assert served.orchestrator.jobs[job_id].state == "queued"
+
+
+def test_progress_is_drawn_on_a_terminal(served: Served, script: Path) -> None:
+    terminal = Terminal(served.home, "run", str(script))
+    terminal.until("50 %  halfway there")
+    terminal.until("succeeded in")
+    assert "hello\r\n" in terminal.seen
+    assert "bye\r\n" in terminal.seen
+    assert terminal.wait() == 0

@@ -1,0 +1,99 @@
+"""Looking at jobs and workers, and steering them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from corral.api import corral_pb2 as pb
+from tests.cli.conftest import Corral
+from tests.sdk.orchestrator import Orchestrator, Served
+
+
+@pytest.fixture
+def ids(corral: Corral, orchestrator: Orchestrator, script: Path) -> list[str]:
+    """Three jobs that ended: two well, the last with code 4."""
+    for word in ("0", "0", "4"):
+        corral("run", "--name", f"job-{word}", str(script), word)
+    return list(orchestrator.jobs)
+
+
+def test_jobs(corral: Corral, ids: list[str]) -> None:
+    table = corral("jobs").out
+    assert [line.split()[0] for line in table.splitlines()] == ["JOB", *reversed(ids)]
+    assert [job["job_id"] for job in corral("jobs", "--json", "--limit", "2").json] == ids[:0:-1]
+    assert len(corral("jobs", "--json", "--all").json) == 3
+    assert [j["name"] for j in corral("jobs", "--json", "--state", "failed").json] == ["job-4"]
+    assert corral("jobs", "--json", "--active").json == []
+    assert corral("jobs", "--active").err == "No such jobs.\n"
+    assert "There is no state 'lost'" in corral("jobs", "--state", "lost").err
+
+
+def test_which_job_is_meant(corral: Corral, ids: list[str]) -> None:
+    assert corral("show", "--json", "last").json["job_id"] == ids[-1]
+    assert corral("show", "--json", ids[0]).json["job_id"] == ids[0]
+    assert corral("show", "--json", ids[1][:9].upper()).json["job_id"] == ids[1]
+    assert "several jobs" in corral("show", "0").err
+    unknown = corral("show", "--json", "zz")
+    assert json.loads(unknown.err)["error"]["code"] == "job_not_found"
+    assert (unknown.code, unknown.out) == (1, "")
+
+
+def test_no_jobs_yet(corral: Corral, served: Served) -> None:
+    assert "no jobs yet" in corral("show", "last").err
+    assert "No jobs yet" in corral("jobs").err
+
+
+def test_show(corral: Corral, ids: list[str], orchestrator: Orchestrator) -> None:
+    orchestrator.jobs[ids[2]].blobs["plots/loss.png"] = bytes(2500)
+    shown = corral("show", ids[2]).out
+    assert "failed" in shown
+    assert "exit_code: exit code 4" in shown
+    assert "plots/loss.png  2.5 kB" in shown
+    assert corral("show", "--json", ids[2]).json["failure"]["exit_code"] == 4
+
+
+def test_logs(corral: Corral, ids: list[str]) -> None:
+    assert corral("logs", ids[0]).out == "hello 0\nbye\n"
+    assert corral("logs", "-f", ids[0]).out == "hello 0\nbye\n"
+    lines = [json.loads(line) for line in corral("logs", "--json", ids[0]).out.splitlines()]
+    assert [line["text"] for line in lines if line["event"] == "output"] == ["hello 0\n", "bye\n"]
+
+
+def test_why(corral: Corral, ids: list[str]) -> None:
+    assert "waits for a worker" in corral("why", "last").out
+    assert "needs 2 GPUs, has 1" in corral("why", "last").out
+    assert corral("why", "--json", "last").json["workers"][0]["worker"] == "attic"
+
+
+def test_cancel_and_retry(corral: Corral, orchestrator: Orchestrator, script: Path) -> None:
+    orchestrator.hold = True
+    for _ in range(2):
+        corral("submit", str(script))
+    first, second = orchestrator.jobs
+    assert corral("cancel", first, second).out == f"{first} cancelled\n{second} cancelled\n"
+    again = corral("retry", first).out.strip()
+    assert orchestrator.jobs[again].retry_of == first
+    assert corral("retry", "--json", first).json[0]["retry_of"] == first
+
+
+def test_workers(corral: Corral, orchestrator: Orchestrator) -> None:
+    assert "No workers yet" in corral("workers").err
+    orchestrator.workers.append(
+        pb.WorkerView(
+            id="w",
+            name="attic",
+            engine="agents",
+            connected=True,
+            cpus=8,
+            memory_gb=32,
+            gpus=[pb.GpuView(uuid="g", name="RTX 3090", vram_gb=24, free=0.5)],
+            enforced={"files": "landlock", "memory": ""},
+        )
+    )
+    shown = corral("workers").out
+    assert "RTX 3090 24 GB, 50 % free" in shown
+    assert "files: landlock, memory: nothing" in shown
+    assert corral("workers", "--json").json[0]["enforced"] == {"files": "landlock", "memory": ""}

@@ -1,0 +1,188 @@
+"""kill -9 at every system call that changes a file, and a power cut at every sync."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corral
+from corral.core.errors import CorralError
+from corral.core.events import JobSucceeded
+from tests.crash.books import end_of, stories
+from tests.crash.conftest import ROOT, Programs, complaints
+from tests.live import LiveController
+
+pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watching")]
+
+PROCESSES = 2
+BULKY_POINTS = 60
+REAL_POINTS = 12
+TORN = 6
+
+
+def test_killed_at_every_write(
+    ground: Path, programs: Programs, covered: Callable[[str], None]
+) -> None:
+    [whole] = programs([["tests.crash.sweep", str(ground / "whole"), "1000000", "1", "1000000"]])
+    # Groups of facts fall together a little differently each time: go past the usual end.
+    last = whole["count"] + 20
+    rows = programs(
+        [
+            ["tests.crash.sweep", str(ground / f"home{n}"), str(n + 1), str(PROCESSES), str(last)]
+            for n in range(PROCESSES)
+        ]
+    )
+    assert not any(row["wrong"] for row in rows), complaints(rows)
+    killed = {row["number"] for row in rows if row["killed"]}
+    missed = set(range(1, whole["count"] - 20)) - killed
+    assert not missed, f"never killed at {sorted(missed)}"
+    covered(f"killed at each of {len(killed)} writing system calls of the scenario")
+
+
+def test_killed_around_checkpoints(
+    ground: Path, programs: Programs, covered: Callable[[str], None]
+) -> None:
+    """The same with so much to write that SQLite moves its log into the database meanwhile."""
+    where = ["tests.crash.sweep", str(ground / "whole"), "1000000", "1", "1000000", "bulky"]
+    [whole] = programs([where])
+    step = whole["count"] // BULKY_POINTS
+    rows = programs(
+        [
+            [
+                "tests.crash.sweep",
+                str(ground / f"home{n}"),
+                str(1 + n * step),
+                str(PROCESSES * step),
+                str(whole["count"]),
+                "bulky",
+            ]
+            for n in range(PROCESSES)
+        ]
+    )
+    assert not any(row["wrong"] for row in rows), complaints(rows)
+    covered(f"killed at {len(rows)} of {whole['count']} calls of a scenario with checkpoints")
+
+
+def test_power_cut_at_every_sync(
+    ground: Path, programs: Programs, covered: Callable[[str], None]
+) -> None:
+    rows = programs(
+        [
+            ["tests.crash.cuts", str(ground / f"disk{n}"), str(n), str(PROCESSES), str(TORN)]
+            for n in range(PROCESSES)
+        ]
+    )
+    assert not any(row["wrong"] for row in rows), complaints(rows)
+    syncs = max(row["sync"] for row in rows)
+    covered(f"power cut at each of {syncs} syncs: {len(rows)} different disks")
+
+
+class Interrupted:
+    """One run of the real `corral up` with its agent, killed at its Nth write, and the next."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.home = folder / "home"
+        self.yard = folder / "yard"
+        self.yard.mkdir(parents=True)
+        self.number = number
+        self.accepted: dict[str, str] = {}
+        self.seen: dict[str, list[str]] = {}
+        """Names of jobs whose result arrived, with the attempts that had begun by then."""
+        environ = {"CORRAL_WORKER_WRITE_PATHS": f"[{self.yard}]", "CORRAL_GRACE_S": "10"}
+        self.controller = LiveController(self.home, environ=environ)
+
+    def run(self) -> dict[str, Any]:
+        command = [sys.executable, "-m", "tests.crash.watched_up", str(self.home), str(self.number)]
+        watcher = subprocess.Popen(
+            command, cwd=ROOT, env=self.controller.environ, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            pid = self._until_up(watcher)
+            if pid is not None:
+                self._use()
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+            said, _ = watcher.communicate(timeout=60)
+        finally:
+            watcher.kill()
+            watcher.wait()
+        told: dict[str, Any] = json.loads(said)
+        with self.controller:
+            self._check()
+        self._check_books()
+        return told
+
+    def _until_up(self, watcher: subprocess.Popen[str]) -> int | None:
+        """Its pid, or None where it is killed before it has a door."""
+        while watcher.poll() is None:
+            try:
+                with corral.Client(self.controller.address, self.controller.token) as client:
+                    client.health()
+                return int(str(self.controller.card["pid"]))
+            except (OSError, ValueError, KeyError, CorralError):
+                time.sleep(0.02)
+        return None
+
+    def _use(self) -> None:
+        """What a client gets done before the controller is gone under it."""
+        try:
+            address, token = self.controller.address, self.controller.token
+            for name, size in (("small", 10), ("large", 20_000)):
+                with corral.Client(address, token) as client:
+                    arguments = (str(self.yard), name, b"x" * size)
+                    handle = client.submit(work, arguments, idempotency_key=name)
+                    self.accepted[name] = handle.id
+            for name, job in self.accepted.items():
+                with corral.Client(address, token) as client:
+                    assert client.job(job).result(timeout=5) == len(name)
+                    self.seen[name] = self._begun(name)
+        except (CorralError, OSError, ValueError, TimeoutError):
+            return
+
+    def _begun(self, name: str) -> list[str]:
+        path = self.yard / name
+        return path.read_text("utf-8").split() if path.exists() else []
+
+    def _check(self) -> None:
+        with corral.Client(self.controller.address, self.controller.token) as client:
+            for name, job in self.accepted.items():
+                assert client.job(job).result(timeout=30) == len(name), f"{name} is wrong"
+            for name, begun in self.seen.items():
+                assert self._begun(name) == begun, f"{name} had ended and ran again"
+
+    def _check_books(self) -> None:
+        found = stories(self.home)
+        for job in self.accepted.values():
+            assert isinstance(end_of(found[job]), JobSucceeded)
+
+
+def work(yard: str, name: str, data: bytes) -> int:
+    import os
+    from pathlib import Path
+
+    with Path(yard, name).open("a") as file:
+        file.write(f"{os.environ['CORRAL_ATTEMPT']}\n")
+    return len(name)
+
+
+def test_real_controller_killed(tmp_path: Path, covered: Callable[[str], None]) -> None:
+    whole = Interrupted(tmp_path / "whole", 0).run()
+    assert not whole["killed"]
+    points = [1 + n * whole["count"] // REAL_POINTS for n in range(REAL_POINTS)]
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        runs = [Interrupted(tmp_path / str(number), number) for number in points]
+        told = list(pool.map(Interrupted.run, runs))
+    killed = sum(row["killed"] for row in told)
+    assert killed >= REAL_POINTS - 2
+    covered(f"killed the real controller at {killed} of its {whole['count']} writing calls")

@@ -1,0 +1,291 @@
+"""Functions from a client to a worker and back, through a real controller."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import corral
+from corral.api import corral_pb2 as pb
+from corral.core.errors import InvalidJob, JobCancelled, JobFailed
+from corral.sdk.views import Output, Progress
+from tests.e2e import shapes
+from tests.e2e.raw import submit_and_wait
+from tests.live import LiveController
+
+
+def test_every_form_of_function(client: corral.Client) -> None:
+    base = 7
+
+    def nested(x: int) -> int:
+        return x + base
+
+    assert client.run(shapes.add_offset, (1,)) == 1101
+    assert client.run(nested, (1,)) == 8
+    assert client.run(lambda x, *, y: x * y, (6,), {"y": 7}) == 42
+    assert client.run(shapes.decorated, (4,)) == 10
+    assert client.run(shapes.Counter(5).count, (6,)) == 11
+    assert client.run(shapes.Counter.named, (3,)) == "Counter3"
+    assert client.run(len, ("four",)) == 4
+
+
+async def _later(x: int) -> int:
+    return x + 1
+
+
+def test_coroutines_too(client: corral.Client) -> None:
+    assert client.run(_later, (1,)) == 2
+
+
+def test_large_arguments_and_results_travel_beside(client: corral.Client) -> None:
+    blob = os.urandom(3_000_000)
+    assert client.run(lambda data: data[::-1], (blob,)) == blob[::-1]
+
+
+def test_the_real_exception_reaches_the_caller(client: corral.Client) -> None:
+    with pytest.raises(JobFailed) as caught:
+        client.run(shapes.fails, (3,))
+    error: Any = caught.value
+    assert "OwnError" in error.failure.type
+    assert "(3, 'try again')" in str(error)
+    assert "raise OwnError" in error.remote_traceback
+    assert "corral/runtime" not in error.remote_traceback
+    assert isinstance(error.__cause__, shapes.OwnError)
+    assert error.__cause__.hint == "try again"
+
+
+def test_prints_of_every_kind_arrive(client: corral.Client) -> None:
+    def talk() -> str:
+        print("one", flush=True)
+        os.write(1, b"two without newline")
+        os.system("echo three from a child >&2")
+        print("\xff four", flush=True)
+        os.write(1, b"\xff\xfe raw")
+        return "done"
+
+    handle = client.submit(talk)
+    heard = [event for event in handle.events() if isinstance(event, Output)]
+    assert handle.result() == "done"
+    out = b"".join(event.data for event in heard if event.stream == "stdout")
+    err = b"".join(event.data for event in heard if event.stream == "stderr")
+    assert out.startswith(b"one\ntwo without newline")
+    assert out.endswith("ÿ four\n".encode() + b"\xff\xfe raw")
+    assert err == b"three from a child\n"
+
+
+def test_output_arrives_before_the_end(client: corral.Client) -> None:
+    """The job prints, then waits for a sign that only somebody who heard it gives."""
+
+    def wait_for_cancel() -> None:
+        from corral import job
+
+        print("ready", flush=True)
+        while not job.cancelled():
+            time.sleep(0.01)
+        print("stopped kindly", flush=True)
+
+    handle = client.submit(wait_for_cancel)
+    text = b""
+    for event in handle.events():
+        if isinstance(event, Output):
+            text += event.data
+            if text == b"ready\n":
+                handle.cancel()
+    assert text == b"ready\nstopped kindly\n"
+    with pytest.raises(JobCancelled):
+        handle.result()
+
+
+def test_a_function_that_ignores_cancel_is_ended(with_gpus: corral.Client) -> None:
+    def stubborn() -> None:
+        import signal
+
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("up", flush=True)
+        while True:
+            with contextlib.suppress(BaseException):
+                time.sleep(1000)
+
+    handle = with_gpus.submit(stubborn)
+    next(event for event in handle.events() if isinstance(event, Output))
+    handle.cancel()
+    with pytest.raises(JobCancelled):
+        handle.result(timeout=30)
+
+
+def test_over_duration_fails_with_the_whole_tree(with_gpus: corral.Client, tmp_path: Path) -> None:
+    def spawn() -> None:
+        import subprocess
+
+        child = subprocess.Popen(["sleep", "1234567"], start_new_session=True)
+        print(child.pid, flush=True)
+        time.sleep(1000)
+
+    handle = with_gpus.submit(spawn, duration=1)
+    output = b"".join(event.data for event in handle.events() if isinstance(event, Output))
+    with pytest.raises(JobFailed, match="duration"):
+        handle.result()
+    pid = int(output)
+    deadline = time.monotonic() + 10
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(pid)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_gpus_are_seen_by_uuid_and_nothing_else(with_gpus: corral.Client) -> None:
+    def seen() -> tuple[str, str]:
+        return os.environ["CUDA_VISIBLE_DEVICES"], os.environ["HIP_VISIBLE_DEVICES"]
+
+    one, _ = with_gpus.run(seen, gpus=1)
+    both, _ = with_gpus.run(seen, gpus=2)
+    share, _ = with_gpus.run(seen, gpu_memory=0.5)
+    big, _ = with_gpus.run(seen, vram_gb=20)
+    none, _ = with_gpus.run(seen)
+    assert len(both.split(",")) == 2
+    assert {one, share, big} <= set(both.split(","))
+    assert "3090" in big.lower()
+    assert none == ""
+    with pytest.raises(corral.ExceedsAllWorkers, match="needs 3 GPUs, it has 2"):
+        with_gpus.run(seen, gpus=3)
+    with pytest.raises(InvalidJob):
+        with_gpus.run(seen, gpu_memory=0.55)
+
+
+def test_two_large_shares_do_not_run_on_one_gpu(with_gpus: corral.Client) -> None:
+    """0.8 and 0.8: never on the same card at the same time."""
+
+    def hold(path: str) -> str:
+        print("holding", flush=True)
+        deadline = time.monotonic() + 20
+        while not os.path.exists(path) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+    handles = [with_gpus.submit(hold, ("/etc/hostname",), gpu_memory=0.8) for _ in range(2)]
+    first, second = (handle.result(timeout=60) for handle in handles)
+    assert first != second or handles[1].status().started_at >= handles[0].status().ended_at
+
+
+def test_a_retry_goes_on_from_its_checkpoint(client: corral.Client) -> None:
+    def train() -> list[int]:
+        from corral import job
+
+        done: list[int] = job.restore([])
+        for epoch in range(len(done), 4):
+            done.append(epoch)
+            job.progress((epoch + 1) / 4, f"epoch {epoch}")
+            job.metric(loss=1 / (epoch + 1), step=epoch)
+            job.checkpoint(done)
+            if epoch == 1 and job.attempt() == 1:
+                raise RuntimeError("power cut")
+        return [job.attempt(), *done]
+
+    handle = client.submit(train, retries=1)
+    messages = [event.message for event in handle.events() if isinstance(event, Progress)]
+    assert handle.result() == [2, 0, 1, 2, 3]
+    assert [text for text in messages if text] == ["epoch 0", "epoch 1", "epoch 2", "epoch 3"]
+
+
+def test_artifacts(client: corral.Client, tmp_path: Path) -> None:
+    def make() -> None:
+        from corral import job
+
+        folder = os.environ["CORRAL_OUTPUT_DIR"]
+        os.mkdir(f"{folder}/sub")
+        Path(f"{folder}/sub/a.txt").write_text("alpha")
+        Path("b.bin").write_bytes(b"\0" * 100_000)
+        job.artifact("b.bin")
+
+    handle = client.submit(make)
+    handle.result()
+    found = {artifact.name: artifact.size for artifact in handle.artifacts()}
+    assert found == {"sub/a.txt": 5, "b.bin": 100_000}
+    handle.download("sub/a.txt", tmp_path / "a.txt")
+    assert (tmp_path / "a.txt").read_text() == "alpha"
+
+
+def test_the_same_process_serves_the_next_function(client: corral.Client) -> None:
+    pids = {client.run(os.getpid, cpus=2) for _ in range(3)}
+    assert len(pids) == 1
+    assert client.run(os.getpid, fresh=True) not in pids
+
+
+def test_a_job_cannot_read_the_token(client: corral.Client, controller: Any) -> None:
+    def steal(path: str) -> str:
+        return Path(path).read_text()
+
+    with pytest.raises(JobFailed, match="PermissionError"):
+        client.run(steal, (str(controller.home / "token"),))
+
+
+def test_memory_is_limited(client: corral.Client) -> None:
+    def greedy() -> int:
+        return len(bytearray(2_000_000_000))
+
+    with pytest.raises(JobFailed) as caught:
+        client.run(greedy, memory_gb=0.3)
+    error: Any = caught.value
+    assert error.failure.code == "out_of_memory"
+
+
+def test_a_gigabyte_is_cut_in_the_middle(with_gpus: corral.Client) -> None:
+    """The limit of this controller is 200 kB: head and tail stay, the gap is told."""
+
+    def chatter() -> None:
+        for n in range(200_000):
+            print(f"line {n:06d} {'x' * 40}")
+
+    handle = with_gpus.submit(chatter)
+    handle.result(timeout=100)
+    text, skipped = b"", 0
+    for event in handle.events():
+        if isinstance(event, Output):
+            skipped += event.skipped
+            text += event.data
+    assert text.startswith(b"line 000000 ")
+    assert text.rstrip().endswith(b"line 199999 " + b"x" * 40)
+    assert skipped > 1_000_000
+    assert len(text) < 400_000
+
+
+def test_exits_without_a_result(client: corral.Client) -> None:
+    for leave, code in ((0, "no_result"), (3, "exit_code")):
+        with pytest.raises(JobFailed) as caught:
+            client.run(lambda code: os._exit(code), (leave,), retries=0)
+        error: Any = caught.value
+        assert error.failure.code in (code, "process_died")
+
+
+def test_map_keeps_order_and_raises_what_failed(client: corral.Client) -> None:
+    assert list(client.map(lambda x: x * x, range(300))) == [x * x for x in range(300)]
+    assert sorted(client.map(lambda x: -x, range(50), ordered=False)) == list(range(-49, 1))
+    with pytest.raises(JobFailed, match="ZeroDivisionError"):
+        list(client.map(lambda x: 1 // x, [1, 0, 2]))
+
+
+def test_another_python_is_refused_before_anything_runs(
+    controller: LiveController,
+) -> None:
+    """The client says 3.99: no such Python exists anywhere."""
+
+    call = pb.FunctionCall(
+        function=pb.BlobRef(data=cloudpickle.dumps(len)),
+        arguments=pb.BlobRef(data=cloudpickle.dumps((("x",), {}))),
+    )
+    ended = submit_and_wait(controller, pb.JobSubmission(function=call, python="3.99"))
+    assert ended.state == "failed"
+    assert ended.failure.code == "python_unavailable"
+    assert "3.99" in ended.failure.message

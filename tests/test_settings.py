@@ -1,0 +1,57 @@
+"""Settings: where they come from, and what each mistake is answered with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from corral import settings
+from corral.core.errors import InvalidSettings
+
+
+def test_later_sources_win_and_are_named(tmp_path: Path) -> None:
+    (tmp_path / "corral.yaml").write_text("port: 1111\ngrpc_port: 2222\nworker: {cpus: 3}\n")
+    environ = {"CORRAL_GRPC_PORT": "3333", "CORRAL_WORKER_NAME": "7", "CORRAL_HOME": "x"}
+    config = settings.load(tmp_path, {"port": 4444, "host": None}, environ)
+    assert (config.settings.port, config.settings.grpc_port) == (4444, 3333)
+    assert (config.settings.worker.cpus, config.settings.worker.name) == (3.0, "7")
+    assert config.sources["port"] == "--port"
+    assert config.sources["grpc_port"] == "CORRAL_GRPC_PORT"
+    assert config.sources["worker.cpus"] == str(tmp_path / "corral.yaml")
+    assert config.sources["host"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("prot: 8700", "there is no setting 'prot'. Did you mean port?"),
+        ("worker: {cpu: 3}", "there is no setting 'worker.cpu'. Did you mean worker.cpus?"),
+        ("port: many", "port = 'many' is not possible"),
+        ("port: 70000", "port = 70000 is not possible"),
+        ("grace_s: -1", "grace_s = -1 is not possible"),
+        ("log_level: loud", "log_level = 'loud' is not possible"),
+        ("worker: {gpus: [{name: x}]}", "worker.gpus"),
+        ("worker: 3", "worker"),
+        ("- a\n- b", "must hold `key: value` lines"),
+        ("a: [", "is not valid YAML"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "corral.yaml").write_text(text)
+    with pytest.raises(InvalidSettings) as refused:
+        settings.load(tmp_path, environ={})
+    assert sentence in refused.value.message
+    assert "\n" not in refused.value.message
+    assert "corral.yaml" in refused.value.message
+
+
+def test_a_mistake_in_the_environment_names_the_variable(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="CORRAL_PORT: port = 'x'"):
+        settings.load(tmp_path, environ={"CORRAL_PORT": "x"})
+
+
+def test_declared_gpus(tmp_path: Path) -> None:
+    (tmp_path / "corral.yaml").write_text("worker: {gpus: [{name: RTX 3090, vram_gb: 24}]}")
+    (gpu,) = settings.load(tmp_path, environ={}).settings.worker.gpus
+    assert (gpu.name, gpu.vram_gb) == ("RTX 3090", 24.0)

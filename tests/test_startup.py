@@ -1,0 +1,96 @@
+"""What ends `corral up` at once: one clear sentence and a non-zero code."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.live import CORRAL, LiveController
+
+
+def up(home: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("CORRAL_")}
+    return subprocess.run(
+        [CORRAL, "up", "--port", "0", "--grpc-port", "0", *flags],
+        env={**kept, "CORRAL_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def refused(ran: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert ran.returncode != 0
+    lines = ran.stderr.strip().splitlines()
+    assert len(lines) == 1, ran.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def test_a_second_controller_on_the_same_home(controller: LiveController) -> None:
+    refused(up(controller.home), "Another controller", "corral down")
+
+
+@pytest.mark.parametrize("flag", ["--port", "--grpc-port"])
+def test_a_taken_port(tmp_path: Path, flag: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        refused(up(tmp_path, flag, port), port, flag)
+
+
+def test_a_newer_database(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    connection = sqlite3.connect(tmp_path / "journal" / "corral.db")
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    refused(up(tmp_path), "newer Corral", "99")
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    refused(up(tmp_path / "file" / "home"), "cannot be written", "CORRAL_HOME")
+
+
+def test_a_bad_file(tmp_path: Path) -> None:
+    (tmp_path / "corral.yaml").write_text("prot: 1")
+    refused(up(tmp_path), "no setting 'prot'", "port")
+
+
+def test_a_flag_out_of_range(tmp_path: Path) -> None:
+    ran = up(tmp_path, "--port", "123456")
+    assert ran.returncode != 0
+    assert "123456" in ran.stderr
+
+
+def test_secrets_are_their_owners_alone(controller: LiveController) -> None:
+    for name in ("token", "transfer.key", "controller.json", "worker/agent.json"):
+        mode = stat.S_IMODE((controller.home / name).stat().st_mode)
+        assert mode == 0o600, name
+
+
+def test_up_detached_status_and_down(tmp_path: Path) -> None:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("CORRAL_")}
+    environ = {**kept, "CORRAL_HOME": str(tmp_path)}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [CORRAL, *arguments], env=environ, capture_output=True, text=True, timeout=60
+        )
+
+    started = run("up", "--detach", "--port", "0", "--grpc-port", "0")
+    assert started.returncode == 0, started.stderr
+    try:
+        assert run("status").returncode == 0
+        again = run("up", "--detach", "--port", "0", "--grpc-port", "0")
+        assert again.returncode != 0
+        assert "corral down" in again.stderr
+    finally:
+        assert run("down").returncode == 0
+    assert run("status").returncode != 0
+    assert run("down").returncode == 0
