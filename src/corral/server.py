@@ -211,15 +211,9 @@ class _Controller:
         )
         rpc = grpc.aio.server(options=SERVER_OPTIONS)
         rpc.add_generic_rpc_handlers((handler(self._orchestrator),))
-        try:
-            grpc_port = rpc.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
-        except RuntimeError:
-            grpc_port = 0
-        if not grpc_port:
-            raise HomeUnusable(
-                f"Cannot listen on {settings.host}:{settings.grpc_port} (address already in use?). "
-                "Stop what uses it, or choose another port with --grpc-port."
-            )
+        # gRPC says on stderr, in its own words, that a port is taken: ask first, in ours.
+        _listen(settings.host, settings.grpc_port, "--grpc-port").close()
+        grpc_port = rpc.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
         self._local.introduce(self._url)
         self._tasks += [
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -180,21 +179,20 @@ async def test_a_tree_ends_with_the_daemons_that_left_it(tmp_path: Path) -> None
         process_tree.HOME_MARKER: str(tmp_path),
         process_tree.RUNNER_MARKER: "r1",
     }
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, env=environ, stdout=subprocess.PIPE, start_new_session=True
-    )
-    assert process.stdout is not None
-    below = psutil.Process(int(await process.stdout.readline()))
-    tree = process_tree.Tree(process.pid, home=str(tmp_path), runner="r1")
-    assert len(tree.members()) == 2
-    assert tree.memory_bytes(1 << 40) > 1 << 20
-    process.kill()
-    await process.wait()
-    tree.exited()
-    assert below.is_running()
-    assert await tree.end(0.0, lambda: False)
-    assert not process_tree._alive(below)
-    await process.communicate()
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environ, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        below = psutil.Process(int(process.stdout.readline()))
+        tree = process_tree.Tree(process.pid, home=str(tmp_path), runner="r1")
+        assert len(tree.members()) == 2
+        assert tree.memory_bytes(1 << 40) > 1 << 20
+        process.kill()
+        process.wait()
+        tree.exited()
+        assert below.is_running()
+        assert await tree.end(0.0, lambda: False)
+        assert not process_tree._alive(below)
 
 
 def test_frames_of_a_runner_are_read_by_their_kind() -> None:

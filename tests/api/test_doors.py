@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -145,7 +146,8 @@ def test_bad_submissions_get_a_sentence_each(controller: LiveController) -> None
         for expected, submission in bad.items():
             with pytest.raises(grpc.RpcError) as refused:
                 list(stub.SubmitJob(submission, metadata=metadata))
-            trailers = dict(refused.value.trailing_metadata())
+            metadata_of: Any = refused.value
+            trailers = dict(metadata_of.trailing_metadata())
             error = json.loads(trailers[service.ERROR_KEY])["error"]
             assert error["code"] == "invalid_job", expected
             assert expected in error["message"]

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watching")]
 
 PROCESSES = 2
 BULKY_POINTS = 60
-REAL_POINTS = 12
+REAL_POINTS = 18
 TORN = 6
 
 

@@ -18,5 +18,6 @@ def submit_and_wait(controller: LiveController, job: pb.JobSubmission) -> pb.End
         events = service.stub(channel).SubmitJob(job, metadata=bearer(controller))
         for event in events:
             if event.HasField("ended"):
-                return event.ended
+                ended: pb.Ended = event.ended
+                return ended
     raise AssertionError("the stream closed before the job ended")

@@ -40,7 +40,8 @@ async def _later(x: int) -> int:
 
 
 def test_coroutines_too(client: corral.Client) -> None:
-    assert client.run(_later, (1,)) == 2
+    value: object = client.run(_later, (1,))
+    assert value == 2
 
 
 def test_large_arguments_and_results_travel_beside(client: corral.Client) -> None:

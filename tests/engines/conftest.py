@@ -57,8 +57,9 @@ class Lab:
 
     async def attempt(self, *, long: bool = False, cpus: float = 1.0) -> Attempt:
         self._number += 1
-        call = (time.sleep, ((LONG_S,), {})) if long else (abs, ((-self._number,), {}))
-        function, arguments = (Blob.of(cloudpickle.dumps(part)) for part in call)
+        work, given = (time.sleep, LONG_S) if long else (abs, -self._number)
+        function = Blob.of(cloudpickle.dumps(work))
+        arguments = Blob.of(cloudpickle.dumps(((given,), {})))
         document = encode_document(Job(work=FunctionCall(function=function, arguments=arguments)))
         return Attempt(
             job=f"job{self._number}",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +17,8 @@ from corral.cli import output
 from corral.core.errors import InvalidJob
 
 if TYPE_CHECKING:
-    from corral.sdk.client import Handle
+    from corral.sdk.aio import AsyncClient
+    from corral.sdk.handles import AsyncHandle
     from corral.sdk.views import Ended, Event
 
 Target = Annotated[
@@ -99,9 +103,7 @@ def run(
 ) -> None:
     """Runs a script or folder on a worker, shows its output and passes its exit code on."""
     asked = dict(locals())
-    with _client() as client:
-        handle = _submit(client, asked, default_class="interactive")
-        raise typer.Exit(follow(handle, as_json=as_json))
+    raise typer.Exit(asyncio.run(_run(asked, as_json=as_json)))
 
 
 @output.guarded
@@ -134,8 +136,7 @@ def submit(
 ) -> None:
     """Hands a script or folder over and prints its job id."""
     asked = dict(locals())
-    with _client() as client:
-        handle = _submit(client, asked, default_class="batch")
+    handle = asyncio.run(_submit(asked))
     if as_json:
         output.show_json({"job_id": handle.id, "warnings": handle.warnings})
     else:
@@ -144,17 +145,28 @@ def submit(
         print(handle.id)
 
 
-def _client() -> Any:
-    from corral.sdk.client import Client
+async def _run(asked: dict[str, Any], *, as_json: bool) -> int:
+    from corral.sdk.aio import AsyncClient
 
-    return Client()
+    async with AsyncClient() as client:
+        handle = await _hand_over(client, asked, default_class="interactive")
+        return await follow(handle, as_json=as_json)
 
 
-def _submit(client: Any, asked: dict[str, Any], *, default_class: str) -> Handle:
+async def _submit(asked: dict[str, Any]) -> AsyncHandle:
+    from corral.sdk.aio import AsyncClient
+
+    async with AsyncClient() as client:
+        return await _hand_over(client, asked, default_class="batch")
+
+
+async def _hand_over(
+    client: AsyncClient, asked: dict[str, Any], *, default_class: Any
+) -> AsyncHandle:
     from corral.sdk.requirements import resolve
 
     same = ("gpus", "gpu_memory", "vram_gb", "cpus", "memory_gb", "worker", "priority")
-    handle: Handle = client.submit_script(
+    return await client.submit_script(
         asked["target"],
         asked["args"] or (),
         entry=asked["entry"],
@@ -168,7 +180,6 @@ def _submit(client: Any, asked: dict[str, Any], *, default_class: str) -> Handle
         **{word: asked[word] for word in same},
         **{word: asked[word] for word in ("retries", "name", "user", "batch", "fresh", "wait")},
     )
-    return handle
 
 
 def seconds(text: str) -> float:
@@ -196,37 +207,53 @@ def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
 # --- following ---------------------------------------------------------------------------------
 
 
-def follow(handle: Handle, *, as_json: bool) -> int:
-    """Shows everything until the job ends, or until the person leaves; the exit code."""
+async def follow(handle: AsyncHandle, *, as_json: bool) -> int:
+    """Shows everything until the job ends, or until the person leaves; the exit code. Ctrl-C is
+    taken as an event like any other, so that it never strikes in the middle of something."""
+    screen = JsonLines() if as_json else Screen()
+    interrupts: asyncio.Queue[str] = asyncio.Queue()
+    with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C just ends the command
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGINT, interrupts.put_nowait, "interrupt"
+        )
+    showing = asyncio.create_task(_show(handle, screen))
+    cancelled = False
+    try:
+        while True:
+            interrupted = asyncio.create_task(interrupts.get())
+            await asyncio.wait({showing, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+            if showing.done():
+                interrupted.cancel()
+                return exit_code(showing.result())
+            if cancelled:
+                return 130  # asked to stop, and not willing to wait for it
+            screen.hold()
+            decision = await _ask(handle.id, interrupts)
+            if decision != "follow" and decision != "cancel":
+                return 0 if decision == "detach" else 130
+            if decision == "cancel":
+                cancelled = True
+                output.say(f"Cancelling job {handle.id} …", style="dim")
+                await handle.cancel()
+            screen.release()
+    finally:
+        showing.cancel()
+
+
+async def _show(handle: AsyncHandle, screen: Screen) -> Ended:
     from corral.sdk.views import Ended
 
-    show = _json_line if as_json else Screen(handle.id)
-    cursor, cancelled = "", False
-    while True:
-        try:
-            for event in handle.events(cursor):
-                cursor = event.cursor
-                show(event)
-                if isinstance(event, Ended):
-                    return exit_code(event)
-        except KeyboardInterrupt:
-            if isinstance(show, Screen):
-                show.bar.close()
-            if cancelled:
-                return 130  # asked to stop and not willing to wait for it
-            match _ask(handle.id):
-                case "detach":
-                    return 0
-                case "interrupted":
-                    return 130
-                case "cancel":
-                    cancelled = True
-                    output.say(f"Cancelling job {handle.id} …", style="dim")
-                    handle.cancel()
+    async for event in handle.events():
+        await screen.free.wait()
+        screen.show(event)
+        if isinstance(event, Ended):
+            return event
+    raise AssertionError("a job's events end with its end")
 
 
-def _ask(job_id: str) -> str:
-    """What Ctrl-C meant. Where nobody can answer, the job goes on and the command ends."""
+async def _ask(job_id: str, interrupts: asyncio.Queue[str]) -> str:
+    """What Ctrl-C meant; a second one means cancel. Where nobody can answer, the job goes on and
+    the command ends."""
     goes_on = (
         f"Job {job_id} goes on. Follow it with `corral logs -f {job_id}`, cancel it with "
         f"`corral cancel {job_id}`."
@@ -234,46 +261,63 @@ def _ask(job_id: str) -> str:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         output.say(goes_on)
         return "interrupted"
+    loop = asyncio.get_running_loop()
     print(
         "\n[d]etach, [c]ancel, or Enter to go on following? ", end="", file=sys.stderr, flush=True
     )
+    loop.add_reader(sys.stdin, lambda: interrupts.put_nowait(sys.stdin.readline() or "detach"))
     try:
-        answer = sys.stdin.readline().strip().lower()
-    except KeyboardInterrupt:
+        answer = (await interrupts.get()).strip().lower()
+    finally:
+        loop.remove_reader(sys.stdin)
+    if answer == "interrupt":
         print(file=sys.stderr)
-        return "cancel"
-    if answer.startswith("c"):
-        return "cancel"
     if answer.startswith("d"):
         output.say(goes_on)
         return "detach"
-    return "follow"
+    return "cancel" if answer.startswith("c") or answer == "interrupt" else "follow"
 
 
 class Screen:
     """A job on a terminal: its output as it is, its progress below, its end as a sentence."""
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self) -> None:
         from corral.cli.bar import Bar
 
-        self._job_id = job_id
-        self.bar = Bar()
+        self.free = asyncio.Event()
+        self.free.set()
+        self._bar = Bar()
 
-    def __call__(self, event: Event) -> None:
+    def hold(self) -> None:
+        """Nothing is shown while a question stands there."""
+        self.free.clear()
+        self._bar.close()
+
+    def release(self) -> None:
+        self.free.set()
+
+    def show(self, event: Event) -> None:
         from corral.sdk import views
 
         if isinstance(event, views.Output):
             gap = f"\n[… {event.skipped} bytes left out …]\n".encode() if event.skipped else b""
-            self.bar.write(event.stream, gap + event.data)
+            self._bar.write(event.stream, gap + event.data)
         elif isinstance(event, views.Progress):
-            self.bar.update(event.fraction, event.message)
+            self._bar.update(event.fraction, event.message)
         elif isinstance(event, views.StateChanged):
             if event.code:
-                self.bar.clear()
+                self._bar.clear()
                 output.say(f"Attempt {event.attempt}: {event.message}", style="yellow")
         elif isinstance(event, views.Ended):
-            self.bar.close()
+            self._bar.close()
             _say_end(event)
+
+
+class JsonLines(Screen):
+    """A job for a program: each event as one line of JSON."""
+
+    def show(self, event: Event) -> None:
+        print(json.dumps(output.plain_event(event), ensure_ascii=False), flush=True)
 
 
 def _say_end(ended: Ended) -> None:
@@ -286,10 +330,6 @@ def _say_end(ended: Ended) -> None:
         output.say(error_of(ended.job_id, ended.state, failure).message, style="red")
     elif sys.stderr.isatty():
         output.say(f"Job {ended.job_id} succeeded in {output.span(ended.seconds)}.", style="dim")
-
-
-def _json_line(event: Event) -> None:
-    print(json.dumps(output.plain_event(event), ensure_ascii=False), flush=True)
 
 
 def exit_code(ended: Ended) -> int:

@@ -112,7 +112,8 @@ class Spool:
         if not whole and following is not None and following > offset:
             again = self.read(job, attempt, following)
             return again._replace(skipped=again.skipped + following - offset)
-        return Piece(whole.splitlines(), offset + len(whole), skipped)
+        lines = whole[:-1].split(b"\n") if whole else []
+        return Piece(lines, offset + len(whole), skipped)
 
     def close(self) -> None:
         for stream in self._open.values():

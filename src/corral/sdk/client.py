@@ -4,13 +4,14 @@ the background. Nothing is decided here, and importing it needs only the standar
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 if TYPE_CHECKING:
     import os
@@ -35,22 +36,13 @@ class Bridge:
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Waits for a coroutine. Ctrl-C reaches it as a cancellation, and then the caller."""
-        idle = threading.Event()
-        idle.set()
-
-        async def watched() -> T:
-            idle.clear()
-            try:
-                return await coroutine
-            finally:
-                idle.set()
-
-        future = asyncio.run_coroutine_threadsafe(watched(), self._loop)
+        errand = _Errand(coroutine)
         try:
-            return future.result()
+            self._loop.call_soon_threadsafe(errand.begin)
+            return errand.future.result()
         except KeyboardInterrupt:
-            future.cancel()
-            idle.wait(timeout=5)  # it may have something to put in order
+            self._loop.call_soon_threadsafe(errand.stop)
+            errand.over.wait(timeout=5)  # it may have something to put in order
             raise
 
     def each(self, lists: AsyncGenerator[list[T], None]) -> Generator[T, None, None]:
@@ -65,6 +57,38 @@ class Bridge:
         # A generator still suspended when the interpreter ends finds no loop to close it.
         if not sys.is_finalizing():
             self.call(generator.aclose())
+
+
+class _Errand(Generic[T]):
+    """A coroutine on its way to the loop. Ctrl-C may strike anywhere, also between handing it over
+    and waiting for it, so it exists before either and can be stopped from then on."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self.over = threading.Event()
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        if not self.over.is_set():
+            self._task = asyncio.get_running_loop().create_task(self._coroutine)
+            self._task.add_done_callback(self._finish)
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._coroutine.close()
+            self.over.set()
+
+    def _finish(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.future.cancel()
+        elif error := task.exception():
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(task.result())
+        self.over.set()
 
 
 async def _next(lists: AsyncGenerator[list[T], None]) -> list[T] | None:
