@@ -61,6 +61,13 @@ def serve(config: Config) -> int:
     except CorralError as error:
         print(f"corral: {error.message}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(
+            f"corral: The home {config.home} cannot be used ({error}). See that its disk has space "
+            "left and that it is yours, then start again.",
+            file=sys.stderr,
+        )
+        return 1
     finally:
         home.release()
 
@@ -194,7 +201,7 @@ class _Controller:
         port = self._http_socket.getsockname()[1]
         reachable = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
         self._url = f"http://{reachable}:{port}"
-        self._agents.open()
+        self._agents.open(self._world.held)
         http = _Http(
             uvicorn.Config(
                 self._app,
@@ -281,7 +288,9 @@ class _Controller:
         await asyncio.wait(waits, timeout=grace_s + 5.0, return_when=asyncio.FIRST_COMPLETED)
         for task in waits:
             task.cancel()
-        await self._store.append([])  # what the goodbyes meant is on disk
+        if not now:
+            with contextlib.suppress(TimeoutError):  # what the goodbyes meant goes to the disk
+                await asyncio.wait_for(self._agents.settled.wait(), 5.0)
 
     # --- small answers ---
 

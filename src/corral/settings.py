@@ -226,10 +226,28 @@ def passed_environment(environ: Mapping[str, str] | None = None) -> dict[str, st
     return {name: text for name, text in environ.items() if _PASSED.fullmatch(name)}
 
 
+_BUILDING = re.compile(r"HOME|USER|XDG_.*|PIP_.*|UV_.*|GIT_.*|APPDATA|LOCALAPPDATA|SystemRoot")
+
+
 def build_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What the builder of job environments inherits: all but what is Corral's own."""
+    """What the builder of job environments inherits: as a job, and how to reach the registries."""
     environ = os.environ if environ is None else environ
-    return {name: text for name, text in environ.items() if not name.startswith("CORRAL_")}
+    kept = {name: text for name, text in environ.items() if _BUILDING.fullmatch(name)}
+    return {**passed_environment(environ), **kept}
+
+
+def build_paths(
+    environ: Mapping[str, str] | None = None,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a build reads (settings of uv and pip) and writes (caches, Pythons) in this home."""
+    environ = os.environ if environ is None else environ
+    home = Path(environ.get("HOME") or Path.home())
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    cache = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
+    data = Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share")
+    reads = [config / "uv", config / "pip", home / ".pip", home / ".netrc", home / ".pyenv"]
+    writes = [Path(environ.get("UV_CACHE_DIR") or cache / "uv"), data / "uv"]
+    return tuple(map(str, reads)), tuple(map(str, writes))
 
 
 def quiet_grpc() -> None:

@@ -148,7 +148,8 @@ async def test_an_attempt_sees_its_gpus_and_no_others(
     def seen() -> list[str | None]:
         return [os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")]
 
-    large = controller.job(seen, needs=Needs(gpus=1, vram_gb=20))
+    sly = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    large = controller.job(seen, needs=Needs(gpus=1, vram_gb=20), env=sly)
     none = controller.job(seen)
     await controller.send(large, none)
     uuid = "GPU-declared-0-rtx-3090"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent.environments import RECORD, BuildFailed, Environments, Spec
+from corral.agent.environments import RECORD, TEMPORARY, BuildFailed, Environments, Spec
 from corral.agent.inventory import python_minor
 from corral.protocol import messages as wire
 from corral.settings import build_environment
@@ -64,7 +64,7 @@ def value_of(name: str) -> tuple[int, str]:
 async def test_attempts_that_wait_for_the_same_environment_share_one_build(
     controller: FakeController, start: StartAgent, tmp_path: Path
 ) -> None:
-    await start()
+    await start(**{"worker.read_paths": (str(tmp_path),)})
     line = make_wheel(tmp_path, "answers")
     jobs = [controller.job(value_of, "answers", requirements=(line,)) for _ in range(3)]
     await controller.send(*jobs)
@@ -166,4 +166,26 @@ async def test_everybody_who_waits_for_a_failed_build_hears_of_it(
     assert all(isinstance(failure, BuildFailed) for failure in failures)
     with pytest.raises(BuildFailed):
         await made.get(spec)
-    assert not list((tmp_path / "environments").iterdir())
+    left = [path.name for path in (tmp_path / "environments").iterdir()]
+    assert left == [TEMPORARY]
+
+
+async def test_a_build_sees_no_more_of_the_machine_than_a_job(
+    controller: FakeController, start: StartAgent, tmp_path: Path
+) -> None:
+    """A requirement whose build steps outside: it may not read the worker's secrets."""
+    package = tmp_path / "nosy"
+    package.mkdir()
+    secret = tmp_path / "secret"
+    secret.write_text("for the owner alone")
+    (package / "setup.py").write_text(
+        "from setuptools import setup\n"
+        f"open({str(secret)!r}).read()\n"
+        "setup(name='nosy', version='1')\n"
+    )
+    await start(**{"worker.read_paths": (str(package),)})
+    job = controller.job(os.getpid, requirements=(f"nosy @ {package.as_uri()}",))
+    await controller.send(job)
+    failure = (await controller.failed(job.job)).failure
+    assert failure.code == "environment_failed"
+    assert "Permission denied" in failure.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from corral.agent.attempt import Attempt, Recipe, Work
 from corral.agent.environments import Spec
 from corral.agent.processors import Processors
 from corral.agent.run_directory import SETTLED_NS, RunDirectory
-from corral.agent.waiting import PASSED_S, Waiting
+from corral.agent.waiting import Waiting
 from corral.core.job import Needs, QueueClass
 from corral.core.worker import Capabilities, Capacity, DeclaredGPU
 from corral.protocol.messages import JobDispatch
@@ -81,9 +82,9 @@ def attempt(arrival: int, needs: Needs, *, interactive: bool = False, priority: 
     return Attempt(dispatch, Recipe(Work("function")), Spec("3.11"), arrival)
 
 
-def order(waiting: Waiting, capacity: Capacity, now: float = 0.0) -> list[str]:
+def order(waiting: Waiting, capacity: Capacity) -> list[str]:
     found = []
-    while (next_one := waiting.next(capacity, now)) is not None:
+    while (next_one := waiting.next(capacity)) is not None:
         found.append(next_one[0].dispatch.job)
     return found
 
@@ -100,17 +101,24 @@ def test_class_priority_and_arrival_decide_across_needs() -> None:
     assert waiting.size == 0
 
 
-def test_a_large_attempt_is_passed_only_for_a_while() -> None:
+def test_what_does_not_fit_holds_up_what_is_behind_it() -> None:
     waiting = Waiting()
     full = Capacity(Capabilities(cpus=1, memory_gb=1))
     large = attempt(1, Needs(cpus=2))
     waiting.add(large)
     waiting.add(attempt(2, Needs(cpus=0.1)))
-    assert order(waiting, full, now=100.0) == ["job2"]
-    waiting.add(attempt(3, Needs(cpus=0.1)))
-    assert order(waiting, full, now=101.0 + PASSED_S) == []
+    assert order(waiting, full) == []
     waiting.drop(large)
-    assert order(waiting, full, now=102.0 + PASSED_S) == ["job3"]
+    assert order(waiting, full) == ["job2"]
+
+
+def test_work_without_a_gpu_passes_work_that_waits_for_one() -> None:
+    waiting = Waiting()
+    capacity = Capacity(Capabilities(cpus=4, memory_gb=1))
+    waiting.add(attempt(1, Needs(gpus=1)))
+    waiting.add(attempt(2, Needs(gpu_tenths=1)))
+    waiting.add(attempt(3, Needs()))
+    assert order(waiting, capacity) == ["job3"]
 
 
 # --- run directories ---
@@ -171,7 +179,7 @@ def test_a_sweep_ends_what_carries_the_marker_of_this_home(tmp_path: Path) -> No
             other.kill()
 
 
-async def test_a_tree_ends_with_the_daemons_that_left_it(tmp_path: Path) -> None:
+def test_a_tree_ends_with_the_daemons_that_left_it(tmp_path: Path) -> None:
     daemon = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
     program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {daemon!r}]).wait()"
     environ = {
@@ -191,7 +199,7 @@ async def test_a_tree_ends_with_the_daemons_that_left_it(tmp_path: Path) -> None
         process.wait()
         tree.exited()
         assert below.is_running()
-        assert await tree.end(0.0, lambda: False)
+        assert asyncio.run(tree.end(0.0, lambda: False))
         assert not process_tree._alive(below)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -76,6 +77,13 @@ def programs() -> Programs:
         return rows
 
     return run
+
+
+def free_port() -> list[str]:
+    """Flags with which a controller comes back where it was: attempts that run on find it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return ["--port", str(probe.getsockname()[1])]
 
 
 def complaints(rows: Sequence[dict[str, Any]]) -> str:

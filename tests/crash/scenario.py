@@ -189,9 +189,7 @@ class Station:
             while not set(self.store.world.heads) <= set(but):
                 self._idle.clear()
                 waiting = asyncio.create_task(self._idle.wait())
-                await asyncio.wait(
-                    [waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED
-                )
+                await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
                 for task in self._tasks:
                     if task.done():
                         task.result()

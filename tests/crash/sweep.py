@@ -33,7 +33,9 @@ class Counter:
         if not changed:
             return False
         self.count += 1
-        self.last = f"{call.name} {' '.join(os.path.relpath(path, self._below) for path in changed)}"
+        self.last = (
+            f"{call.name} {' '.join(os.path.relpath(path, self._below) for path in changed)}"
+        )
         return self.count == self._kill_at
 
 

@@ -20,7 +20,7 @@ import corral
 from corral.core.errors import CorralError
 from corral.core.events import JobSucceeded
 from tests.crash.books import end_of, stories
-from tests.crash.conftest import ROOT, Programs, complaints
+from tests.crash.conftest import ROOT, Programs, complaints, free_port
 from tests.live import LiveController
 
 pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watching")]
@@ -100,12 +100,17 @@ class Interrupted:
         self.seen: dict[str, list[str]] = {}
         """Names of jobs whose result arrived, with the attempts that had begun by then."""
         environ = {"CORRAL_WORKER_WRITE_PATHS": f"[{self.yard}]", "CORRAL_GRACE_S": "10"}
-        self.controller = LiveController(self.home, environ=environ)
+        self.port = free_port()
+        self.controller = LiveController(self.home, *self.port, environ=environ)
 
     def run(self) -> dict[str, Any]:
-        command = [sys.executable, "-m", "tests.crash.watched_up", str(self.home), str(self.number)]
+        what = [str(self.home), str(self.number), *self.port]
         watcher = subprocess.Popen(
-            command, cwd=ROOT, env=self.controller.environ, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.crash.watched_up", *what],
+            cwd=ROOT,
+            env=self.controller.environ,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         try:
             pid = self._until_up(watcher)
@@ -145,7 +150,7 @@ class Interrupted:
                     self.accepted[name] = handle.id
             for name, job in self.accepted.items():
                 with corral.Client(address, token) as client:
-                    assert client.job(job).result(timeout=5) == len(name)
+                    assert client.job(job).result(timeout=3) == len(name)
                     self.seen[name] = self._begun(name)
         except (CorralError, OSError, ValueError, TimeoutError):
             return

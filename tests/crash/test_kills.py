@@ -17,6 +17,7 @@ import corral
 from corral.agent.process_tree import marked
 from corral.core.events import AttemptPlaced, JobRequeued, JobSucceeded
 from tests.crash.books import end_of, stories
+from tests.crash.conftest import free_port
 from tests.live import LiveController
 
 pytestmark = pytest.mark.crash
@@ -49,12 +50,12 @@ class Ranch:
         self.home = path / "home"
         environ = {
             "CORRAL_WORKER_WRITE_PATHS": f"[{self.yard}]",
-            "CORRAL_WORKER_CPUS": "2",
+            "CORRAL_WORKER_CPUS": "3",
             "CORRAL_BACKOFF_S": "0",
             "CORRAL_SHUTDOWN_GRACE_S": "1.5",
             "CORRAL_GRACE_S": "10",
         }
-        self.controller = LiveController(self.home, environ=environ)
+        self.controller = LiveController(self.home, *free_port(), environ=environ)
         self.controller.start()
 
     @property
@@ -110,7 +111,7 @@ def gated(yard: str, name: str) -> str:
         file.write(f"{attempt} {os.getpid()}\n")
     while not Path(yard, f"{name}.gate").exists():
         time.sleep(0.01)
-    return f"{name} is done"
+    return f"{name} is done" if name != "ox" else "ox is done" * 2000
 
 
 @pytest.fixture
@@ -154,14 +155,16 @@ def test_killed_agent(ranch: Ranch) -> None:
 
 
 def test_killed_controller_keeps_the_running_attempt(ranch: Ranch) -> None:
-    calf, cow = ranch.submit("calf"), ranch.submit("cow")
-    waiting = ranch.submit("bull")  # there are two processors: this one is sent ahead
-    before = {name: ranch.started(name) for name in ("calf", "cow")}
+    calf, cow, ox = ranch.submit("calf"), ranch.submit("cow"), ranch.submit("ox")
+    waiting = ranch.submit("bull")  # there are three processors: this one is sent ahead
+    before = {name: ranch.started(name) for name in ("calf", "cow", "ox")}
     agent = ranch.agent()
     ranch.controller.kill()
     ranch.open_gate("cow")  # ends while nobody listens
+    ranch.open_gate("ox")  # has a result that is too large for a message
     ranch.controller.start()
     assert ranch.result(cow) == "cow is done"
+    assert ranch.result(ox) == "ox is done" * 2000
     ranch.open_gate("calf")
     ranch.open_gate("bull")
     assert ranch.result(calf) == "calf is done"
@@ -170,7 +173,7 @@ def test_killed_controller_keeps_the_running_attempt(ranch: Ranch) -> None:
     assert {name: ranch.starts(name) for name in before} == before, "same attempts, same processes"
     assert len(ranch.starts("bull")) == 1
     ranch.end()
-    for job in (calf, cow, waiting):
+    for job in (calf, cow, ox, waiting):
         story = stories(ranch.home)[job]
         assert isinstance(end_of(story), JobSucceeded)
         assert sum(isinstance(fact, AttemptPlaced) for _, fact in story) == 1
@@ -193,7 +196,7 @@ def test_killed_controller_and_agent(ranch: Ranch) -> None:
 
 
 def test_sigterm_gives_grace_and_requeues_the_rest(ranch: Ranch) -> None:
-    quick, slow = ranch.submit("quick"), ranch.submit("slow")
+    quick, slow = ranch.submit("quick"), ranch.submit("slow", cpus=2)
     ahead = ranch.submit("ahead")
     ranch.started("quick")
     [(attempt, pid)] = ranch.started("slow")

@@ -1,6 +1,6 @@
 """`corral up`, the real one, killed at its Nth system call that changes its home.
 
-`python -m tests.crash.watched_up HOME N`; N = 0 never kills. Prints how far it came as JSON.
+`python -m tests.crash.watched_up HOME N [FLAGS…]`; N = 0 never kills. Prints how far it came as JSON.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tests.crash.tracing import watch
 from tests.live import CORRAL
 
 
-def main(folder: str, number: str) -> None:
-    command = [CORRAL, "up", "--port", "0", "--grpc-port", "0"]
+def main(folder: str, number: str, *flags: str) -> None:
+    command = [CORRAL, "up", "--grpc-port", "0", *flags]
     log = os.open(Path(folder).with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def program() -> None:

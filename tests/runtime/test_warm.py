@@ -70,18 +70,18 @@ def test_each_attempt_has_its_own_folders_and_names(runner: Runner) -> None:
 
 
 def test_variables_of_the_runner_and_of_one_job(start_runner: Callable[..., Runner]) -> None:
-    runner = start_runner(environ={"CUDA_VISIBLE_DEVICES": "GPU-1", "MINE": "runner"})
+    runner = start_runner(environ={"CUDA_VISIBLE_DEVICES": "GPU-1"})
     look = {
         "type": "function",
         "function": runner.blob(
-            cloudpickle.dumps(lambda: (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["MINE"]))
+            cloudpickle.dumps(lambda: (os.environ["CUDA_VISIBLE_DEVICES"], os.environ.get("MINE")))
         ),
         "arguments": runner.blob(cloudpickle.dumps(((), {}))),
     }
-    runner.start_work(look, env={"MINE": "job"})
+    runner.start_work(look, env={"MINE": "job", "CUDA_VISIBLE_DEVICES": "GPU-2"})
     assert runner.load(runner.end()) == ("GPU-1", "job")
     runner.start_work(look)
-    assert runner.load(runner.end()) == ("GPU-1", "runner")
+    assert runner.load(runner.end()) == ("GPU-1", None)
 
 
 def test_a_child_left_behind_retires_the_process_and_is_ended(runner: Runner) -> None:

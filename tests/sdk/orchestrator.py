@@ -76,6 +76,7 @@ class Orchestrator:
         self._ends: list[pb.JobEvent] = []
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._scripts: list[asyncio.subprocess.Process] = []
 
     # --- the service ---
 
@@ -103,8 +104,12 @@ class Orchestrator:
                 yield pb.JobEvents(events=events)
             return
         record = await self._known(request.job_id, context)
+        if request.until_now:
+            yield pb.JobEvents(events=record.events[begin:])
+            return
         async for events in self._behind(record, begin, context):
-            yield pb.JobEvents(events=events)
+            kept = [one for one in events if one.HasField("ended") or not request.ends_only]
+            yield pb.JobEvents(events=kept)
 
     async def GetJobStatus(self, request: pb.JobRequest, context: Any) -> Any:
         await self._enter("GetJobStatus", context)
@@ -128,6 +133,17 @@ class Orchestrator:
         if record.ended is None:
             await self._end(record, pb.Ended(state="cancelled"))
         return self._view(record)
+
+    async def CancelBatch(self, request: pb.BatchRequest, context: Any) -> Any:
+        await self._enter("CancelBatch", context)
+        living = [
+            record
+            for record in self.jobs.values()
+            if record.submission.batch == request.batch and record.ended is None
+        ]
+        for record in living:
+            await self._end(record, pb.Ended(state="cancelled"))
+        return pb.CancelBatchReply(cancelled=len(living))
 
     async def RetryJob(self, request: pb.JobRequest, context: Any) -> Any:
         await self._enter("RetryJob", context)
@@ -189,6 +205,12 @@ class Orchestrator:
 
     async def end(self, job_id: str, ended: pb.Ended) -> None:
         await self._end(self.jobs[job_id], ended)
+
+    async def end_scripts(self) -> None:
+        for process in self._scripts:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
     # --- inside ---
 
@@ -282,6 +304,7 @@ class Orchestrator:
                 env=dict(record.submission.env),
                 stdout=asyncio.subprocess.PIPE,
             )
+            self._scripts.append(process)
             assert process.stdout is not None
             async for line in process.stdout:
                 if line.startswith(b"##progress"):
@@ -448,4 +471,5 @@ class Served:
 
     async def _stop(self) -> None:
         assert self._server is not None
+        await self.orchestrator.end_scripts()
         await self._server.stop(None)

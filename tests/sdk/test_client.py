@@ -53,8 +53,8 @@ def test_failure_keeps_type_message_traceback_and_cause(client: Client) -> None:
     with pytest.raises(corral.JobFailed, match="ValueError: bad input") as caught:
         client.run(broken)
     error = caught.value
-    assert error.failure.type == "ValueError"  # type: ignore[attr-defined]
-    assert "in broken" in error.remote_traceback  # type: ignore[attr-defined]
+    assert error.failure.type == "ValueError"
+    assert "in broken" in error.remote_traceback
     assert isinstance(error.__cause__, ValueError)
     assert error.details["code"] == "exception"
     assert any("in broken" in note for note in error.__notes__)

@@ -175,7 +175,7 @@ class Ledger:
     def start_ready(self) -> None:
         while self._waiting.size:
             now = asyncio.get_running_loop().time()
-            found = self._waiting.next(self._capacity, now)
+            found = self._waiting.next(self._capacity)
             if found is None:
                 return
             self._start(*found, now)

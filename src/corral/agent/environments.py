@@ -27,6 +27,7 @@ from corral.core.job import Failure
 log = structlog.get_logger("corral.agent.environments")
 
 RECORD = "corral-environment.json"
+TEMPORARY = ".tmp"
 BUILD_LIMIT_S = 3600.0
 FAILURE_KEPT_S = 10.0
 """For this long a failed build is not tried again: many jobs may wait for the same one."""
@@ -68,6 +69,19 @@ class BuildFailed(Exception):
         self.failure = failure
 
 
+class Confine(Struct, frozen=True):
+    """What a build may touch beside its own directory: uv's caches, and its settings to read."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+    def command(self, command: list[str], root: Path) -> list[str]:
+        reads = [*self.reads, sys.prefix, sys.base_prefix, _own_python_folder()]
+        writes = [*self.writes, str(root)]
+        config = msgspec.json.encode({"read_paths": reads, "write_paths": writes}).decode()
+        return [sys.executable, "-m", "corral.runtime.confined", config, *command]
+
+
 class Environments:
     """Finds and builds environments. `in_use` names the digests that must stay."""
 
@@ -80,11 +94,18 @@ class Environments:
         environ: Mapping[str, str],
         in_use: Callable[[], set[str]],
         compile_kit: Callable[[Path], list[str]],
+        confine: Confine | None = None,
     ) -> None:
         self._root = root
+        self._confine = confine
         self._limit = limit_gb * GIB
         self._system = system_site_packages
-        self._environ = {**environ, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+        self._environ = {
+            **environ,
+            "UV_NO_PROGRESS": "1",
+            "NO_COLOR": "1",
+            "TMPDIR": str(root / TEMPORARY),
+        }
         self._in_use = in_use
         self._compile_kit = compile_kit
         self._own = python_minor()
@@ -214,6 +235,7 @@ class Environments:
                 )
             )
         await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
+        (self._root / TEMPORARY).mkdir(exist_ok=True)
         make = [_uv(), "venv", "--quiet", "--no-project", "--relocatable", "--python"]
         make.append(_own_python() if spec.python == self._own else spec.python)
         if spec.system_site_packages:
@@ -248,12 +270,15 @@ class Environments:
 
     async def _uv(self, command: list[str]) -> tuple[int, str]:
         """Exit code and the end of what the command said."""
+        if self._confine is not None:
+            command = self._confine.command(command, self._root)
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env=self._environ,
+            cwd=self._root,  # elsewhere uv would look for a project around it
             start_new_session=True,
         )
         try:
@@ -310,6 +335,10 @@ def _uv() -> str:
 
 def _own_python() -> str:
     return getattr(sys, "_base_executable", "") or sys.executable
+
+
+def _own_python_folder() -> str:
+    return str(Path(_own_python()).resolve().parent.parent)
 
 
 def _python_in(path: Path) -> Path:

@@ -26,7 +26,7 @@ from corral import __version__
 from corral.agent import endings, inventory, kit, process_tree
 from corral.agent.attempts import Ledger
 from corral.agent.connection import Address, Connection, ControllerAway, Replaced
-from corral.agent.environments import BuildFailed, Environments
+from corral.agent.environments import BuildFailed, Confine, Environments
 from corral.agent.processors import Processors
 from corral.agent.runner_process import Makeup
 from corral.agent.runners import Runners
@@ -46,7 +46,14 @@ from corral.protocol.messages import (
     WorkerRegister,
     WorkerWelcome,
 )
-from corral.settings import Config, Settings, build_environment, load, passed_environment
+from corral.settings import (
+    Config,
+    Settings,
+    build_environment,
+    build_paths,
+    load,
+    passed_environment,
+)
 
 log = structlog.get_logger("corral.agent")
 
@@ -89,6 +96,13 @@ class Agent:
             await self._close(dialling, leaving)
         return 0
 
+    def _confinement(self) -> Confine:
+        reads, writes = build_paths()
+        for path in writes:
+            Path(path).mkdir(parents=True, exist_ok=True)
+        own = (str(self._kit), *self._settings.worker.read_paths)
+        return Confine(reads=(*reads, *own), writes=writes)
+
     async def _open(self) -> None:
         settings = self._settings.worker
         home = self._home
@@ -122,6 +136,7 @@ class Agent:
                 "-q",
                 str(self._kit),
             ],
+            confine=self._confinement() if settings.isolate else None,
         )
         self._environments.clear_leftovers()
         self._connection = Connection(

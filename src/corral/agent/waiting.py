@@ -6,10 +6,7 @@ import heapq
 from collections.abc import Iterator
 
 from corral.agent.attempt import Attempt, Lane, Rank
-from corral.core.worker import Capacity, Holding
-
-PASSED_S = 10.0
-"""For this long smaller attempts may pass one that does not fit; then it comes first."""
+from corral.core.worker import Capacity, Holding, stays_behind
 
 
 class Waiting:
@@ -18,7 +15,6 @@ class Waiting:
 
     def __init__(self) -> None:
         self._lanes: dict[Lane, list[tuple[Rank, Attempt]]] = {}
-        self._blocked_since: dict[Lane, float] = {}
         self.size = 0
 
     def add(self, attempt: Attempt) -> None:
@@ -35,20 +31,21 @@ class Waiting:
             attempt.waiting = False
             self.size -= 1
 
-    def next(self, capacity: Capacity, now: float) -> tuple[Attempt, Holding] | None:
-        """Interactive before batch, then by priority, then by arrival, as far as there is room."""
+    def next(self, capacity: Capacity) -> tuple[Attempt, Holding] | None:
+        """Interactive before batch, then by priority, then by arrival, as far as there is room.
+        What does not fit holds up those behind it, by the rule that the scheduler reckons with."""
+        blocked = blocked_without_gpu = 0
         for lane, entries in self._ordered():
-            attempt = entries[0][1]
-            holding = capacity.fits(lane[0], above_vram_gb=lane[1])
+            needs, above_vram_gb = lane[0], lane[1]
+            holding = None
+            if not stays_behind(needs, blocked, blocked_without_gpu):
+                holding = capacity.fits(needs, above_vram_gb=above_vram_gb)
             if holding is None:
-                since = self._blocked_since.setdefault(lane, now)
-                if now - since > PASSED_S:
-                    return None
+                blocked += 1
+                blocked_without_gpu += not needs.wants_gpu
                 continue
-            heapq.heappop(entries)
+            attempt = heapq.heappop(entries)[1]
             self.drop(attempt)
-            if self._blocked_since:
-                self._blocked_since.pop(lane, None)
             return attempt, holding
         return None
 
@@ -58,7 +55,6 @@ class Waiting:
                 heapq.heappop(entries)
             if not entries:
                 del self._lanes[lane]
-                self._blocked_since.pop(lane, None)
         if len(self._lanes) < 2:
             return iter(self._lanes.items())
         return iter(sorted(self._lanes.items(), key=lambda item: item[1][0][0]))

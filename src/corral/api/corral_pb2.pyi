@@ -126,15 +126,31 @@ class JobRequest(_message.Message):
     job_id: str
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
+class BatchRequest(_message.Message):
+    __slots__ = ("batch",)
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    batch: str
+    def __init__(self, batch: _Optional[str] = ...) -> None: ...
+
+class CancelBatchReply(_message.Message):
+    __slots__ = ("cancelled",)
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    cancelled: int
+    def __init__(self, cancelled: _Optional[int] = ...) -> None: ...
+
 class WatchRequest(_message.Message):
-    __slots__ = ("job_id", "batch", "after")
+    __slots__ = ("job_id", "batch", "after", "until_now", "ends_only")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_NOW_FIELD_NUMBER: _ClassVar[int]
+    ENDS_ONLY_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     batch: str
     after: str
-    def __init__(self, job_id: _Optional[str] = ..., batch: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+    until_now: bool
+    ends_only: bool
+    def __init__(self, job_id: _Optional[str] = ..., batch: _Optional[str] = ..., after: _Optional[str] = ..., until_now: _Optional[bool] = ..., ends_only: _Optional[bool] = ...) -> None: ...
 
 class JobEvents(_message.Message):
     __slots__ = ("events",)

@@ -148,8 +148,11 @@ class Orchestrator:
             raise InvalidJob("Watch one job (job_id) or one batch (batch).")
         if request.batch:
             source = self._feed.watch_batch(request.batch, cursor)
+        elif request.ends_only:
+            source = self._feed.watch_end(self._queue.find(request.job_id))
         else:
-            source = self._feed.watch(self._queue.find(request.job_id), cursor)
+            job = self._queue.find(request.job_id)
+            source = self._feed.watch(job, cursor, until_now=request.until_now)
         async for seen in source:
             yield pb.JobEvents(events=self._events(seen))
 
@@ -199,6 +202,14 @@ class Orchestrator:
         job = self._queue.find(request.job_id)
         await self._queue.cancel(job)
         return self._view(job)
+
+    @answers
+    async def CancelBatch(  # noqa: N802
+        self, request: pb.BatchRequest, context: Context
+    ) -> pb.CancelBatchReply:
+        if not request.batch:
+            raise InvalidJob("Name the batch to cancel.")
+        return pb.CancelBatchReply(cancelled=await self._queue.cancel_batch(request.batch))
 
     @answers
     async def RetryJob(  # noqa: N802

@@ -97,8 +97,10 @@ class Feed:
             if not self._watchers[key]:
                 del self._watchers[key]
 
-    async def watch(self, job: JobId, cursor: Cursor) -> AsyncIterator[list[Seen]]:
-        """Everything about one job behind the cursor, until the job has ended."""
+    async def watch(
+        self, job: JobId, cursor: Cursor, *, until_now: bool = False
+    ) -> AsyncIterator[list[Seen]]:
+        """Everything about one job behind the cursor, until the job has ended, or until now."""
         seq, attempt, offset = cursor
         with self._watching(job) as event:
             while True:
@@ -120,7 +122,17 @@ class Feed:
                 async for piece in self._drain(job, Cursor(seq, attempt, offset)):
                     offset = piece[-1].cursor.offset
                     yield piece
+                if until_now:
+                    return
                 await event.wait()
+
+    async def watch_end(self, job: JobId) -> AsyncIterator[list[Seen]]:
+        """Only how the job ended, once it has; its output is not even read."""
+        with self._watching(job) as event:
+            while not (head := self._store.head(job)).state.ended:
+                event.clear()
+                await event.wait()
+        yield [self._end_of(job, head.last_seq)]
 
     async def _drain(self, job: JobId, cursor: Cursor) -> AsyncIterator[list[Seen]]:
         seq, attempt, offset = cursor

@@ -42,6 +42,10 @@ REPAIRED = "JournalRepaired"
 """The one kind that is no fact about a job: everything before it that is missing is known to be."""
 
 
+UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What reading damaged pages raises; the second where not even SQLite's own message is text."""
+
+
 class Record(NamedTuple):
     seq: int
     at: float
@@ -138,7 +142,7 @@ class Journal:
         """Database errors outside the scan, in sentences."""
         try:
             yield
-        except sqlite3.DatabaseError as error:
+        except UNREADABLE as error:
             name = getattr(error, "sqlite_errorname", "")
             if name.startswith(_NO_ROOM):
                 raise HomeUnusable(
@@ -276,11 +280,18 @@ class Journal:
 
     def damage(self) -> str:
         """What SQLite itself finds wrong with its pages, and with the index of ended jobs."""
-        for check in sql.CHECKS:
-            found = self._reader.execute(check).fetchone()[0]
-            if found != "ok":
-                return str(found)
-        return ""
+        try:
+            for check in sql.CHECKS:
+                found = self._reader.execute(check).fetchone()[0]
+                if found != "ok":
+                    return str(found)
+            with contextlib.closing(sqlite3.connect(":memory:")) as new:
+                new.executescript(sql.SCHEMA)
+                expected = new.execute(sql.TABLES).fetchall()
+            same = self._reader.execute(sql.TABLES).fetchall() == expected
+        except UNREADABLE as error:
+            return str(error)
+        return "" if same else "its tables are not those that were made"
 
     def history(self) -> Iterator[Ended]:
         return map(Ended._make, self._reader.execute(sql.HISTORY))
@@ -339,8 +350,7 @@ def verified(journal: Journal) -> Iterator[Record]:
                 raise lost(record.seq, "its checksum does not match")
             expected += 1
             yield record
-        damage = journal.damage()
-    except sqlite3.DatabaseError as error:
+    except UNREADABLE as error:
         raise lost(expected, str(error)) from error
     if marked is not None and expected <= marked:
         raise lost(expected, f"{marked - expected + 1} acknowledged records are gone")
@@ -349,7 +359,7 @@ def verified(journal: Journal) -> Iterator[Record]:
             f"The journal's mark {journal.folder / 'mark'} is missing or damaged, so nothing says "
             f"whether records after {expected - 1} are lost. Run `corral repair` to go on."
         )
-    if damage:
+    if damage := journal.damage():
         raise index_damaged(damage)
 
 

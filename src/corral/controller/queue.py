@@ -195,6 +195,27 @@ class Queue:
                 await self._stop(head)
             return self._store.head(job)
 
+    async def cancel_batch(self, batch: str) -> int:
+        """Asks everything of a batch that lives to end, in one commit; returns how many."""
+        now = time.time()
+        living = [head for head in self._store.world.heads.values() if head.batch == batch]
+        facts: list[Journaled] = [
+            JobCancelled(job=head.id, at=now, attempt=head.attempt)
+            if head.state is State.QUEUED
+            else JobStopping(job=head.id, at=now, attempt=head.attempt)
+            for head in living
+        ]
+        changes = await self._store.append(facts, skip_conflicts=True)
+        for change in changes:
+            if change.head.state is State.STOPPING:
+                await self._stop(change.head)
+        done = {change.head.id for change in changes}
+        for head in living:
+            if head.id not in done and head.id in self._store.world.heads:
+                await self.cancel(head.id)  # it moved on while the others were written
+        log.info("batch_cancelled", batch=batch, count=len(living))
+        return len(living)
+
     async def _stop(self, head: Head) -> None:
         for worker in await self._workers():
             if worker.id == head.worker:

@@ -6,15 +6,24 @@ no longer whole are queued again or, where even the document is gone, named as l
 
 from __future__ import annotations
 
-import sqlite3
+import contextlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
 from corral.controller import sql
-from corral.controller.journal import REPAIRED, Ended, Journal, Record, Write, open_read_only, sealed
+from corral.controller.journal import (
+    REPAIRED,
+    UNREADABLE,
+    Ended,
+    Journal,
+    Record,
+    Write,
+    open_read_only,
+    sealed,
+)
 from corral.controller.mark import Mark
 from corral.controller.store import recovered
 from corral.core.errors import Conflict, CorralError, HomeUnusable, JournalDamaged
@@ -29,6 +38,7 @@ from corral.core.events import (
 )
 from corral.core.job import Head
 from corral.core.lifecycle import advance, born
+from corral.core.worker import Worker
 from corral.home import Home, sync_folder
 
 CHUNK = 1000
@@ -84,7 +94,7 @@ class _Salvage:
         mark = Mark(folder / "mark")
         self._marked = mark.seq or 0
         mark.close()
-        self.records = list(_readable(folder / "corral.db"))
+        self.records = _readable(folder / "corral.db", self._marked)
         self.last_seq = max([self._marked, *(record.seq for record in self.records)])
         self.heads: dict[str, Head] = {}
         self.lost_jobs: set[str] = set()
@@ -214,48 +224,37 @@ def _repaired(records: list[Record]) -> bool:
     return bool(records) and records[0].kind == REPAIRED
 
 
-def _readable(path: Path) -> Iterator[Record]:
-    """Every intact record, also past damage: one by one where a scan fails."""
+def _readable(path: Path, marked: int) -> list[Record]:
+    """Every intact record: from both ends as far as a scan gets, then one by one in between."""
+    found: dict[int, Record] = {}
     try:
         connection = open_read_only(path)
-    except sqlite3.DatabaseError:
-        return
-    try:
-        top = connection.execute(sql.LAST_SEQ).fetchone()[0]
-        bottom = connection.execute("SELECT coalesce(min(seq), 1) FROM journal").fetchone()[0]
-    except sqlite3.DatabaseError:
-        top, bottom = _bounds_by_trial(connection)
-    for seq in range(bottom, top + 1):
-        try:
-            row = connection.execute(sql.RECORD, (seq,)).fetchone()
-        except sqlite3.DatabaseError:
-            continue
-        if row is not None and (record := Record._make(row)).intact():
-            yield record
-    connection.close()
+    except UNREADABLE:
+        return []
+    with contextlib.closing(connection):
+        for scan in (sql.SCAN, sql.SCAN_BACKWARDS):
+            with contextlib.suppress(*UNREADABLE):
+                for row in connection.execute(scan):
+                    _keep(row, found)
+        first, last = min(found, default=1), max([marked, *found])
+        for seq in range(first, last + CHUNK):
+            if seq not in found:
+                with contextlib.suppress(*UNREADABLE):
+                    _keep(connection.execute(sql.RECORD, (seq,)).fetchone(), found)
+    return [found[seq] for seq in sorted(found)]
 
 
-def _bounds_by_trial(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Where the ends cannot be asked for: as far as single records still answer."""
-    top, misses = 0, 0
-    while misses < CHUNK:
-        try:
-            found = connection.execute(sql.RECORD, (top + misses + 1,)).fetchone()
-        except sqlite3.DatabaseError:
-            found = None
-        if found is None:
-            misses += 1
-        else:
-            top, misses = top + misses + 1, 0
-    return top, 1
+def _keep(row: tuple[Any, ...] | None, found: dict[int, Record]) -> None:
+    if row is not None and (record := Record._make(row)).intact():
+        found[record.seq] = record
 
 
-def _workers(folder: Path) -> list:  # type: ignore[type-arg]
+def _workers(folder: Path) -> list[Worker]:
     try:
         journal = Journal(folder)
         try:
             return journal.workers()
         finally:
             journal.close()
-    except (CorralError, sqlite3.DatabaseError):
+    except (CorralError, *UNREADABLE):
         return []

@@ -6,12 +6,18 @@ moves on, and readers are told how much is missing between them.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
 
+import structlog
+
 from corral.core.job import JobId
+
+log = structlog.get_logger()
 
 MAX_SEGMENT = 8 << 20
 OPEN_FILES = 128
@@ -37,23 +43,46 @@ class _Stream:
         last = self.segments[-1] if self.segments else None
         self.end = last + _path(stem, last).stat().st_size if last is not None else 0
         self.file: int | None = None
+        self.lost = 0
+        """Bytes that a full disk did not take since the last line that it took."""
 
     def append(self, line: bytes) -> None:
-        if not self.segments or self.end - self.segments[-1] >= self.segment_size:
-            self._rotate()
+        """Adds a line; one that finds no room on the disk leaves nothing but a gap."""
+        data = line + b"\n"
+        start = self.end + self.lost
+        try:
+            self._write(data, start)
+        except OSError as error:
+            if not self.lost:
+                log.warning("output_not_kept", stream=self.stem.name, error=error.strerror)
+            self._drop_empty(start)
+            self.lost += len(data)
+        else:
+            self.end, self.lost = start + len(data), 0
+
+    def _write(self, data: bytes, start: int) -> None:
+        # Readers are told of a gap where a segment begins behind the end of the one before.
+        if not self.segments or self.lost or start - self.segments[-1] >= self.segment_size:
+            self._rotate(start)
         if self.file is None:
             path = _path(self.stem, self.segments[-1])
             self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        data = line + b"\n"
-        os.write(self.file, data)
-        self.end += len(data)
+        if os.write(self.file, data) < len(data):
+            os.ftruncate(self.file, start - self.segments[-1])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _rotate(self) -> None:
+    def _drop_empty(self, start: int) -> None:
+        if self.segments and self.segments[-1] == start:
+            self.close()
+            with contextlib.suppress(OSError):
+                _path(self.stem, self.segments.pop()).unlink(missing_ok=True)
+
+    def _rotate(self, start: int) -> None:
         self.close()
-        self.segments.append(self.end)
+        self.segments.append(start)
         head = [start for start in self.segments if start < self.limit // 2]
         tail = self.segments[len(head) :]
-        while tail and self.end - tail[0] > self.limit // 2:
+        while tail and start - tail[0] > self.limit // 2:
             _path(self.stem, tail.pop(0)).unlink(missing_ok=True)
         self.segments = head + tail
 
@@ -79,7 +108,8 @@ class Spool:
 
     def _start(self, job: JobId, attempt: int) -> _Stream:
         stem = self._stem(job, attempt)
-        stem.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # the first write says what is wrong
+            stem.parent.mkdir(parents=True, exist_ok=True)
         stream = self._open[job, attempt] = _Stream(stem, self.limit)
         if len(self._open) > OPEN_FILES:
             self._open.popitem(last=False)[1].close()

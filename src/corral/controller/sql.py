@@ -45,6 +45,7 @@ INSERT INTO journal (seq, at, kind, job, prev, body, document, crc)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 SCAN = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal ORDER BY seq"
+SCAN_BACKWARDS = f"{SCAN} DESC"
 RECORD = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal WHERE seq = ?"
 LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM journal"
 
@@ -72,4 +73,5 @@ KNOW_WORKER = "INSERT OR REPLACE INTO workers (id, body) VALUES (?, ?)"
 WORKERS = "SELECT id, body FROM workers ORDER BY id"
 HISTORY = "SELECT job, state, submitted_seq, last_seq, ended_at, batch, key FROM history"
 
+TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 CHECKS = ("PRAGMA quick_check(1)", "PRAGMA integrity_check(history)")

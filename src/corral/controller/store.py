@@ -7,7 +7,6 @@ world and published. Nothing leaves the controller before the fact behind it is 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 
 from corral.controller.journal import (
+    UNREADABLE,
     Ended,
     Journal,
     Record,
@@ -291,7 +291,7 @@ def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
             heads[record.job] = head
     try:
         found = sum(map(_row, journal.history()))
-    except sqlite3.DatabaseError as error:
+    except UNREADABLE as error:
         raise index_damaged(str(error)) from error
     if history != found:
         raise index_damaged("the history of ended jobs is not what the records say")

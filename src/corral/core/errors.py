@@ -117,6 +117,10 @@ class JobError(CorralError):
 
     code, status = "job_error", 500
 
+    failure: Any = None
+    """The core.job.Failure of its last attempt, where there is one."""
+    remote_traceback: str = ""
+
 
 class JobFailed(JobError):
     code, status = "job_failed", 500

@@ -67,10 +67,13 @@ class AgentsEngine:
         self._away: dict[str, asyncio.TimerHandle] = {}
         self.emptied = asyncio.Event()
         """Set whenever no worker is connected."""
+        self.settled = asyncio.Event()
+        """Set whenever everything heard is on disk."""
 
-    def open(self) -> None:
-        """Starts the grace period of all known workers: they may still run what we sent them."""
-        for worker in self._workers:
+    def open(self, holding: Collection[str] = ()) -> None:
+        """Starts the grace period of all known workers, and of any other that is `holding`
+        attempts: they may still run what we sent them."""
+        for worker in {*self._workers, *holding}:
             self._miss(worker)
 
     # --- the five verbs ---
@@ -111,6 +114,8 @@ class AgentsEngine:
 
     async def events(self) -> AsyncIterator[Sequence[EngineReport]]:
         while True:
+            if not self._inbox:
+                self.settled.set()
             await self._arrived.wait()
             self._arrived.clear()
             batch, self._inbox, self._inbox_bytes = self._inbox, [], 0
@@ -247,8 +252,10 @@ class AgentsEngine:
     def _lose(self, worker: str, reason: str) -> None:
         self._away.pop(worker, None)
         self._attempts = {key: owner for key, owner in self._attempts.items() if owner != worker}
-        self._report(worker, WorkerLost(worker, f"{self._workers[worker].name}: {reason}"))
+        name = self._workers[worker].name if worker in self._workers else worker
+        self._report(worker, WorkerLost(worker, f"{name}: {reason}"))
 
     def _report(self, worker: str, report: EngineReport) -> None:
         self._inbox.append((worker, report))
+        self.settled.clear()
         self._arrived.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import socket
 import sys
@@ -11,13 +12,15 @@ from pathlib import Path
 
 import structlog
 
-from corral.home import Home, read_json, write_private_json
+from corral.home import Home, lock_file, read_json, write_private_json
 
 log = structlog.get_logger()
 
 ALREADY_RUNNING = 75
 """What an agent exits with when another one has this worker's home: it outlived a controller."""
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.2, 10.0
+ADOPTED_PAUSE_S = 0.5
+"""How often an agent that outlived a controller is looked after: it is nobody's child."""
 
 
 class LocalAgent:
@@ -44,6 +47,9 @@ class LocalAgent:
     async def run(self) -> None:
         pause = FIRST_PAUSE_S
         while True:
+            if self._outlived():
+                await asyncio.sleep(ADOPTED_PAUSE_S)
+                continue
             started = asyncio.get_running_loop().time()
             code = await self._once(self._home.path)
             if code == ALREADY_RUNNING:
@@ -53,6 +59,14 @@ class LocalAgent:
                 lasted = asyncio.get_running_loop().time() - started
                 pause = FIRST_PAUSE_S if lasted > 30 else min(pause * 2, LAST_PAUSE_S)
             await asyncio.sleep(pause)
+
+    def _outlived(self) -> bool:
+        """Whether an agent of an earlier controller still has this machine: then it is ours."""
+        fd = os.open(self._home.worker / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            return not lock_file(fd)
+        finally:
+            os.close(fd)
 
     async def _once(self, home: Path) -> int:
         # A session of its own: Ctrl-C in the controller's terminal is for the controller.

@@ -87,11 +87,12 @@ class ProcessState:
 
     def enter(self, environ: Mapping[str, str], own: Mapping[str, str]) -> None:
         """Set the variables of the next attempt: Corral's, which it overwrites each time, and the
-        job's own, which must be gone afterwards."""
+        job's own, which must be gone afterwards. What the agent gave the process stands: a job
+        cannot show itself another job's GPU."""
         os.environ.update(environ)
         self._entered = dict(_raw_environ())
-        if own:
-            os.environ.update(own)
+        for name in own.keys() - self._environ.keys():
+            os.environ[name] = own[name]
 
     def _restore_environ(self) -> None:
         for name in os.environ.keys() - self._environ.keys():

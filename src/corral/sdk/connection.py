@@ -142,13 +142,21 @@ class Connection:
             call.cancel()
 
     async def watch(
-        self, *, job_id: str = "", batch: str = "", after: str = ""
+        self,
+        *,
+        job_id: str = "",
+        batch: str = "",
+        after: str = "",
+        until_now: bool = False,
+        ends_only: bool = False,
     ) -> AsyncGenerator[list[pb.JobEvent], None]:
         """Events from a cursor on, a list at a time. A lost connection is made again and goes on
         behind the last event seen. A job's events end with its end; a batch may always grow."""
         patience = self.patience()
         while True:
-            request = pb.WatchRequest(job_id=job_id, batch=batch, after=after)
+            request = pb.WatchRequest(
+                job_id=job_id, batch=batch, after=after, until_now=until_now, ends_only=ends_only
+            )
             messages = self.stream("WatchJobs", request)
             lost: errors.CorralError | None = None
             try:
@@ -167,6 +175,8 @@ class Connection:
                 await messages.aclose()
             if lost:
                 await patience.pause(lost)
+            elif until_now:
+                return
             else:
                 await patience.rest()  # ended in peace: nothing to tell right now
 

@@ -16,8 +16,6 @@ from corral.core.job import State
 from corral.sdk import results, views
 from corral.sdk.connection import Connection
 
-_SILENCE_S = 0.3
-
 
 class AsyncHandle:
     """One job, for as long as somebody is interested in it. It holds nothing open by itself."""
@@ -43,20 +41,16 @@ class AsyncHandle:
         self, after: str = "", *, follow: bool = True
     ) -> AsyncGenerator[list[views.Event], None]:
         """The same, as many at a time as arrived together."""
-        live = not follow and not (await self.status()).ended
-        watched = self._connection.watch(job_id=self.id, after=after)
+        watched = self._connection.watch(job_id=self.id, after=after, until_now=not follow)
         async with contextlib.aclosing(watched) as lists:
-            while True:
-                try:
-                    # A live job's stream has no mark for "until now": a moment of silence is it.
-                    async with asyncio.timeout(_SILENCE_S if live else None):
-                        messages = await anext(lists)
-                except (StopAsyncIteration, TimeoutError):
-                    return
-                events = [event for event in map(views.read_event, messages) if event]
-                if events and isinstance(events[-1], views.Ended):
-                    self._ended = events[-1]
-                yield events
+            async for messages in lists:
+                yield self._read(messages)
+
+    def _read(self, messages: list[pb.JobEvent]) -> list[views.Event]:
+        events = [event for event in map(views.read_event, messages) if event]
+        if events and isinstance(events[-1], views.Ended):
+            self._ended = events[-1]
+        return events
 
     async def logs(self, follow: bool = True) -> AsyncIterator[str]:
         """What the job wrote, as text: all of it until now, and with `follow` until its end."""
@@ -88,8 +82,8 @@ class AsyncHandle:
         if self._ended is None:
             self._ended = views.ended_of(await self.status())
         if self._ended is None:
-            async for _ in self.event_lists():
-                pass
+            async for messages in self._connection.watch(job_id=self.id, ends_only=True):
+                self._read(messages)
         assert self._ended is not None
         return self._ended
 

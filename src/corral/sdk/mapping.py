@@ -77,6 +77,7 @@ class Mapping:
         self._ordered = ordered
         self._return_exceptions = return_exceptions
         self._outstanding = max(1, outstanding)
+        self._batch_is_ours = not template.batch
         self._batch = template.batch or uuid.uuid4().hex
         self._key = template.idempotency_key or uuid.uuid4().hex
         self._submitted = 0
@@ -224,14 +225,15 @@ class Mapping:
 
     async def _abandon(self) -> None:
         """Nobody will ask for these any more: the caller left early or one of them failed."""
-
-        async def cancel(job_id: str) -> None:
-            with contextlib.suppress(CorralError):
-                await self._connection.call("CancelJob", pb.JobRequest(job_id=job_id), again=False)
-
-        left = list(self._index)
-        for start in range(0, len(left), 64):
-            await asyncio.gather(*map(cancel, left[start : start + 64]))
+        call = self._connection.call
+        if not self._index:
+            return
+        with contextlib.suppress(CorralError):
+            if self._batch_is_ours:
+                await call("CancelBatch", pb.BatchRequest(batch=self._batch), again=False)
+                return
+            for job_id in list(self._index):
+                await call("CancelJob", pb.JobRequest(job_id=job_id), again=False)
 
 
 def _by_size(jobs: list[pb.JobSubmission]) -> Iterator[list[pb.JobSubmission]]:

@@ -62,7 +62,7 @@ def error_of(job_id: str, state: str, failure: Failure | None) -> JobError:
     cls = _ERRORS.get(state, JobFailed)
     error = cls(_sentence(job_id, state, failure), job_id=job_id)
     traceback = with_source(failure.traceback) if failure else ""
-    vars(error).update(failure=failure, remote_traceback=traceback)
+    error.failure, error.remote_traceback = failure, traceback
     if failure is None:
         return error
     error.details = {"code": failure.code, "type": failure.type, "message": failure.message}

@@ -1,0 +1,24 @@
+"""Runs a command under the file rules of a job: `python -m corral.runtime.confined JSON COMMAND…`.
+
+Building an environment runs code of whoever published a requirement, so it gets no more of the
+machine than a job does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def main() -> None:
+    config, command = json.loads(sys.argv[1]), sys.argv[2:]
+    if sys.platform != "win32":
+        from corral.runtime import sandbox
+
+        sandbox.apply({**config, "isolate": True}, kit=os.path.dirname(command[0]))
+    os.execv(command[0], command)  # noqa: S606
+
+
+if __name__ == "__main__":
+    main()
