@@ -183,9 +183,8 @@ def test_flipped_bit(homes: Homes, name: str, covered: Callable[[str], None]) ->
         before = files(home)
         try:
             found = state(home)
-        except (JournalDamaged, HomeUnusable) as error:
+        except (JournalDamaged, HomeUnusable):
             refused += 1
-            assert error.message, where
             assert files(home) == before, f"{where}: a refused start changed something"
         else:
             assert found == homes.whole, f"{where}: silently different"

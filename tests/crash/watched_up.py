@@ -1,6 +1,7 @@
 """`corral up`, the real one, killed at its Nth system call that changes its home.
 
-`python -m tests.crash.watched_up HOME N [FLAGS…]`; N = 0 never kills. Prints how far it came as JSON.
+`python -m tests.crash.watched_up HOME N [FLAGS…]`; N = 0 never kills. Prints how far it came, as
+JSON.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ def test_sys_exit(runner: Runner, argument: Any, code: str, exit_code: int | Non
     [
         (lambda: os._exit(0), "no_result", None),
         (lambda: os._exit(5), "exit_code", 5),
-        (lambda: os.kill(os.getpid(), 9), "killed_by_signal", -9),
+        (lambda: os.kill(os.getpid(), 9), "process_died", -9),
         (lambda: os.abort(), "killed_by_signal", -6),
     ],
     ids=["exit0", "exit5", "kill", "abort"],

@@ -64,7 +64,8 @@ def over_memory(attempt: Attempt) -> Failure:
 
 def of_error(failure: Failure, attempt: Attempt) -> Failure:
     """What the runner said, or better: a kill at the memory limit is the kernel's doing."""
-    if failure.code == "killed_by_signal" and _at_memory_limit(attempt):
+    killed = failure.code in ("killed_by_signal", "process_died")
+    if killed and _at_memory_limit(attempt):
         return over_memory(attempt)
     return failure
 

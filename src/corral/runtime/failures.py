@@ -83,7 +83,7 @@ def died(exit_code: int, *, cancelled: bool = False) -> Failure:
 
 
 SIGNAL_HINTS = {
-    "SIGKILL": " Often that means that the machine ran out of memory.",
+    "SIGKILL": " The machine ran out of memory, or somebody killed it.",
     "SIGSEGV": " That is a crash in native code, not in Python.",
     "SIGBUS": " That is a crash in native code, or a full /dev/shm.",
     "SIGABRT": " Native code gave up; its last output may say why.",
@@ -96,7 +96,8 @@ def by_signal(number: int) -> Failure:
     except ValueError:
         name = f"signal {number}"
     return {
-        "code": "killed_by_signal",
+        # Nothing in a job sends SIGKILL to itself: it came from outside, and may not come again.
+        "code": "process_died" if name == "SIGKILL" else "killed_by_signal",
         "message": f"The job process was ended by {name}.{SIGNAL_HINTS.get(name, '')}",
         "exit_code": -number,
     }

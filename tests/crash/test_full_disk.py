@@ -1,0 +1,152 @@
+"""A full disk: submissions are refused with their reason, nothing acknowledged is lost, the
+controller keeps answering, and it goes on by itself once there is room again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.core.errors import StorageFailed
+from corral.core.events import JobSucceeded
+from tests.crash.books import end_of, stories
+from tests.live import LiveController
+
+pytestmark = pytest.mark.crash
+
+SIZE_MB = 8
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with a few megabytes."""
+    if os.geteuid() != 0:
+        pytest.skip("a small file system can only be mounted by root")
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "tmpfs", str(place)]
+    mounted = subprocess.run(command, capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no small file system can be mounted here ({mounted.stderr.strip()})")
+    try:
+        yield place
+    finally:
+        # Lazily: an agent may still be putting its things away.
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place: Path, *, leave: int = 0) -> Path:
+    ballast = place / "ballast"
+    with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+        while file.write(b"\0" * 4096):
+            pass
+    os.truncate(ballast, max(ballast.stat().st_size - leave, 0))
+    return ballast
+
+
+def gated(yard: str, name: str, size: int) -> str:
+    import time
+    from pathlib import Path
+
+    Path(yard, f"{name}.started").touch()
+    while not Path(yard, f"{name}.gate").exists():
+        print("chewing " * 100, flush=True)
+        time.sleep(0.02)
+    return "grass" * size
+
+
+@pytest.fixture
+def ranch(small_disk: Path, tmp_path: Path) -> Iterator[tuple[LiveController, Path]]:
+    """A controller whose home is on the small disk, with the worker's part of it elsewhere: it is
+    the controller that is out of room."""
+    home, yard, worker = small_disk / "home", tmp_path / "yard", tmp_path / "worker"
+    for folder in (home, yard, worker):
+        folder.mkdir()
+    (home / "worker").symlink_to(worker)
+    environ = {
+        "CORRAL_WORKER_WRITE_PATHS": f"[{yard}]",
+        "CORRAL_WORKER_CPUS": "3",
+        "CORRAL_BACKOFF_S": "0",
+    }
+    with LiveController(home, environ=environ) as controller:
+        yield controller, yard
+
+
+def until(path: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not path.exists():
+        assert time.monotonic() < deadline, f"never there: {path}"
+        time.sleep(0.01)
+
+
+def test_full_disk(ranch: tuple[LiveController, Path], small_disk: Path) -> None:
+    controller, yard = ranch
+    with corral.Client(controller.address, controller.token) as client:
+        small = client.submit(gated, (str(yard), "small", 1))
+        large = client.submit(gated, (str(yard), "large", 10_000))
+        until(yard / "small.started")
+        until(yard / "large.started")
+        ballast = fill(small_disk)
+        refused = _refused(client)
+        assert "Free some space" in refused.message
+        with pytest.raises(StorageFailed):
+            client.submit(len, (os.urandom(20_000),))
+        # Both end while there is no room: one result waits in the agent, one cannot be uploaded.
+        (yard / "small.gate").touch()
+        (yard / "large.gate").touch()
+        # More than the log's own last page has room for: what cannot be logged does no harm.
+        for _ in range(60):
+            _refused(client)
+        assert client.health() is not None, "it keeps answering"
+        assert controller.healthy()
+        assert not small.status().ended, "what is not on disk did not happen"
+        ballast.unlink()
+        assert small.result(timeout=PATIENCE_S) == "grass"
+        assert large.result(timeout=PATIENCE_S) == "grass" * 10_000
+        again = client.submit(len, ("moo",))
+        assert again.result(timeout=PATIENCE_S) == 3
+        jobs = [small.id, large.id, again.id]
+    assert controller.process is not None
+    assert controller.process.poll() is None, "without a restart"
+    controller.stop()
+    found = stories(controller.home)
+    assert set(jobs) <= set(found)
+    assert all(isinstance(end_of(found[job]), JobSucceeded) for job in jobs)
+
+
+def _refused(client: corral.Client) -> StorageFailed:
+    """Submits until the last free page is taken; what was acknowledged until then is there."""
+    accepted: list[corral.Handle] = []
+    try:
+        while len(accepted) < 1000:
+            accepted.append(client.submit(len, ("x" * 4000,)))
+    except StorageFailed as error:
+        for handle in accepted:
+            assert handle.status().id == handle.id
+        return error
+    raise AssertionError("the disk never was full")
+
+
+def test_start_on_a_full_disk(small_disk: Path) -> None:
+    """It says so in one sentence, and starts once there is room."""
+    home = small_disk / "home"
+    environ = {"CORRAL_WORKER_ENABLED": "false"}
+    with LiveController(home, environ=environ) as controller:
+        with corral.Client(controller.address, controller.token) as client:
+            job = client.submit(len, ("moo",)).id
+        controller.kill()
+        ballast = fill(small_disk)
+        with pytest.raises(AssertionError, match="space"):
+            controller.start()
+        assert "Traceback" not in controller.log
+        ballast.unlink()
+        controller.start()
+        with corral.Client(controller.address, controller.token) as client:
+            assert client.job(job).status().state == "queued"
