@@ -23,7 +23,6 @@ demo: $(READY) ## an embedded controller: a function, a map of 200, a script, a 
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) ## all tests (ARGS='-k journal' passes arguments to pytest)
-	@$(BIN)/python tests/system.py
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: $(READY) ## lint, format, types, import directions, generated code

@@ -154,7 +154,8 @@ def main() -> int:
         seconds = asyncio.run(fill(card, (home / "token").read_text().strip(), options.jobs))
         power_off(process)
         (home / "corral.yaml").write_text("worker: {cpus: 1}\n")
-        print(f"{options.jobs:,} jobs accepted in {seconds:.1f} s ({options.jobs / seconds:,.0f}/s)")
+        rate = options.jobs / seconds
+        print(f"{options.jobs:,} jobs accepted in {seconds:.1f} s ({rate:,.0f}/s)")
         program.write_text(PEER)
         subprocess.run([sys.executable, program, queue, "fill", str(options.jobs)], check=True)
         rounds, peers = [], []

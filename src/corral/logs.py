@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import sys
+from typing import TextIO, cast
 
 import structlog
+
+
+class _Unfailing(io.TextIOBase):
+    """A stream that forgets what it cannot write: a log on a full disk must not end what it is
+    the log of."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str, /) -> int:
+        with contextlib.suppress(OSError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
+def unfailing(stream: TextIO) -> TextIO:
+    return cast(TextIO, _Unfailing(stream))
 
 
 def configure(level: str, form: str) -> None:
@@ -22,7 +46,7 @@ def configure(level: str, form: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(unfailing(sys.stderr)),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")

@@ -236,7 +236,7 @@ def test_index_that_forgot(homes: Homes) -> None:
 @pytest.mark.parametrize("name", [WAL, DATABASE])
 def test_repair_after_flipped_bits(homes: Homes, name: str, covered: Callable[[str], None]) -> None:
     dice = random.Random(f"repair {name}")
-    repaired = 0
+    repaired = saved = 0
     while repaired < REPAIRS:
         home = homes.copy(homes.hot if name == WAL else homes.clean)
         target = home / "journal" / name
@@ -244,8 +244,11 @@ def test_repair_after_flipped_bits(homes: Homes, name: str, covered: Callable[[s
         if isinstance(refusal(home), JournalDamaged):
             check_repair(homes, home)
             repaired += 1
+            saved += {record.job for record in homes.whole["records"]} <= set(stories(home))
         shutil.rmtree(home)
-    covered(f"{repaired} repairs after flipped bits in {name}")
+    # A bit of the log damages one version of one page, and most pages have a newer one.
+    assert name == DATABASE or saved >= repaired * 2 // 3
+    covered(f"{repaired} repairs after flipped bits in {name}, {saved} of them without any loss")
 
 
 def check_repair(homes: Homes, home: Path) -> None:

@@ -23,12 +23,16 @@ from tests.crash.books import end_of, stories
 from tests.crash.conftest import ROOT, Programs, complaints, free_port
 from tests.live import LiveController
 
-pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("watching")]
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.usefixtures("watching"),
+    pytest.mark.timeout(400),
+]
 
 PROCESSES = 2
 BULKY_POINTS = 60
 REAL_POINTS = 18
-TORN = 6
+TORN = 4
 
 
 def test_killed_at_every_write(

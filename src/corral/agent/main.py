@@ -32,6 +32,7 @@ from corral.agent.runner_process import Makeup
 from corral.agent.runners import Runners
 from corral.core.errors import CorralError
 from corral.core.job import Needs
+from corral.logs import unfailing
 from corral.protocol.messages import (
     VERSION,
     Drain,
@@ -312,7 +313,7 @@ def set_up_logging(settings: Settings) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=unfailing(sys.stderr)),
         cache_logger_on_first_use=True,
     )
 

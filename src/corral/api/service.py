@@ -28,6 +28,8 @@ _SIZES = (
 )
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *_SIZES,
+    # A new client must not inherit the pause that an old one's failed tries earned.
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),

@@ -7,6 +7,8 @@ no longer whole are queued again or, where even the document is gone, named as l
 from __future__ import annotations
 
 import contextlib
+import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from corral.controller.journal import (
 )
 from corral.controller.mark import Mark
 from corral.controller.store import recovered
+from corral.controller.wal import mended
 from corral.core.errors import Conflict, CorralError, HomeUnusable, JournalDamaged
 from corral.core.events import (
     AttemptPlaced,
@@ -94,13 +97,15 @@ class _Salvage:
         mark = Mark(folder / "mark")
         self._marked = mark.seq or 0
         mark.close()
-        self.records = _readable(folder / "corral.db", self._marked)
+        found: dict[int, Record] = {}
+        _read(folder / "corral.db", self._marked, found)
+        _read_past_damage(folder, self._marked, found)
+        self.records = [found[seq] for seq in sorted(found)]
         self.last_seq = max([self._marked, *(record.seq for record in self.records)])
         self.heads: dict[str, Head] = {}
         self.lost_jobs: set[str] = set()
         for record in self.records:
             self._fold(record)
-        found = {record.seq for record in self.records}
         gap_before = min(found, default=1) - 1 if found and _repaired(self.records) else 0
         self.missing = [seq for seq in range(gap_before + 1, self.last_seq + 1) if seq not in found]
 
@@ -224,13 +229,24 @@ def _repaired(records: list[Record]) -> bool:
     return bool(records) and records[0].kind == REPAIRED
 
 
-def _readable(path: Path, marked: int) -> list[Record]:
+def _read_past_damage(folder: Path, marked: int, found: dict[int, Record]) -> None:
+    """What SQLite dropped behind a damaged frame of its log, read from a copy."""
+    database, log = folder / "corral.db", folder / "corral.db-wal"
+    if not (database.exists() and log.exists() and (whole := mended(log.read_bytes()))):
+        return
+    with tempfile.TemporaryDirectory(prefix="repair-", dir=folder.parent) as copies:
+        copy = Path(copies) / database.name
+        shutil.copyfile(database, copy)
+        copy.with_name(log.name).write_bytes(whole)
+        _read(copy, marked, found)
+
+
+def _read(path: Path, marked: int, found: dict[int, Record]) -> None:
     """Every intact record: from both ends as far as a scan gets, then one by one in between."""
-    found: dict[int, Record] = {}
     try:
         connection = open_read_only(path)
     except UNREADABLE:
-        return []
+        return
     with contextlib.closing(connection):
         for scan in (sql.SCAN, sql.SCAN_BACKWARDS):
             with contextlib.suppress(*UNREADABLE):
@@ -241,7 +257,6 @@ def _readable(path: Path, marked: int) -> list[Record]:
             if seq not in found:
                 with contextlib.suppress(*UNREADABLE):
                     _keep(connection.execute(sql.RECORD, (seq,)).fetchone(), found)
-    return [found[seq] for seq in sorted(found)]
 
 
 def _keep(row: tuple[Any, ...] | None, found: dict[int, Record]) -> None:
