@@ -3,8 +3,10 @@ with the right result, and no process is left behind."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,9 +127,8 @@ def ranch(tmp_path: Path) -> Iterator[Ranch]:
 
 @pytest.mark.parametrize("whose", ["supervisor", "job process"])
 def test_killed_runner(ranch: Ranch, whose: str) -> None:
-    """A runner is two processes. The death of the one that runs no user code is the worker's
-    doing; that of the other counts against the job's retries."""
-    job = ranch.submit("calf", retries=1 if whose == "job process" else 0)
+    """A runner is two processes. Whichever is killed from outside, the job costs no retry."""
+    job = ranch.submit("calf")
     [(attempt, pid)] = ranch.started("calf")
     supervisor = psutil.Process(pid).ppid()
     os.kill(pid if whose == "job process" else supervisor, signal.SIGKILL)
@@ -195,6 +196,13 @@ def test_killed_controller_and_agent(ranch: Ranch) -> None:
     assert isinstance(end_of(stories(ranch.home)[job]), JobSucceeded)
 
 
+def _requeued(home: Path, job: str) -> bool:
+    uri = f"{(home / 'journal' / 'corral.db').as_uri()}?mode=ro"
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+        query = "SELECT 1 FROM journal WHERE job = ? AND kind = 'JobRequeued'"
+        return connection.execute(query, (job,)).fetchone() is not None
+
+
 def test_sigterm_gives_grace_and_requeues_the_rest(ranch: Ranch) -> None:
     quick, slow = ranch.submit("quick"), ranch.submit("slow", cpus=2)
     ahead = ranch.submit("ahead")
@@ -202,6 +210,7 @@ def test_sigterm_gives_grace_and_requeues_the_rest(ranch: Ranch) -> None:
     [(attempt, pid)] = ranch.started("slow")
     assert ranch.controller.process is not None
     ranch.controller.process.send_signal(signal.SIGTERM)
+    until(lambda: _requeued(ranch.home, ahead), "what had not started is given back")
     ranch.open_gate("quick")  # within the grace
     assert ranch.controller.process.wait(PATIENCE_S) == 0, ranch.controller.log
     until(lambda: not alive(pid), "the one that took too long is ended")

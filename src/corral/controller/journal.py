@@ -22,10 +22,6 @@ from corral.controller import sql
 from corral.controller.mark import Mark
 from corral.core.errors import HomeUnusable, JournalDamaged, StorageFailed
 from corral.core.events import (
-    JobCancelled,
-    JobFailed,
-    JobRejected,
-    JobSucceeded,
     Journaled,
     decode_fact,
 )
@@ -34,9 +30,6 @@ from corral.home import sync_folder
 
 log = structlog.get_logger()
 
-ENDS: frozenset[str] = frozenset(
-    cls.__name__ for cls in (JobRejected, JobSucceeded, JobFailed, JobCancelled)
-)
 
 REPAIRED = "JournalRepaired"
 """The one kind that is no fact about a job: everything before it that is missing is known to be."""

@@ -158,6 +158,8 @@ class Store:
             self._remember(job, document)
         for head in group.heads.values():
             self.world.apply(head)
+            if head.state.ended:
+                self._forget(head.id)
         for worker in group.workers:
             self.world.names[worker.id] = worker.name
         if group.changes:
@@ -189,11 +191,7 @@ class Store:
         return self.journal.chain(head.last_seq, after)
 
     def document(self, head: Head) -> bytes:
-        found = self._documents.pop(head.id, None)
-        if found is not None:
-            self._documents_size -= len(found)
-            return found
-        return self.journal.document(head.submitted_seq)
+        return self._forget(head.id) or self.journal.document(head.submitted_seq)
 
     def _ended_head(self, ended: Ended) -> Head:
         head: Head | None = None
@@ -201,6 +199,11 @@ class Store:
             head = _fold(head, record)
         assert head is not None
         return head
+
+    def _forget(self, job: JobId) -> bytes | None:
+        found = self._documents.pop(job, None)
+        self._documents_size -= len(found or b"")
+        return found
 
     def _remember(self, job: JobId, document: bytes) -> None:
         if self._documents_size + len(document) <= RECENT_DOCUMENTS:
