@@ -68,6 +68,11 @@ def test_a_flag_out_of_range(tmp_path: Path) -> None:
     assert "123456" in ran.stderr
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "example.org", "::"])
+def test_a_host_beyond_this_machine(tmp_path: Path, host: str) -> None:
+    refused(up(tmp_path, "--host", host), host, "TLS")
+
+
 def test_secrets_are_their_owners_alone(controller: LiveController) -> None:
     for name in ("token", "transfer.key", "controller.json", "worker/agent.json"):
         mode = stat.S_IMODE((controller.home / name).stat().st_mode)

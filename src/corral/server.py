@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import signal
 import socket
@@ -33,7 +34,7 @@ from corral.controller.spool import Spool
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens, kept_secret
 from corral.controller.world import World
-from corral.core.errors import CorralError, HomeUnusable
+from corral.core.errors import CorralError, HomeUnusable, InvalidSettings
 from corral.core.worker import Worker
 from corral.engines.agents import AgentsEngine
 from corral.engines.engine import Engine
@@ -54,6 +55,7 @@ def serve(config: Config) -> int:
     settings.quiet_grpc()
     home = Home(config.home)
     try:
+        _check_host(config.settings.host)
         home.take()
         http_socket = _listen(config.settings.host, config.settings.port, "--port")
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -70,6 +72,19 @@ def serve(config: Config) -> int:
         return 1
     finally:
         home.release()
+
+
+def _check_host(host: str) -> None:
+    """Tokens and code never cross a network in the clear, and there is no TLS here yet."""
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise InvalidSettings(
+            f"host = {host!r} is beyond this machine, which needs TLS that this version does not "
+            "have. Use 127.0.0.1, and an SSH tunnel from elsewhere."
+        )
 
 
 def _loop_factory() -> Any:

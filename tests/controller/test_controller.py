@@ -288,3 +288,27 @@ async def _running(corral: object, job: str, attempt: int) -> None:
         for seen in batch:
             if isinstance(seen.fact, AttemptStarted) and seen.fact.attempt == attempt:
                 return
+
+
+async def test_keys_crosswise_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    async with shell(tmp_path) as corral:
+        one, two = function_job("1", key="k1"), function_job("2", key="k2")
+        async with asyncio.timeout(10):
+            first, second = await asyncio.gather(
+                corral.queue.submit([one, two]), corral.queue.submit([two, one])
+            )
+        assert [job.job for job in first] == [job.job for job in reversed(second)]
+        twice = await corral.queue.submit([one, one])
+        assert twice[0] == twice[1]
+
+
+async def test_a_batch_is_cancelled_whole(tmp_path: Path) -> None:
+    async with shell(tmp_path, [worker(cpus=1, ahead=1)], lambda _: FOREVER) as corral:
+        jobs = [function_job(str(n), batch="b") for n in range(6)]
+        accepted = [one.job for one in await corral.queue.submit(jobs)]
+        other = await corral.submit()
+        await _running(corral, accepted[0], 1)
+        assert await corral.queue.cancel_batch("b") == 6
+        for job in accepted:
+            assert (await corral.until_ended(job)).state is State.CANCELLED
+        assert corral.store.head(other).state is not State.CANCELLED

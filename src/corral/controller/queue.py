@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import structlog
 from msgspec import Struct
@@ -78,58 +79,73 @@ class Queue:
             raise Unavailable(
                 "The controller is stopping and takes no new jobs. Submit again soon."
             )
+        jobs = [await self._stored(job) for job in jobs]
         workers = await self._workers()
-        now = time.time()
-        facts: list[Journaled] = []
-        documents: dict[JobId, bytes] = {}
-        answers: list[Accepted] = []
-        mine: dict[str, JobId] = {}
-        refusal: CorralError | None = None
+        keys = {job.key for job in jobs if job.key}
+        while pending := next((self._submitting[k] for k in keys if k in self._submitting), None):
+            await pending.wait()  # somebody's job with this key is on its way to the disk
+        # From here to the commit nothing waits: what is looked up stays true.
+        draft = self._draft(jobs, workers)
+        written = asyncio.Event()
+        self._submitting.update(dict.fromkeys(keys, written))
         try:
-            for job in jobs:
-                job = await self._stored(job)
-                document = encode_document(job)
-                digest = record_digest(document)
-                if job.key:
-                    known = mine.get(job.key) or await self._known_key(job.key, digest)
-                    if known is not None:
-                        answers.append(Accepted(known))
-                        continue
-                if len(document) > self._document_limit:
-                    raise TooLarge(
-                        f"The job document has {len(document):,} bytes, more than "
-                        f"{self._document_limit:,}. Put large data into files or artifacts."
-                    )
-                job_id = self._ids.new(now, seed=secrets.randbits(30))
-                if job.key:
-                    self._submitting[job.key] = asyncio.Event()
-                    mine[job.key] = job_id
-                documents[job_id] = document
-                warning, error = admit(job, workers)
-                if error is not None:
-                    error.job_id = job_id
-                    refusal = refusal or error
-                    facts.append(_rejected(job, job_id, digest, now, error))
-                else:
-                    facts.append(_submitted(job, job_id, digest, now))
-                answers.append(Accepted(job_id, warning))
-            if refusal is not None and len(jobs) > 1:
-                # All or none: only the refusals are written down.
-                facts = [fact for fact in facts if isinstance(fact, JobRejected)]
-                documents = {fact.job: documents[fact.job] for fact in facts}
-            if facts:
-                await self._store.append(facts, documents=documents)
+            if draft.facts:
+                await self._store.append(draft.facts, documents=draft.documents)
         finally:
-            for key in mine:
-                self._submitting.pop(key).set()
-        if refusal is not None:
-            log.warning("job_rejected", job=refusal.job_id, code=refusal.code)
-            raise refusal
-        if len(facts) == 1:
-            log.info("job_submitted", job=facts[0].job)
-        elif facts:
-            log.info("jobs_submitted", count=len(facts), first=facts[0].job)
-        return answers
+            for key in keys:
+                del self._submitting[key]
+            written.set()
+        if draft.refusal is not None:
+            log.warning("job_rejected", job=draft.refusal.job_id, code=draft.refusal.code)
+            raise draft.refusal
+        if len(draft.facts) == 1:
+            log.info("job_submitted", job=draft.facts[0].job)
+        elif draft.facts:
+            log.info("jobs_submitted", count=len(draft.facts), first=draft.facts[0].job)
+        return draft.answers
+
+    def _draft(self, jobs: Sequence[Job], workers: Sequence[Worker]) -> _Draft:
+        """What a submission means: facts and answers, or its refusal."""
+        draft, now = _Draft(), time.time()
+        mine: dict[str, tuple[JobId, str]] = {}
+        for job in jobs:
+            document = encode_document(job)
+            digest = record_digest(document)
+            known = self._known(job.key, digest, mine)
+            if known is not None:
+                draft.answers.append(Accepted(known))
+                continue
+            if len(document) > self._document_limit:
+                raise TooLarge(
+                    f"The job document has {len(document):,} bytes, more than "
+                    f"{self._document_limit:,}. Put large data into files or artifacts."
+                )
+            job_id = self._ids.new(now, seed=secrets.randbits(30))
+            mine[job.key] = (job_id, digest)
+            warning, error = admit(job, workers)
+            draft.add(job, job_id, digest, document, now, warning, error)
+        if draft.refusal is not None:
+            # All or none: only the refusals are written down.
+            draft.facts = [fact for fact in draft.facts if isinstance(fact, JobRejected)]
+            draft.documents = {fact.job: draft.documents[fact.job] for fact in draft.facts}
+        return draft
+
+    def _known(self, key: str, digest: str, mine: Mapping[str, tuple[JobId, str]]) -> JobId | None:
+        """The job that has this key already, here or earlier in the same submission."""
+        if not key:
+            return None
+        found, known = mine.get(key, (None, ""))
+        if found is None:
+            found = self._store.world.keys.get(key) or self._store.journal.ended_by_key(key)
+            if found is None:
+                return None
+            known = self._store.head(found).digest
+        if known != digest:
+            raise Conflict(
+                f"The idempotency key {key!r} already belongs to another job. Use a new key.",
+                job_id=found,
+            )
+        return found
 
     async def _stored(self, job: Job) -> Job:
         """The job with large bytes moved to the blobs, and every digest known to be there."""
@@ -154,19 +170,6 @@ class Queue:
         if len(blob.data) <= INLINE_LIMIT:
             return blob
         return await self._blobs.put_bytes(blob.data)
-
-    async def _known_key(self, key: str, digest: str) -> JobId | None:
-        while (pending := self._submitting.get(key)) is not None:
-            await pending.wait()  # the first one with this key is on its way to the disk
-        found = self._store.world.keys.get(key) or self._store.journal.ended_by_key(key)
-        if found is None:
-            return None
-        if self._store.head(found).digest != digest:
-            raise Conflict(
-                f"The idempotency key {key!r} already belongs to another job. Use a new key.",
-                job_id=found,
-            )
-        return found
 
     # --- changing ---
 
@@ -277,42 +280,47 @@ def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]
     )
 
 
-def _submitted(job: Job, job_id: JobId, digest: str, now: float) -> JobSubmitted:
-    return JobSubmitted(
-        job=job_id,
-        at=now,
-        needs=job.needs,
-        digest=digest,
-        workload=job.workload,
-        queue_class=job.queue_class,
-        priority=job.priority,
-        name=job.name,
-        user=job.user,
-        batch=job.batch,
-        key=job.key,
-        labels=tuple(sorted(job.labels.items())),
-        duration_s=job.duration_s,
-        retries=job.retries,
-        retry_of=job.retry_of,
-    )
+class _Draft:
+    """A submission on its way to the store."""
 
+    def __init__(self) -> None:
+        self.facts: list[Journaled] = []
+        self.documents: dict[JobId, bytes] = {}
+        self.answers: list[Accepted] = []
+        self.refusal: CorralError | None = None
 
-def _rejected(job: Job, job_id: JobId, digest: str, now: float, error: CorralError) -> JobRejected:
-    return JobRejected(
-        job=job_id,
-        at=now,
-        code=error.code,
-        message=error.message,
-        needs=job.needs,
-        digest=digest,
-        workload=job.workload,
-        queue_class=job.queue_class,
-        priority=job.priority,
-        name=job.name,
-        user=job.user,
-        batch=job.batch,
-        labels=tuple(sorted(job.labels.items())),
-        duration_s=job.duration_s,
-        retries=job.retries,
-        retry_of=job.retry_of,
-    )
+    def add(
+        self,
+        job: Job,
+        job_id: JobId,
+        digest: str,
+        document: bytes,
+        now: float,
+        warning: str,
+        error: CorralError | None,
+    ) -> None:
+        told: dict[str, Any] = {
+            "job": job_id,
+            "at": now,
+            "needs": job.needs,
+            "digest": digest,
+            "workload": job.workload,
+            "queue_class": job.queue_class,
+            "priority": job.priority,
+            "name": job.name,
+            "user": job.user,
+            "batch": job.batch,
+            "labels": tuple(sorted(job.labels.items())),
+            "duration_s": job.duration_s,
+            "retries": job.retries,
+            "retry_of": job.retry_of,
+        }
+        self.documents[job_id] = document
+        self.answers.append(Accepted(job_id, warning))
+        if error is None:
+            self.facts.append(JobSubmitted(**told, key=job.key))
+            return
+        error.job_id = job_id
+        self.refusal = self.refusal or error
+        # Its key stays free: the same submission may be tried again later.
+        self.facts.append(JobRejected(**told, code=error.code, message=error.message))

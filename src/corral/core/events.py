@@ -25,7 +25,9 @@ class Fact(Struct, frozen=True, tag=True, tag_field="fact", omit_defaults=True):
 # --- the life of a job -------------------------------------------------------------------------
 
 
-class JobSubmitted(Fact, frozen=True):
+class Submission(Fact, frozen=True):
+    """What stays in memory of a submitted document, whatever was answered."""
+
     needs: Needs
     digest: str
     workload: str = "python"
@@ -41,24 +43,15 @@ class JobSubmitted(Fact, frozen=True):
     retry_of: JobId = ""
 
 
-class JobRejected(Fact, frozen=True):
+class JobSubmitted(Submission, frozen=True):
+    """Accepted, durably."""
+
+
+class JobRejected(Submission, frozen=True):
     """Never accepted, but it has an id and stays in the history with its reason."""
 
-    code: str
-    message: str
-    needs: Needs
-    digest: str
-    workload: str = "python"
-    queue_class: QueueClass = QueueClass.INTERACTIVE
-    priority: int = 0
-    name: str = ""
-    user: str = ""
-    batch: str = ""
-    key: str = ""
-    labels: tuple[tuple[str, str], ...] = ()
-    duration_s: float = 3600.0
-    retries: int = 0
-    retry_of: JobId = ""
+    code: str = ""
+    message: str = ""
 
 
 class AttemptPlaced(Fact, frozen=True):
