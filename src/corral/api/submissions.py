@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import lru_cache
 
@@ -99,7 +100,7 @@ def _work(sent: pb.JobSubmission) -> FunctionCall | ScriptCall:
             function=_blob(sent.function.function), arguments=_blob(sent.function.arguments)
         )
     if sent.code_package:
-        return ScriptCall(package=Blob.of(sent.code_package, inline=False), entry="main.py")
+        return ScriptCall(package=_whole(sent.code_package), entry="main.py")
     entry = sent.script.entry
     if not _ENTRY.fullmatch(entry) and (
         not entry.endswith(".py") or entry.startswith("/") or ".." in entry.split("/")
@@ -114,13 +115,18 @@ def _work(sent: pb.JobSubmission) -> FunctionCall | ScriptCall:
 
 def _blob(ref: pb.BlobRef) -> Blob:
     if ref.data:
-        whole = Blob.of(ref.data)
+        whole = _whole(ref.data)
         if ref.sha256 and ref.sha256 != whole.sha256:
             raise InvalidJob(f"The bytes have sha256 {whole.sha256}, not {ref.sha256[:64]}.")
-        return Blob(sha256=whole.sha256, size=whole.size, data=ref.data)
+        return whole
     if not re.fullmatch(r"[0-9a-f]{64}", ref.sha256):
         raise InvalidJob("Each package needs its bytes, or the sha256 of bytes stored before.")
     return Blob(sha256=ref.sha256, size=ref.size)
+
+
+def _whole(data: bytes) -> Blob:
+    """Bytes of any size, still with their digest; the queue moves large ones to the blobs."""
+    return Blob(sha256=hashlib.sha256(data).hexdigest(), size=len(data), data=data)
 
 
 def _check(sent: pb.JobSubmission) -> None:
