@@ -1,0 +1,99 @@
+"""On a machine with a real NVIDIA GPU and PyTorch in its own Python: what attempts see of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corral
+from corral.core.errors import JobFailed
+from tests.live import LiveController
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[corral.Client]:
+    home: Path = tmp_path_factory.mktemp("gpu")
+    (home / "corral.yaml").write_text("worker: {system_site_packages: true, cpus: 4}\n")
+    with LiveController(home) as live, corral.Client(live.address, live.token) as client:
+        yield client
+
+
+def look() -> tuple[int, str, float]:
+    import os
+
+    import torch
+
+    count = torch.cuda.device_count()
+    total = torch.cuda.get_device_properties(0).total_memory / 2**30 if count else 0.0
+    return count, os.environ["CUDA_VISIBLE_DEVICES"], total
+
+
+def test_the_inventory_is_what_the_job_sees(gpu: corral.Client) -> None:
+    (worker,) = gpu.workers()
+    card = worker.gpus[0]
+    assert card.uuid.startswith("GPU-")
+    count, visible, total = gpu.run(look, gpus=1)
+    assert (count, visible) == (1, card.uuid)
+    assert abs(total - card.vram_gb) / card.vram_gb < 0.1
+    print(f"{card.name}, {card.vram_gb:g} GB, {card.uuid}")
+
+
+def test_a_job_without_gpus_sees_none(gpu: corral.Client) -> None:
+    assert gpu.run(look)[:2] == (0, "")
+
+
+def hold(seconds: float) -> tuple[float, float]:
+    import torch
+
+    begun = time.time()
+    a = torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16)
+    while time.time() - begun < seconds:
+        a = torch.nn.functional.normalize(a @ a)
+    torch.cuda.synchronize()
+    return begun, time.time()
+
+
+def overlap(gpu: corral.Client, share: float) -> float:
+    handles = [gpu.submit(hold, (2.0,), gpu_memory=share) for _ in range(2)]
+    (a, b), (c, d) = (handle.result(timeout=120) for handle in handles)
+    return min(b, d) - max(a, c)
+
+
+def test_shares_that_fit_run_together_and_others_in_turn(gpu: corral.Client) -> None:
+    gpu.run(hold, (0.1,), gpu_memory=0.5)
+    assert overlap(gpu, 0.5) > 0.5
+    assert overlap(gpu, 0.8) <= 0
+
+
+def test_out_of_memory_is_named_and_the_next_job_runs(gpu: corral.Client) -> None:
+    def greedy() -> None:
+        import torch
+
+        held = []
+        while True:
+            held.append(torch.empty(4 * 2**30, dtype=torch.uint8, device="cuda"))
+
+    with pytest.raises(JobFailed) as caught:
+        gpu.run(greedy, gpus=1)
+    error: Any = caught.value
+    assert error.failure.code == "out_of_memory"
+    assert gpu.run(look, gpus=1)[0] == 1
+
+
+def test_a_warm_runner_keeps_cuda_up(gpu: corral.Client) -> None:
+    def step(size: int) -> float:
+        import torch
+
+        a = torch.ones(size, size, device="cuda")
+        return float((a @ a)[0, 0])
+
+    gpu.run(step, (8,), gpus=1)
+    begun = time.perf_counter()
+    assert list(gpu.map(step, [64] * 200, gpus=1)) == [64.0] * 200
+    print(f"200 matrix products one after another: {time.perf_counter() - begun:.2f} s")
