@@ -189,3 +189,17 @@ async def test_a_build_sees_no_more_of_the_machine_than_a_job(
     failure = (await controller.failed(job.job)).failure
     assert failure.code == "environment_failed"
     assert "Permission denied" in failure.message
+
+
+async def test_the_workers_own_packages_are_shown_where_it_says_so(
+    controller: FakeController, start: StartAgent
+) -> None:
+    """msgspec is no part of a job's environment, but of the worker's."""
+
+    def where(name: str) -> str:
+        return str(__import__(name).__file__)
+
+    await start(**{"worker.system_site_packages": True})
+    job = controller.job(where, "msgspec")
+    await controller.send(job)
+    assert str(await controller.value(job.job)).startswith(sys.prefix)

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import shutil
+import site
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from msgspec import Struct
 
 from corral.agent.inventory import GIB, python_minor
 from corral.core.job import Failure
+from corral.runtime import confined
 
 log = structlog.get_logger("corral.agent.environments")
 
@@ -79,7 +81,7 @@ class Confine(Struct, frozen=True):
         reads = [*self.reads, sys.prefix, sys.base_prefix, _own_python_folder()]
         writes = [*self.writes, str(root)]
         config = msgspec.json.encode({"read_paths": reads, "write_paths": writes}).decode()
-        return [sys.executable, "-m", "corral.runtime.confined", config, *command]
+        return [sys.executable, "-I", confined.__file__, config, *command]
 
 
 class Environments:
@@ -241,6 +243,8 @@ class Environments:
         if spec.system_site_packages:
             make.append("--system-site-packages")
         code, said = await self._uv([*make, str(building)])
+        if code and spec.python == self._own:
+            raise OSError(f"uv said: {said}")
         if code:
             raise BuildFailed(
                 Failure(
@@ -251,6 +255,8 @@ class Environments:
                 )
             )
         python = _python_in(building)
+        if spec.system_site_packages and sys.prefix != sys.base_prefix:
+            await asyncio.to_thread(_show_own_packages, building)
         if spec.requirements:
             listing = building / "requirements.txt"
             listing.write_text("\n".join(spec.requirements) + "\n", encoding="utf-8")
@@ -335,6 +341,14 @@ def _uv() -> str:
 
 def _own_python() -> str:
     return getattr(sys, "_base_executable", "") or sys.executable
+
+
+def _show_own_packages(building: Path) -> None:
+    """Corral itself may live in a virtual environment, with PyTorch beside it: uv links only the
+    Python underneath, so these are named by hand."""
+    for folder in building.glob("lib/python*/site-packages"):
+        text = "\n".join(site.getsitepackages()) + "\n"
+        (folder / "corral-worker.pth").write_text(text, encoding="utf-8")
 
 
 def _own_python_folder() -> str:

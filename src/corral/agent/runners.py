@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -185,6 +186,8 @@ class Runners:
     def _configuration(self, runner: Runner, environ: dict[str, str]) -> dict[str, object]:
         makeup, environment = runner.makeup, runner.environment
         read = [str(self._kit), str(environment.path), str(environment.base)]
+        if self._settings.system_site_packages:
+            read.append(sys.prefix)
         return {
             "limits": {
                 "memory_bytes": int(makeup.memory_gb * GIB) or None,
