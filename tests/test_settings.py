@@ -51,6 +51,21 @@ def test_a_mistake_in_the_environment_names_the_variable(tmp_path: Path) -> None
         settings.load(tmp_path, environ={"CORRAL_PORT": "x"})
 
 
+def test_a_misspelt_variable_is_named_and_others_are_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match=r"CORRAL_PRT\. Did you mean CORRAL_PORT"):
+        settings.load(tmp_path, environ={"CORRAL_PRT": "1"})
+    settings.load(tmp_path, environ={"CORRAL_TEST_ALL": "1", "CORRAL_OUTPUT_DIR": "x"})
+
+
+def test_mistakes_are_told_in_plain_words(tmp_path: Path) -> None:
+    (tmp_path / "corral.yaml").write_text("worker: {labels: fast}")
+    with pytest.raises(InvalidSettings, match="a list such as"):
+        settings.load(tmp_path, environ={})
+    (tmp_path / "corral.yaml").write_text("worker: {gpus: [{name: x, vram_gb: 1}, {name: y}]}")
+    with pytest.raises(InvalidSettings, match="it lacks the required field vram_gb"):
+        settings.load(tmp_path, environ={})
+
+
 def test_declared_gpus(tmp_path: Path) -> None:
     (tmp_path / "corral.yaml").write_text("worker: {gpus: [{name: RTX 3090, vram_gb: 24}]}")
     (gpu,) = settings.load(tmp_path, environ={}).settings.worker.gpus

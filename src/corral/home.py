@@ -54,7 +54,7 @@ class Home:
     def _make(self) -> None:
         """Folders whose names outlive a power cut, like what is promised inside them."""
         new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self.journal, self.blobs, self.spool, self.log, self.worker):
             folder.mkdir(mode=0o700, exist_ok=True)
         sync_folder(self.path)

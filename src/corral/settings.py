@@ -6,6 +6,7 @@ variables, a command-line flag. `corral config` shows the effective values and t
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -164,7 +165,12 @@ def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str,
 def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     known = {variable(key): (key, kind) for key, kind in keys()}
     for name, text in sorted(environ.items()):
-        if name in RESERVED or name not in known:
+        if name in RESERVED or not name.startswith("CORRAL_"):
+            continue
+        if name not in known:
+            close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.85)
+            if close:
+                raise InvalidSettings(f"There is no setting {name}. Did you mean {close[0]}?")
             continue
         key, kind = known[name]
         plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
@@ -187,15 +193,24 @@ def _check(key: str, value: Any, source: str) -> None:
     try:
         msgspec.convert(value, known[key])
     except msgspec.ValidationError as error:
-        reason = str(error).replace("`", "")
+        reason = _plain(str(error))
         raise InvalidSettings(
             f"{source}: {key} = {value!r} is not possible: {reason[0].lower()}{reason[1:]}."
         ) from error
 
 
-def _closest(key: str, known: Mapping[str, Any]) -> str | None:
-    import difflib
+def _plain(reason: str) -> str:
+    """A validation error in words that also those understand who do not write Python."""
+    reason = reason.replace("`", "").replace("array", "a list such as [a, b]")
+    reason = reason.replace("Object missing required", "it lacks the required")
+    reason = reason.replace("Object contains unknown", "it has an unknown")
+    reason = reason.replace("object", "key: value pairs")
+    return re.sub(
+        r" - at \$\[?(\d*)\]?.*", lambda at: f" (in item {at[1]})" if at[1] else "", reason
+    )
 
+
+def _closest(key: str, known: Mapping[str, Any]) -> str | None:
     found = difflib.get_close_matches(key, list(known), n=1)
     return found[0] if found else None
 

@@ -18,7 +18,7 @@ from corral.core.errors import (
     TooLarge,
 )
 from corral.core.events import AttemptExited, AttemptOutput, AttemptStarted, JobFailed, JobRequeued
-from corral.core.frames import OutputFrame
+from corral.core.frames import OutputFrame, ProgressFrame
 from corral.core.job import Blob, Failure, FunctionCall, Job, Needs, QueueClass, State
 from tests.controller.shell import function_job, shell, worker
 
@@ -175,8 +175,10 @@ async def test_a_key_names_one_job(tmp_path: Path) -> None:
         assert len(set(both)) == 1
         await corral.until_ended(both[0])
         assert await corral.submit(key="k") == both[0]
-        with pytest.raises(Conflict, match="another job"):
-            await corral.queue.submit([function_job("different", key="k")])
+        other_bytes = await corral.queue.submit([function_job("pickled elsewhere", key="k")])
+        assert other_bytes[0].job == both[0]
+        with pytest.raises(Conflict, match=f"belongs to job {both[0]}"):
+            await corral.queue.submit([function_job(key="k", name="another")])
 
 
 async def test_admission(tmp_path: Path) -> None:
@@ -219,7 +221,7 @@ async def test_why_names_a_reason_for_every_worker(tmp_path: Path) -> None:
         known = await corral.loop.workers()
         reason = explain(corral.store, second, known, paused=False)
         assert reason.workers == {
-            "busy": "busy: needs 1 CPUs, 0 free",
+            "busy": "busy: needs 1 CPU, 0 free",
             "bare": "needs 1 GPU, it has none",
         }
         told = explain(corral.store, first, known, paused=False)
@@ -312,3 +314,19 @@ async def test_a_batch_is_cancelled_whole(tmp_path: Path) -> None:
         for job in accepted:
             assert (await corral.until_ended(job)).state is State.CANCELLED
         assert corral.store.head(other).state is not State.CANCELLED
+
+
+async def test_the_latest_word_of_a_job_is_kept_also_after_its_end(tmp_path: Path) -> None:
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        job = await corral.submit()
+        await _running(corral, job, 1)
+        told = [
+            ProgressFrame(1.0, fraction=0.5, message="half"),
+            ProgressFrame(2.0, metrics={"loss": 0.3}, step=1),
+            ProgressFrame(3.0, metrics={"accuracy": 0.9}, step=2),
+        ]
+        await corral.intake.take([AttemptOutput(job, 1, "w1", frame) for frame in told])
+        expected = ProgressFrame(3.0, 0.5, "half", {"loss": 0.3, "accuracy": 0.9}, 2)
+        assert corral.feed.progress(corral.store.head(job)) == expected
+        corral.engine.fail(job, 1, Failure(code="bad_package", message="end"))
+        assert corral.feed.progress(await corral.until_ended(job)) == expected

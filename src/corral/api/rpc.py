@@ -170,7 +170,7 @@ class Orchestrator:
 
     def _view(self, job: str) -> pb.JobView:
         head = self._store.head(job)
-        return job_view(self._store, head, self._store.world.progress.get(job))
+        return job_view(self._store, head, self._feed.progress(head))
 
     @answers
     async def ListJobs(  # noqa: N802

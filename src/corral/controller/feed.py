@@ -16,6 +16,7 @@ from corral.controller.spool import Spool
 from corral.controller.store import Change, Store
 from corral.core.errors import InvalidJob
 from corral.core.events import (
+    ArtifactStored,
     AttemptPlaced,
     JobCancelled,
     JobFailed,
@@ -24,8 +25,11 @@ from corral.core.events import (
     Journaled,
     ResultOrphaned,
 )
-from corral.core.job import JobId
+from corral.core.frames import ProgressFrame, decode_frame, latest
+from corral.core.job import Head, JobId
 
+AFTER_OUTPUT = (ArtifactStored, JobRequeued, JobSucceeded, JobFailed, JobCancelled)
+"""Facts that follow what the attempt had written by then."""
 RECENT_ENDS = 4096
 PAGE = 500
 
@@ -97,6 +101,17 @@ class Feed:
             if not self._watchers[key]:
                 del self._watchers[key]
 
+    def progress(self, head: Head) -> ProgressFrame | None:
+        """The latest that a job told of itself, running or ended."""
+        if head.state.held or not head.attempt:
+            return self._store.world.progress.get(head.id)
+        known = None
+        for line in self._spool.tail(head.id, head.attempt):
+            frame = decode_frame(line)
+            if isinstance(frame, ProgressFrame):
+                known = latest(known, frame)
+        return known
+
     async def watch(
         self, job: JobId, cursor: Cursor, *, until_now: bool = False
     ) -> AsyncIterator[list[Seen]]:
@@ -108,7 +123,7 @@ class Feed:
                 head = self._store.head(job)
                 for record in self._store.history(head, seq):
                     fact = record.fact()
-                    if isinstance(fact, (JobRequeued, JobSucceeded, JobFailed, JobCancelled)):
+                    if isinstance(fact, AFTER_OUTPUT):
                         async for piece in self._drain(job, Cursor(seq, attempt, offset)):
                             offset = piece[-1].cursor.offset
                             yield piece

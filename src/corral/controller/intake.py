@@ -28,7 +28,7 @@ from corral.core.events import (
     WorkerJoined,
     WorkerLost,
 )
-from corral.core.frames import ProgressFrame, encode_frame
+from corral.core.frames import ProgressFrame, encode_frame, latest
 from corral.core.job import Failure, Head, JobId, State
 from corral.core.lifecycle import advance
 from corral.core.worker import Worker
@@ -117,7 +117,8 @@ class Intake:
         if self._current(report) is not None:
             self._spool.append(report.job, report.attempt, encode_frame(report.frame))
             if isinstance(report.frame, ProgressFrame):
-                self._store.world.progress[report.job] = report.frame
+                progress = self._store.world.progress
+                progress[report.job] = latest(progress.get(report.job), report.frame)
             self._heard(report.job)
 
     def _began(self, report: AttemptBegan) -> list[Journaled]:

@@ -109,40 +109,42 @@ class Queue:
         draft, now = _Draft(), time.time()
         mine: dict[str, tuple[JobId, str]] = {}
         for job in jobs:
-            document = encode_document(job)
-            digest = record_digest(document)
-            known = self._known(job.key, digest, mine)
+            known = self._known(job, mine)
             if known is not None:
                 draft.answers.append(Accepted(known))
                 continue
+            document = encode_document(job)
             if len(document) > self._document_limit:
                 raise TooLarge(
                     f"The job document has {len(document):,} bytes, more than "
                     f"{self._document_limit:,}. Put large data into files or artifacts."
                 )
             job_id = self._ids.new(now, seed=secrets.randbits(30))
-            mine[job.key] = (job_id, digest)
+            mine[job.key] = (job_id, job.name)
             warning, error = admit(job, workers)
-            draft.add(job, job_id, digest, document, now, warning, error)
+            draft.add(job, job_id, document, now, warning, error)
         if draft.refusal is not None:
             # All or none: only the refusals are written down.
             draft.facts = [fact for fact in draft.facts if isinstance(fact, JobRejected)]
             draft.documents = {fact.job: draft.documents[fact.job] for fact in draft.facts}
         return draft
 
-    def _known(self, key: str, digest: str, mine: Mapping[str, tuple[JobId, str]]) -> JobId | None:
-        """The job that has this key already, here or earlier in the same submission."""
-        if not key:
+    def _known(self, job: Job, mine: Mapping[str, tuple[JobId, str]]) -> JobId | None:
+        """The job that has this key already, here or earlier in the same submission. The key
+        decides: the same function pickled by another process has other bytes."""
+        if not job.key:
             return None
-        found, known = mine.get(key, (None, ""))
+        found, name = mine.get(job.key, (None, ""))
         if found is None:
-            found = self._store.world.keys.get(key) or self._store.journal.ended_by_key(key)
+            found = self._store.world.keys.get(job.key)
+            found = found or self._store.journal.ended_by_key(job.key)
             if found is None:
                 return None
-            known = self._store.head(found).digest
-        if known != digest:
+            name = self._store.head(found).name
+        if name != job.name:
             raise Conflict(
-                f"The idempotency key {key!r} already belongs to another job. Use a new key.",
+                f"The idempotency key {job.key!r} already belongs to job {found}, "
+                f"{name or 'which has no name'!r}, and this one is {job.name!r}. Use a new key.",
                 job_id=found,
             )
         return found
@@ -264,7 +266,7 @@ def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]
             return "No worker is known yet; the job waits for one.", None
         return "", NoGpuWorkers(
             "No GPU workers available. Start one with `corral up` or `corral worker join`, or "
-            "submit with wait=True to queue the job until one comes."
+            "submit with wait=True (`--wait`) to queue the job until one comes."
         )
     shape = Shape(needs=job.needs, workload=job.workload, queue_class=job.queue_class)
     reasons = {worker.name: refuse_ever(shape, worker) for worker in workers}
@@ -274,8 +276,8 @@ def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]
     if may_wait:
         return f"No known worker can run this ({told}); the job waits for one that can.", None
     return "", ExceedsAllWorkers(
-        f"No known worker can run this ({told}). Ask for less, or submit with wait=True to queue "
-        "it until such a worker joins.",
+        f"No known worker can run this ({told}). Ask for less, or submit with wait=True (`--wait`) "
+        "to queue it until such a worker joins.",
         details={"workers": reasons},
     )
 
@@ -293,7 +295,6 @@ class _Draft:
         self,
         job: Job,
         job_id: JobId,
-        digest: str,
         document: bytes,
         now: float,
         warning: str,
@@ -303,7 +304,7 @@ class _Draft:
             "job": job_id,
             "at": now,
             "needs": job.needs,
-            "digest": digest,
+            "digest": record_digest(document),
             "workload": job.workload,
             "queue_class": job.queue_class,
             "priority": job.priority,

@@ -22,6 +22,7 @@ log = structlog.get_logger()
 MAX_SEGMENT = 8 << 20
 OPEN_FILES = 128
 READ = 256 << 10
+TAIL = 64 << 10
 
 
 class Piece(NamedTuple):
@@ -144,6 +145,19 @@ class Spool:
             return again._replace(skipped=again.skipped + following - offset)
         lines = whole[:-1].split(b"\n") if whole else []
         return Piece(lines, offset + len(whole), skipped)
+
+    def tail(self, job: JobId, attempt: int) -> list[bytes]:
+        """The last whole lines of a stream, as many as one read gives."""
+        stem = self._stem(job, attempt)
+        segments = _segments(stem)
+        if not segments:
+            return []
+        with contextlib.suppress(FileNotFoundError), open(_path(stem, segments[-1]), "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL))
+            lines = file.read().split(b"\n")
+            return lines[1 if size > TAIL else 0 : -1]
+        return []
 
     def close(self) -> None:
         for stream in self._open.values():

@@ -105,4 +105,4 @@ def _sentence(fact: Journaled, names: dict[str, str]) -> str:
 
 
 def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -25,6 +25,21 @@ class ProgressFrame(Struct, frozen=True, tag="progress", tag_field="frame", omit
 
 Frame = OutputFrame | ProgressFrame
 
+
+def latest(known: ProgressFrame | None, told: ProgressFrame) -> ProgressFrame:
+    """All that is known after one more word: what it does not mention stays."""
+    if known is None:
+        return told
+    spoken = told.fraction is not None or told.message
+    return ProgressFrame(
+        at=told.at,
+        fraction=told.fraction if told.fraction is not None else known.fraction,
+        message=told.message if spoken else known.message,
+        metrics={**known.metrics, **told.metrics},
+        step=told.step if told.step is not None else known.step,
+    )
+
+
 encode_frame = msgspec.json.Encoder().encode
 _decoder: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
 

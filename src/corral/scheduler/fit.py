@@ -90,7 +90,7 @@ def refuse_ever(shape: Shape, worker: Worker) -> str | None:
         ):
             return f"it lacks the label {label}"
     if needs.cpus > can.cpus + 1e-9:
-        return f"needs {needs.cpus:g} CPUs, it has {can.cpus:g}"
+        return f"needs {counted(needs.cpus, 'CPU')}, it has {can.cpus:g}"
     if needs.memory_gb > can.memory_gb + 1e-9:
         return f"needs {needs.memory_gb:g} GB of memory, it has {can.memory_gb:g}"
     if needs.wants_gpu:
@@ -102,10 +102,11 @@ def _refuse_gpus(shape: Shape, worker: Worker) -> str | None:
     needs, gpus = shape.needs, worker.capabilities.gpus
     count = needs.gpus or 1
     if len(gpus) < count:
-        return f"needs {_gpus(count)}, it has {len(gpus) or 'none'}"
+        return f"needs {counted(count, 'GPU')}, it has {len(gpus) or 'none'}"
     if sum(gpu.vram_gb >= needs.vram_gb for gpu in gpus) < count:
         most = max(gpu.vram_gb for gpu in gpus)
-        return f"needs {_gpus(count)} with {needs.vram_gb:g} GB of VRAM, its largest has {most:g}"
+        wanted = f"{counted(count, 'GPU')} with {needs.vram_gb:g} GB of VRAM"
+        return f"needs {wanted}, its largest has {most:g}"
     enough = (gpu.vram_gb > shape.above_vram_gb and gpu.vram_gb >= needs.vram_gb for gpu in gpus)
     if sum(enough) < count:
         return f"ran out of memory on {shape.above_vram_gb:g} GB of VRAM, it has no larger GPU"
@@ -128,15 +129,15 @@ def refuse_now(shape: Shape, room: Room) -> str | None:
         return None
     free, needs = room.capacity, shape.needs
     if needs.cpus > free.cpus + 1e-9:
-        return f"busy: needs {needs.cpus:g} CPUs, {max(free.cpus, 0):g} free"
+        return f"busy: needs {counted(needs.cpus, 'CPU')}, {max(free.cpus, 0):g} free"
     if needs.memory_gb > free.memory_gb + 1e-9:
         return f"busy: needs {needs.memory_gb:g} GB of memory, {max(free.memory_gb, 0):g} free"
     if needs.gpus:
         whole = sum(tenths == 10 for tenths in free.tenths.values())
-        return f"busy: needs {_gpus(needs.gpus)} to itself, {whole or 'none'} free"
+        return f"busy: needs {counted(needs.gpus, 'GPU')} to itself, {whole or 'none'} free"
     most = max(free.tenths.values(), default=0)
     return f"busy: needs {needs.gpu_tenths / 10:g} of a GPU, at most {most / 10:g} is free"
 
 
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
+def counted(count: float, noun: str) -> str:
+    return f"{count:g} {noun}" if count == 1 else f"{count:g} {noun}s"

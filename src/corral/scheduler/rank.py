@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.core.job import Shape
-from corral.scheduler.fit import Room
+from corral.scheduler.fit import Room, counted
 
 
 def preference(shape: Shape, room: Room) -> tuple[float, float, float, str]:
@@ -18,9 +18,10 @@ def reason(shape: Shape, room: Room, candidates: int, *, ahead: bool) -> str:
     """One sentence for `corral why` about a placed job."""
     chosen = "the only worker that fits" if candidates == 1 else f"best of {candidates} that fit"
     if ahead:
-        return f"{chosen}; sent ahead, behind {room.ahead} waiting there"
-    free = f"{max(room.capacity.cpus, 0):g} CPUs free"
+        behind = f"behind {room.ahead} that wait there" if room.ahead else "next in line there"
+        return f"{chosen}; sent ahead, {behind}"
+    free = f"{counted(max(room.capacity.cpus, 0), 'CPU')} free"
     if shape.needs.wants_gpu:
         whole = sum(tenths == 10 for tenths in room.capacity.tenths.values())
-        free += f", {whole} whole GPUs free"
+        free += f", {counted(whole, 'whole GPU')} free"
     return f"{chosen}; {free}"
