@@ -177,6 +177,7 @@ class _Controller:
             policy=Policy(settings.max_losses, settings.backoff_s, settings.backoff_max_s),
             heard=self._feed.heard,
             wake=self._loop.wake,
+            placing=self._loop.placing,
             stop_grace_s=settings.cancel_grace_s,
         )
         self._orchestrator = Orchestrator(

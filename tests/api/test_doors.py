@@ -39,6 +39,7 @@ def test_health_is_open(controller: LiveController) -> None:
         {"Host": "evil.example"},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://[::1"},
         {"Host": "127.0.0.1.evil.example:8700"},
     ],
 )
@@ -126,6 +127,9 @@ def test_bad_submissions_get_a_sentence_each(controller: LiveController) -> None
         "one of": pb.JobSubmission(),
         "not both": pb.JobSubmission(function=call, gpus=1, gpu_memory=0.5),
         "0.1 to 1.0": pb.JobSubmission(function=call, gpu_memory=0.33),
+        "not a number": pb.JobSubmission(function=call, gpu_memory=float("nan")),
+        "in tenths": pb.JobSubmission(function=call, gpu_memory=1e-6),
+        "path on one machine": pb.JobSubmission(function=call, requirements=["x @ file:///etc"]),
         "7 days": pb.JobSubmission(function=call, duration=1e9),
         "interactive or batch": pb.JobSubmission(function=call, queue_class="urgent"),
         "-100 to 100": pb.JobSubmission(function=call, priority=500),
@@ -151,3 +155,15 @@ def test_bad_submissions_get_a_sentence_each(controller: LiveController) -> None
             error = json.loads(trailers[service.ERROR_KEY])["error"]
             assert error["code"] == "invalid_job", expected
             assert expected in error["message"]
+
+
+def test_odd_questions_get_an_answer(controller: LiveController) -> None:
+    with grpc.insecure_channel(controller.address) as channel:
+        stub = service.stub(channel)
+        metadata = (("authorization", f"Bearer {controller.token}"),)
+        with pytest.raises(grpc.RpcError) as refused:
+            list(stub.WatchJobs(pb.WatchRequest(job_id="x", after="-1.-1.-1"), metadata=metadata))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.RpcError) as unknown:
+            stub.GetJobStatus(pb.JobRequest(job_id="x" * 100_000), metadata=metadata)
+        assert unknown.value.code() is grpc.StatusCode.NOT_FOUND

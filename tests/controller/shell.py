@@ -71,6 +71,7 @@ class Shell:
             policy=policy,
             heard=self.feed.heard,
             wake=self.loop.wake,
+            placing=self.loop.placing,
             stop_grace_s=1.0,
         )
 

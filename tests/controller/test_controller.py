@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from corral.controller.feed import Cursor
+from corral.controller.journal import Journal
+from corral.controller.store import Store
 from corral.controller.why import explain
+from corral.controller.world import World
 from corral.core.errors import (
     Conflict,
     ExceedsAllWorkers,
@@ -17,7 +20,15 @@ from corral.core.errors import (
     NoGpuWorkers,
     TooLarge,
 )
-from corral.core.events import AttemptExited, AttemptOutput, AttemptStarted, JobFailed, JobRequeued
+from corral.core.events import (
+    AttemptExited,
+    AttemptOutput,
+    AttemptStarted,
+    JobCancelled,
+    JobFailed,
+    JobRequeued,
+    WorkerJoined,
+)
 from corral.core.frames import OutputFrame, ProgressFrame
 from corral.core.job import Blob, Failure, FunctionCall, Job, Needs, QueueClass, State
 from tests.controller.shell import function_job, shell, worker
@@ -330,3 +341,46 @@ async def test_the_latest_word_of_a_job_is_kept_also_after_its_end(tmp_path: Pat
         assert corral.feed.progress(corral.store.head(job)) == expected
         corral.engine.fail(job, 1, Failure(code="bad_package", message="end"))
         assert corral.feed.progress(await corral.until_ended(job)) == expected
+
+
+async def test_an_end_that_is_on_disk_but_not_in_memory_yet_is_still_an_end(tmp_path: Path) -> None:
+    """A watcher may look between a commit and its publication: two stores, one of them behind."""
+    async with shell(tmp_path, []) as behind:
+        await behind.submit(batch="b")
+        ahead = Store(Journal(tmp_path / "journal"), World())
+        ahead.recover()
+        (job,) = ahead.world.heads
+        await ahead.append([JobCancelled(job=job, at=1.0)])
+        async for batch in behind.feed.watch_batch("b", Cursor()):
+            assert [type(seen.fact) for seen in batch] == [JobCancelled]
+            break
+        await ahead.close()
+
+
+async def test_a_caller_who_leaves_in_the_middle_leaves_no_half_change(tmp_path: Path) -> None:
+    async with shell(tmp_path, [worker(cpus=1, ahead=0)], lambda _: FOREVER) as corral:
+        for turns in range(8):
+            jobs = [function_job(str(n), key=f"{turns}-{n}", batch=f"b{turns}") for n in range(20)]
+            first = asyncio.create_task(corral.queue.submit(jobs))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            first.cancel()
+            again = await corral.queue.submit(jobs)
+            living = [h for h in corral.store.world.heads.values() if h.batch == f"b{turns}"]
+            assert {one.job for one in again} == {head.id for head in living}
+            assert len(living) == 20
+        job = next(iter(corral.store.world.heads))
+        await _running(corral, job, 1)
+        leaving = asyncio.create_task(corral.queue.cancel(job))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        assert (await corral.until_ended(job)).state is State.CANCELLED
+
+
+async def test_what_was_sent_after_a_worker_registered_is_not_lost(tmp_path: Path) -> None:
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        job = await corral.submit()
+        await _running(corral, job, 1)
+        (known,) = await corral.engine.workers()
+        await corral.intake.take([WorkerJoined(known.id, known.name, known.capabilities, ())])
+        assert corral.store.head(job).state is State.RUNNING

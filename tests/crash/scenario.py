@@ -155,6 +155,7 @@ class Station:
             policy=Policy(backoff_s=0.0),
             heard=lambda job: None,
             wake=self.loop.wake,
+            placing=self.loop.placing,
             stop_grace_s=1.0,
         )
         self._say = say

@@ -34,8 +34,15 @@ class Hosts:
     def check(self, host: str | None, origin: str | None) -> None:
         if _name(host or "") not in self._own:
             raise Forbidden(f"This controller does not answer to the host {(host or '')[:100]!r}.")
-        if origin is not None and _name(urlsplit(origin).netloc) not in self._own:
+        if origin is not None and _origin(origin) not in self._own:
             raise Forbidden(f"Requests from {origin[:100]!r} are refused.")
+
+
+def _origin(origin: str) -> str:
+    try:
+        return _name(urlsplit(origin).netloc)
+    except ValueError:
+        return ""
 
 
 def _name(netloc: str) -> str:

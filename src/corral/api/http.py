@@ -88,11 +88,13 @@ class Transfers:
     ) -> dict[str, object]:
         self._head(request, job, attempt)
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not name.isprintable():
+        odd = "\\" in name or not path.parts or not name.isprintable()
+        if odd or path.is_absolute() or ".." in path.parts:
             raise InvalidJob(f"{name[:100]!r} is no name for an artifact.", job_id=job)
         if not 0 < len(name) <= MAX_NAME:
             raise InvalidJob(f"An artifact's name has 1 to {MAX_NAME} characters.", job_id=job)
         blob = await self._blobs.put(request.stream(), limit=self._artifact_limit)
+        self._head(request, job, attempt)  # it may have ended while the bytes came
         fact = ArtifactStored(
             job=job,
             at=self._now(request),

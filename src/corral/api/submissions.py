@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from functools import lru_cache
 
@@ -26,6 +27,7 @@ MAX_REQUIREMENTS, MAX_ENV, MAX_LABELS, MAX_ARGV = 1000, 1000, 64, 10_000
 MAX_TEXT = 512
 _CLASSES = frozenset(member.value for member in QueueClass)
 _PYTHON = re.compile(r"3\.\d{1,2}")
+_LOCAL = re.compile(r"^\s*[./~\\]|file:|^[A-Za-z]:\\")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[\w.]+:[\w.]+")
 
@@ -130,6 +132,11 @@ def _whole(data: bytes) -> Blob:
 
 
 def _check(sent: pb.JobSubmission) -> None:
+    for field in ("gpu_memory", "duration", "vram_gb", "cpus", "memory_gb"):
+        if not math.isfinite(getattr(sent, field)):
+            raise InvalidJob(f"{field} is not a number.")
+    if sent.gpu_memory and not round(sent.gpu_memory, 4):
+        raise InvalidJob(f"gpu_memory is 0.1 to 1.0 in tenths; got {sent.gpu_memory:g}.")
     if sent.duration and not 1 <= sent.duration <= MAX_DURATION_S:
         raise InvalidJob(f"duration is 1 second to 7 days; got {sent.duration:g} s.")
     if sent.queue_class and sent.queue_class not in _CLASSES:
@@ -161,6 +168,10 @@ def _check_requirements(sent: pb.JobSubmission) -> None:
         if not requirement.strip() or requirement.lstrip().startswith("-"):
             raise InvalidJob(
                 f"{requirement[:100]!r} is no requirement; options of pip are not taken here."
+            )
+        if _LOCAL.search(requirement):
+            raise InvalidJob(
+                f"{requirement[:100]!r} is a path on one machine; send code along as a folder."
             )
 
 

@@ -21,6 +21,8 @@ log = structlog.get_logger()
 FRAME_BYTES = 512 * 1024
 """A frame is closed once it holds this much, so that one does not hold up the next for long."""
 REGISTER_WITHIN_S = 10.0
+SILENT_BEATS = 3
+"""A worker that misses this many heartbeats counts as disconnected; its grace begins."""
 
 
 class _Session:
@@ -105,8 +107,13 @@ class WorkerSocket:
     async def _listen(self, socket: WebSocket, worker: str) -> None:
         while True:
             try:
-                heard = wire.decode_from_worker(await _frame(socket))
+                async with asyncio.timeout(SILENT_BEATS * self._heartbeat_s):
+                    frame = await _frame(socket)
+                heard = wire.decode_from_worker(frame)
             except WebSocketDisconnect:
+                return
+            except TimeoutError:
+                log.warning("worker_silent", worker=worker)
                 return
             except msgspec.DecodeError as error:
                 log.warning("worker_malformed", worker=worker, error=str(error))

@@ -20,6 +20,7 @@ from corral.core.events import (
     AttemptPlaced,
     JobCancelled,
     JobFailed,
+    JobRejected,
     JobRequeued,
     JobSucceeded,
     Journaled,
@@ -30,6 +31,7 @@ from corral.core.job import Head, JobId
 
 AFTER_OUTPUT = (ArtifactStored, JobRequeued, JobSucceeded, JobFailed, JobCancelled)
 """Facts that follow what the attempt had written by then."""
+ENDS = (JobSucceeded, JobFailed, JobCancelled, JobRejected)
 RECENT_ENDS = 4096
 PAGE = 500
 
@@ -44,7 +46,10 @@ class Cursor(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Cursor:
         try:
-            return cls(*(int(part) for part in text.split("."))) if text else cls()
+            cursor = cls(*(int(part) for part in text.split("."))) if text else cls()
+            if min(cursor) < 0:
+                raise ValueError(text)
+            return cursor
         except (ValueError, TypeError):
             raise InvalidJob(
                 f"{text[:80]!r} is no cursor; use one that an event carried."
@@ -196,9 +201,10 @@ class Feed:
         ]
 
     def _end_of(self, job: JobId, last_seq: int) -> Seen:
-        head = self._store.head(job)
-        for record in reversed(self._store.history(head)):
+        """Read from the journal alone: its rows are there a moment before the world has them."""
+        for record in reversed(self._store.journal.chain(last_seq)):
             fact = record.fact()
-            if not isinstance(fact, ResultOrphaned):
-                return Seen(job, Cursor(last_seq), head.attempt, fact)
-        raise AssertionError("an ended job has a last fact")
+            if isinstance(fact, ENDS):
+                attempt = 0 if isinstance(fact, JobRejected) else fact.attempt
+                return Seen(job, Cursor(last_seq), attempt, fact)
+        raise AssertionError("an ended job has an end")

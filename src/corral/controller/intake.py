@@ -52,11 +52,12 @@ class Intake:
         policy: Policy,
         heard: Callable[[JobId], None],
         wake: Callable[[], None],
+        placing: asyncio.Lock,
         stop_grace_s: float,
     ) -> None:
         self._engine, self._store, self._spool = engine, store, spool
         self._policy, self._stop_grace_s = policy, stop_grace_s
-        self._heard, self._wake = heard, wake
+        self._heard, self._wake, self._placing = heard, wake, placing
         self._begun: dict[JobId, Head] = {}
         """Heads as they will be once this batch is on disk."""
         self._random = random.Random()  # noqa: S311 (spreads retries, hides nothing)
@@ -67,6 +68,13 @@ class Intake:
 
     async def take(self, reports: Sequence[EngineReport]) -> None:
         """Facts of a batch share one commit; when this returns they are on disk."""
+        if any(isinstance(report, (WorkerJoined, WorkerLost)) for report in reports):
+            async with self._placing:
+                await self._take(reports)
+        else:
+            await self._take(reports)
+
+    async def _take(self, reports: Sequence[EngineReport]) -> None:
         facts: list[Journaled] = []
         ended: set[tuple[JobId, int]] = set()
         workers = await self._engine.workers()
@@ -200,9 +208,10 @@ class Intake:
     ) -> list[Journaled]:
         """What the worker has and we want goes on; what it lacks is lost; the rest is stopped."""
         has = set(report.attempts)
+        sent_since = set(await self._engine.running())
         facts = []
         for head in list(self._store.world.held.get(report.worker, {}).values()):
-            if (head.id, head.attempt) not in has:
+            if (head.id, head.attempt) not in has | sent_since:
                 ended.add((head.id, head.attempt))
                 reason = f"Worker {report.name} came back without it."
                 facts.append(self._gone(head, "worker_lost", reason, workers))

@@ -36,6 +36,9 @@ class Loop:
         self._aging_s = aging_s
         self._wake = asyncio.Event()
         self.paused = False
+        self.placing = asyncio.Lock()
+        """Held from a placement's commit until its engine has it: who looks at what a worker has
+        meanwhile would miss it."""
         store.listen(self._committed)
 
     def wake(self) -> None:
@@ -91,11 +94,12 @@ class Loop:
             )
             for placement in plan.placements
         ]
-        changes = await self._store.append(facts, skip_conflicts=True)
-        if plan.turn:
-            self._store.world.last_aged_at = now
-        for change in changes:
-            await self._start(change.head, workers[change.head.worker])
+        async with self.placing:
+            changes = await self._store.append(facts, skip_conflicts=True)
+            if plan.turn:
+                self._store.world.last_aged_at = now
+            for change in changes:
+                await self._start(change.head, workers[change.head.worker])
 
     async def _start(self, placed: Head, worker: Worker) -> None:
         head = self._store.world.heads.get(placed.id)

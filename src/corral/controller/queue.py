@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 import structlog
 from msgspec import Struct
@@ -46,6 +46,8 @@ from corral.scheduler.fit import refuse_ever
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
+
 
 class Accepted(Struct, frozen=True):
     job: JobId
@@ -68,13 +70,29 @@ class Queue:
         self._document_limit, self._cancel_grace_s = document_limit, cancel_grace_s
         self._ids = Ids(secrets.randbits(30))
         self._submitting: dict[str, asyncio.Event] = {}
+        self._changes: set[asyncio.Task[Any]] = set()
         self.stopping = False
+
+    async def _to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
+        """A caller who goes away in the middle does not leave half a change behind."""
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changed)
+        return await asyncio.shield(task)
+
+    def _changed(self, task: asyncio.Task[Any]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to whoever still listens
 
     # --- submitting ---
 
     async def submit(self, jobs: Sequence[Job]) -> list[Accepted]:
         """All of them or none, durable when this returns. Refused ones keep an id and a reason in
         the history, and raise it."""
+        return await self._to_the_end(self._submit(jobs))
+
+    async def _submit(self, jobs: Sequence[Job]) -> list[Accepted]:
         if self.stopping:
             raise Unavailable(
                 "The controller is stopping and takes no new jobs. Submit again soon."
@@ -177,9 +195,15 @@ class Queue:
 
     async def cancel(self, job: JobId) -> Head:
         """Asks a job to end; cancelling twice is the same as once."""
+        return await self._to_the_end(self._cancel(job))
+
+    async def _cancel(self, job: JobId) -> Head:
         while True:
             head = self._store.head(job)
-            if head.state is State.CANCELLED or head.state is State.STOPPING:
+            if head.state is State.CANCELLED:
+                return head
+            if head.state is State.STOPPING:
+                await self._stop(head)  # the first word may not have arrived
                 return head
             if head.state.ended:
                 raise Conflict(
@@ -202,6 +226,9 @@ class Queue:
 
     async def cancel_batch(self, batch: str) -> int:
         """Asks everything of a batch that lives to end, in one commit; returns how many."""
+        return await self._to_the_end(self._cancel_batch(batch))
+
+    async def _cancel_batch(self, batch: str) -> int:
         now = time.time()
         living = [head for head in self._store.world.heads.values() if head.batch == batch]
         facts: list[Journaled] = [
@@ -217,7 +244,7 @@ class Queue:
         done = {change.head.id for change in changes}
         for head in living:
             if head.id not in done and head.id in self._store.world.heads:
-                await self.cancel(head.id)  # it moved on while the others were written
+                await self._cancel(head.id)  # it moved on while the others were written
         log.info("batch_cancelled", batch=batch, count=len(living))
         return len(living)
 
@@ -254,8 +281,10 @@ class Queue:
         if len(found) == 1:
             return found.pop()
         if found:
-            raise JobNotFound(f"More than one job begins with {text}; give more of its id.")
-        raise JobNotFound(f"There is no job {text}. `corral jobs --all` lists them.", job_id=text)
+            raise JobNotFound(f"More than one job begins with {text[:80]}; give more of its id.")
+        raise JobNotFound(
+            f"There is no job {text[:80]}. `corral jobs --all` lists them.", job_id=text[:80]
+        )
 
 
 def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]:

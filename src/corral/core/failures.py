@@ -23,6 +23,7 @@ CLASSES: dict[str, FailureClass] = {
     "exit_code": FailureClass.JOB,
     "no_result": FailureClass.JOB,
     "killed_by_signal": FailureClass.JOB,
+    "cancelled": FailureClass.JOB,  # where nobody cancelled the job, it ended itself so
     "out_of_memory": FailureClass.MEMORY,
     "over_duration": FailureClass.BAD_JOB,
     "unpicklable_result": FailureClass.BAD_JOB,
@@ -37,7 +38,6 @@ CLASSES: dict[str, FailureClass] = {
     "transfer_failed": FailureClass.WORKER,
     "worker_lost": FailureClass.WORKER,
     "worker_stopping": FailureClass.WORKER,
-    "cancelled": FailureClass.WORKER,  # a cancelled job is stopping; else its worker is leaving
     "backend_down": FailureClass.WORKER,
 }
 

@@ -153,12 +153,13 @@ class AgentsEngine:
         self._sessions[worker.id] = session
         self._workers[worker.id] = worker
         self.emptied.clear()
-        self._attempts = {
-            key: owner for key, owner in self._attempts.items() if owner != worker.id
-        } | dict.fromkeys(register.attempts, worker.id)
+        self._attempts = {key: owner for key, owner in self._attempts.items() if owner != worker.id}
+        # Nobody takes over what another worker has by claiming it.
+        mine = [key for key in register.attempts if key not in self._attempts]
+        self._attempts.update(dict.fromkeys(mine, worker.id))
         self._report(
             worker.id,
-            WorkerJoined(worker.id, worker.name, worker.capabilities, register.attempts),
+            WorkerJoined(worker.id, worker.name, worker.capabilities, tuple(mine)),
         )
         return worker
 
@@ -194,9 +195,9 @@ class AgentsEngine:
         if self._attempts.get((message.job, message.attempt)) != worker:
             if isinstance(message, (wire.JobCompleted, wire.JobFailed, wire.JobReturned)):
                 # Told again after its acknowledgement was lost on the way.
-                self._sessions[worker].send(
-                    wire.ResultReceived(job=message.job, attempt=message.attempt)
-                )
+                session = self._sessions.get(worker)
+                if session is not None:
+                    session.send(wire.ResultReceived(job=message.job, attempt=message.attempt))
             return
         job, attempt = message.job, message.attempt
         if isinstance(message, wire.JobStarted):

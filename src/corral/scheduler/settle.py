@@ -82,9 +82,8 @@ def _again(
         )
 
     kind = classify(failure.code)
-    if failure.code in ("worker_stopping", "cancelled"):
-        # Nobody asked to cancel this job (it would be stopping): its worker is leaving.
-        return requeued("none", 0)
+    if failure.code == "worker_stopping":
+        return requeued("none", 0)  # nobody's fault: its worker was told to leave
     if kind is FailureClass.WORKER and head.losses < policy.max_losses:
         return requeued("worker", head.losses)
     if kind is FailureClass.ELSEWHERE and head.losses < policy.max_losses:

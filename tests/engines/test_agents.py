@@ -1,0 +1,89 @@
+"""What the agents engine alone has to get right: silence, doubled claims, doubled results."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from corral.core.events import AttemptExited, WorkerLost
+from corral.core.job import Needs
+from corral.core.worker import Capabilities
+from corral.engines.agents import AgentsEngine
+from corral.engines.engine import Attempt
+from corral.protocol import messages as wire
+from tests.engines.conftest import AgentsLab, agents_lab
+
+
+async def test_a_silent_worker_is_gone_after_three_beats_and_its_grace(tmp_path: Path) -> None:
+    import asyncio
+
+    async with agents_lab(tmp_path) as lab:
+        assert isinstance(lab, AgentsLab)
+        reading = asyncio.create_task(lab.read())
+        os.kill(lab.pid, signal.SIGSTOP)
+        try:
+            (lost,) = await lab.until(WorkerLost)
+        finally:
+            os.kill(lab.pid, signal.SIGCONT)
+            reading.cancel()
+        assert isinstance(lost, WorkerLost)
+
+
+class Line:
+    """A session that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[wire.FromController] = []
+
+    def send(self, message: wire.FromController) -> None:
+        self.sent.append(message)
+
+    def close(self, code: int, reason: str) -> None:
+        pass
+
+
+def register(name: str, *attempts: tuple[str, int]) -> wire.WorkerRegister:
+    can = Capabilities(cpus=1, memory_gb=1)
+    return wire.WorkerRegister(name, "0", wire.VERSION, can, attempts=attempts)
+
+
+def attempt(worker: str) -> Attempt:
+    return Attempt("j", 1, worker, b"{}", "d", "t", Needs())
+
+
+def completed() -> wire.JobCompleted:
+    return wire.JobCompleted(job="j", attempt=1, at=1.0, seconds=1.0, digest="d")
+
+
+async def test_a_claim_on_anothers_attempt_takes_nothing_away(tmp_path: Path) -> None:
+    engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
+    owner, thief = Line(), Line()
+    engine.join(owner, register("owner"))
+    await engine.start(attempt("owner"))
+    engine.join(thief, register("thief", ("j", 1)))
+    await engine.hear("thief", [completed()])
+    await engine.hear("owner", [completed()])
+    async for reports in engine.events():
+        exits = [report for report in reports if isinstance(report, AttemptExited)]
+        assert [report.worker for report in exits] == ["owner"]
+        break
+
+
+async def test_a_result_told_twice_is_reported_once_and_received_twice(tmp_path: Path) -> None:
+    engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
+    line = Line()
+    engine.join(line, register("w"))
+    await engine.start(attempt("w"))
+    await engine.hear("w", [completed()])
+    events = engine.events()
+    first = await anext(events)
+    assert sum(isinstance(report, AttemptExited) for report in first) == 1
+    await engine.hear("w", [wire.JobStarted(job="other", attempt=1, at=1.0)])
+    engine.leave(line, "w")
+    second = Line()
+    engine.join(second, register("w"))
+    await anext(events)
+    await engine.hear("w", [completed(), wire.WorkerGoodbye(), completed()])
+    received = [m for m in (*line.sent, *second.sent) if isinstance(m, wire.ResultReceived)]
+    assert len(received) >= 1
