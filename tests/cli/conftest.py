@@ -56,6 +56,12 @@ def corral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corral:
 
 
 @pytest.fixture
+def nobody(corral: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address where nothing listens, whatever runs on this machine."""
+    monkeypatch.setenv("CORRAL_ADDRESS", "127.0.0.1:1")
+
+
+@pytest.fixture
 def script(tmp_path: Path) -> Path:
     """Prints its arguments, tells progress, and exits with the number it is given."""
     path = tmp_path / "hello.py"

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,10 +22,14 @@ from tests.sdk.orchestrator import Served
 def test_status(corral: Corral, served: Served) -> None:
     assert "status" in corral("status").out
     assert served.address in corral("status").out
-    assert corral("status", "--json").json["status"] == "ok"
+    log = str(served.home / "log" / "controller.log")
+    assert log in corral("status").out
+    found = corral("status", "--json").json
+    assert (found["status"], found["pid"], found["log"]) == ("ok", 0, log)
+    assert found["home"] == str(served.home)
 
 
-def test_status_of_nothing(corral: Corral) -> None:
+def test_status_of_nothing(corral: Corral, nobody: None) -> None:
     done = corral("status", "--json")
     assert done.code == 1
     assert json.loads(done.err)["error"]["code"] == "unavailable"
@@ -72,9 +78,10 @@ def pretender(tmp_path: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def card(home: Path, pid: int, started_at: float) -> None:
+def card(home: Path, pid: int, started_at: float, **more: str) -> None:
     home.mkdir(exist_ok=True)
-    (home / "controller.json").write_text(json.dumps({"pid": pid, "started_at": started_at}))
+    written = {"pid": pid, "started_at": started_at, **more}
+    (home / "controller.json").write_text(json.dumps(written))
 
 
 def test_down(corral: Corral, tmp_path: Path, pretender: subprocess.Popen[bytes]) -> None:
@@ -83,6 +90,26 @@ def test_down(corral: Corral, tmp_path: Path, pretender: subprocess.Popen[bytes]
     assert pretender.wait(5) == 0
     again = corral("down")
     assert (again.code, again.err) == (0, f"No controller is running in {tmp_path / 'home'}.\n")
+
+
+def test_down_says_what_it_waits_for(
+    corral: Corral, tmp_path: Path, pretender: subprocess.Popen[bytes]
+) -> None:
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"status": "ok", "running": 2}')
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{web.server_port}"
+        card(tmp_path / "home", pretender.pid, time.time() + 1, http=url)
+        assert corral("down").err == "2 running attempts get up to 10 s; --now to skip.\n"
+        web.shutdown()
+    assert pretender.wait(5) == 0
 
 
 def test_down_spares_strangers(

@@ -92,14 +92,50 @@ def test_errors_are_one_sentence(corral: Corral, served: Served, script: Path) -
     assert refused.out == ""
     for words in (["--gpus", "1", "--gpu-memory", "0.5"], ["--env", "A"], ["--duration", "soon"]):
         wrong = corral("run", *words, str(script))
-        assert wrong.code == 1
+        assert wrong.code == 2
         assert len(wrong.err.splitlines()) == 1
 
 
-def test_no_controller(corral: Corral, script: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--class quick", "--class is 'interactive' or 'batch'; got 'quick'."),
+        ("--cpus 0", "--cpus is at least 0.1 and at most 1024; got 0."),
+        ("--gpus 1 --gpu-memory 0.5", "Give --gpus (whole GPUs) or --gpu-memory (a share"),
+        ("--gpu-memory 0.25", "For whole GPUs use --gpus 1, 2, …"),
+        ("--requirements numpy", "A single requirement is given as `--with numpy`."),
+        ("--entry main.py", "leave `--entry` out"),
+        ("--duration 5x", "--duration is a number of seconds"),
+        ("--env FOO", "--env is written KEY=VALUE"),
+    ],
+)
+def test_wrong_usage_speaks_of_options(
+    corral: Corral, served: Served, script: Path, words: str, sentence: str
+) -> None:
+    done = corral("submit", *words.split(), str(script))
+    assert done.code == 2
+    assert sentence in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_refusals_speak_of_options(corral: Corral, served: Served, script: Path) -> None:
+    served.orchestrator.refuse = NoGpuWorkers("Or submit with wait=True (`--wait`) to queue it.")
+    done = corral("run", str(script))
+    assert (done.code, done.err) == (1, "Or submit with `--wait` to queue it.\n")
+
+
+def test_only_python_scripts(corral: Corral, served: Served, tmp_path: Path) -> None:
+    (tmp_path / "x.sh").write_text("echo")
+    assert (
+        "only Python scripts (.py) or folders with main.py"
+        in corral("run", str(tmp_path / "x.sh")).err
+    )
+
+
+def test_no_controller(corral: Corral, nobody: None, script: Path) -> None:
     done = corral("run", str(script))
     assert done.code == 1
-    assert done.err == "No controller at 127.0.0.1:50051. Start one with `corral up`.\n"
+    assert done.err == "No controller at 127.0.0.1:1. Start one with `corral up`.\n"
 
 
 def test_durations() -> None:
@@ -114,7 +150,7 @@ class Terminal:
     def __init__(self, home: Path, *words: str, tty: bool = True) -> None:
         self.seen = ""
         command = [sys.executable, "-m", "corral.cli.main", *words]
-        environ = {**os.environ, "CORRAL_HOME": str(home), "TERM": "xterm"}
+        environ = {**os.environ, "CORRAL_HOME": str(home), "TERM": "xterm", "COLUMNS": "80"}
         self._fd, theirs = pty.openpty() if tty else os.pipe()
         self.process = subprocess.Popen(
             command,
@@ -181,6 +217,17 @@ def test_ctrl_c_asks_and_detaches(served: Served, waiting: Path) -> None:
     terminal.until(f"corral logs -f {job_id}")
     assert terminal.wait() == 0
     assert served.orchestrator.jobs[job_id].state == "queued"
+
+
+def test_waiting_is_said(served: Served, waiting: Path) -> None:
+    served.orchestrator.warnings.append("No known worker can run this; the job waits.")
+    pipe = Terminal(served.home, "run", str(waiting), tty=False)
+    pipe.until("No known worker can run this; the job waits.")
+    job_id = next(iter(served.orchestrator.jobs))
+    pipe.until(f"waiting; `corral why {job_id}` says for what\n")
+    served.call(served.orchestrator.release)
+    pipe.until("ran\n")
+    assert pipe.wait() == 0
 
 
 def test_second_ctrl_c_cancels(served: Served, waiting: Path) -> None:

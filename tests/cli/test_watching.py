@@ -9,6 +9,7 @@ import pytest
 
 from corral.api import corral_pb2 as pb
 from tests.cli.conftest import Corral
+from tests.cli.test_running import Terminal
 from tests.sdk.orchestrator import Orchestrator, Served
 
 
@@ -62,6 +63,23 @@ def test_logs(corral: Corral, ids: list[str]) -> None:
     assert [line["text"] for line in lines if line["event"] == "output"] == ["hello 0\n", "bye\n"]
 
 
+def test_get(corral: Corral, ids: list[str], orchestrator: Orchestrator, tmp_path: Path) -> None:
+    assert corral("get", "last").err == f"Job {ids[2]} has no artifacts.\n"
+    orchestrator.jobs[ids[2]].blobs |= {"plots/loss.png": b"png", "model.bin": b"weights"}
+    there = tmp_path / "there"
+    done = corral("get", "last", "--to", str(there))
+    assert set(done.out.split()) == {str(there / "plots/loss.png"), str(there / "model.bin")}
+    assert (there / "plots/loss.png").read_bytes() == b"png"
+    one = corral("get", "last", "model.bin", "--to", str(tmp_path / "m"), "--json").json
+    assert one == [{"name": "model.bin", "path": str(tmp_path / "m")}]
+    assert (tmp_path / "m").read_bytes() == b"weights"
+    missing = corral("get", "last", "nope")
+    assert (missing.code, "it has plots/loss.png, model.bin." in missing.err) == (1, True)
+    orchestrator.jobs[ids[2]].blobs["../out"] = b"x"
+    assert "would leave" in corral("get", "last", "--to", str(there)).err
+    assert not (tmp_path / "out").exists()
+
+
 def test_why(corral: Corral, ids: list[str]) -> None:
     assert "waits for a worker" in corral("why", "last").out
     assert "needs 2 GPUs, has 1" in corral("why", "last").out
@@ -97,3 +115,14 @@ def test_workers(corral: Corral, orchestrator: Orchestrator) -> None:
     assert "RTX 3090 24 GB, 50 % free" in shown
     assert "files: landlock, memory: nothing" in shown
     assert corral("workers", "--json").json[0]["enforced"] == {"files": "landlock", "memory": ""}
+
+
+def test_workers_in_a_narrow_terminal(served: Served) -> None:
+    enforced = {"files": "landlock", "privileges": "no_new_privs", "duration": "process_tree"}
+    served.orchestrator.workers.append(
+        pb.WorkerView(id="w", name="attic", connected=True, cpus=8, memory_gb=32, enforced=enforced)
+    )
+    terminal = Terminal(served.home, "workers")
+    terminal.until("attic enforces duration: process_tree, files: landlock")
+    assert "ENFORCED" not in terminal.seen
+    assert terminal.wait() == 0

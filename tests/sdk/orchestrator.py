@@ -65,6 +65,8 @@ class Orchestrator:
         self.hold = False
         """Accept, but run nothing until released."""
         self.refuse: CorralError | None = None
+        self.warnings: list[str] = []
+        """What submissions are answered with beside their ids."""
         self.cut_after: int | None = None
         """Cut the next stream after this many messages."""
         self.forget_answers = 0
@@ -93,7 +95,7 @@ class Orchestrator:
         self.sizes.append(len(request.jobs))
         accepted = [(await self._accept(job, context)).id for job in request.jobs]
         await self._lose_answer(context)
-        return pb.SubmitJobsReply(job_ids=accepted)
+        return pb.SubmitJobsReply(job_ids=accepted, warnings=self.warnings)
 
     async def WatchJobs(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[Any]:
         await self._enter("WatchJobs", context)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+import threading
+import traceback
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -175,9 +181,94 @@ def test_unknown_token(served: Served) -> None:
         client.health()
 
 
+def test_a_home_without_a_token(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CORRAL_TOKEN", raising=False)
+    told = f"There is a controller at {served.address}, but no token for it in {tmp_path}. "
+    with (
+        Client(served.address, home=tmp_path) as client,
+        pytest.raises(Unauthorized, match=f"^{re.escape(told)}Set CORRAL_HOME or CORRAL_TOKEN"),
+    ):
+        client.health()
+
+
+def test_refusals_show_little_but_themselves(client: Client, orchestrator: Orchestrator) -> None:
+    orchestrator.refuse = NoGpuWorkers("No GPU workers available")
+    for ask in (client.run, client.submit):
+        with pytest.raises(NoGpuWorkers) as caught:
+            ask(len, ("abc",))
+        shown = "".join(traceback.format_exception(caught.value))
+        assert "During handling" not in shown
+        assert "direct cause" not in shown
+        assert shown.count("  File ") == 3  # this one, Client and its bridge
+
+
+def test_the_wrong_door() -> None:
+    class Quiet(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{web.server_port}"
+        with (
+            Client(address, TOKEN) as client,
+            pytest.raises(Unavailable, match=f"{address} does not speak gRPC"),
+        ):
+            client.health()
+        web.shutdown()
+
+
+def test_views_are_short_in_a_prompt(client: Client) -> None:
+    handle = client.submit(bytes, (5000,))
+    handle.result()
+    assert repr(handle.status()) == f"<JobView {handle.id} 'bytes' succeeded on attic>"
+    shown = [repr(event) for event in handle.events()]
+    assert "result=<" in shown[-1]
+    assert max(map(len, shown)) < 200
+
+
 def test_nobody_there() -> None:
     with (
         Client("127.0.0.1:1", TOKEN) as client,
         pytest.raises(Unavailable, match=r"No controller at 127.0.0.1:1\. Start one with"),
     ):
         client.run(len, ("abc",))
+
+
+def test_the_first_use_may_come_from_many_threads(served: Served) -> None:
+    program = (
+        "import sys, threading, corral\n"
+        "client = corral.Client(sys.argv[1], sys.argv[2])\n"
+        "found = []\n"
+        "ask = lambda: found.append(client.health().status)\n"
+        "threads = [threading.Thread(target=ask) for _ in range(8)]\n"
+        "[one.start() for one in threads]; [one.join(20) for one in threads]\n"
+        "assert found == ['ok'] * 8, found\n"
+    )
+    command = [sys.executable, "-c", program, served.address, TOKEN]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=40)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_forked_child_is_told_instead_of_hanging(served: Served) -> None:
+    program = (
+        "import os, sys, corral\n"
+        "client = corral.Client(sys.argv[1], sys.argv[2])\n"
+        "client.health()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try:\n"
+        "        client.health()\n"
+        "    except corral.Unavailable as error:\n"
+        "        os._exit(0 if 'spawn' in str(error) else 2)\n"
+        "    os._exit(1)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program, served.address, TOKEN]
+    assert subprocess.run(command, capture_output=True, timeout=30).returncode == 0
+
+
+def test_the_same_key_is_the_same_map(client: Client) -> None:
+    first = list(client.map(abs, [-1, -2, -3], idempotency_key="again"))
+    assert list(client.map(abs, [-1, -2, -3], idempotency_key="again")) == first == [1, 2, 3]

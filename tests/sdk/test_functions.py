@@ -28,10 +28,11 @@ def test_decorated(client: Client, orchestrator: Orchestrator) -> None:
     assert add.remote(1, b=4) == 5
     assert add.submit(2).result() == 3
     assert list(add.map([1, 2], priority=5)) == [2, 3]
+    assert list(add.map([1, 2], [3, 4, 5], duration=1)) == [4, 6]
     assert add.options(gpus=2).remote(1) == 2
     assert add.__doc__ == "Adds."
     asked = [(r.submission.gpus, r.submission.priority) for r in orchestrator.jobs.values()]
-    assert asked == [(1, 0), (1, 0), (1, 5), (1, 5), (2, 0)]
+    assert asked == [(1, 0), (1, 0), (1, 5), (1, 5), (1, 0), (1, 0), (2, 0)]
     with pytest.raises(TypeError, match="Did you mean"):
         client.function(gpuss=1)  # type: ignore[call-overload]
 
@@ -46,6 +47,19 @@ def test_functions_that_call_each_other(client: Client) -> None:
         return inner(x) * 2
 
     assert outer.remote(1) == 4
+
+
+def test_jobs_submit_no_jobs(client: Client) -> None:
+    @client.function
+    def inner(x: int) -> int:
+        return x + 1
+
+    @client.function
+    def outer(x: int) -> int:
+        return inner.remote(x)
+
+    with pytest.raises(corral.JobFailed, match=r"inner\.remote\(\).*jobs cannot submit jobs yet"):
+        outer.remote(1)
 
 
 def test_methods(client: Client) -> None:

@@ -177,6 +177,22 @@ def test_whose_code_it_is(shed: Any) -> None:
         assert not packages.first_party(installed)
 
 
+def test_installed_beside_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pip install --target`, and PYTHONPATH: by name. What merely lies there too: by value."""
+    for name in ("barrow/__init__.py", "hoe.py", "spade.py", "garden-1.dist-info/RECORD"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "garden-1.dist-info/RECORD").write_text("barrow/__init__.py,,\nhoe.py,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("barrow", "hoe", "spade"):
+        importlib.import_module(name)
+    assert [packages.first_party(name) for name in ("barrow", "hoe", "spade")] == [
+        False,
+        False,
+        True,
+    ]
+
+
 def test_simple_arguments_are_plain_pickles() -> None:
     value = ((1, "a", b"b", [2.5, {"c": None}], Path("x")), {"k": {1, 2}})
     assert packages.pickle_arguments(*value) == pickle.dumps(value, 5)
@@ -209,6 +225,9 @@ def test_folders_are_packed_reproducibly(tmp_path: Path) -> None:
     (second / "run.sh").write_text("x")
     (first / "run.sh").chmod(0o755)
     (second / "run.sh").chmod(0o755)
+    (first / "py312").mkdir()
+    (first / "py312" / "pyvenv.cfg").write_text("home = /usr/bin")
+    (first / "py312" / "python").write_text("")
     data, entry = packages.pack(first)
     assert (data, entry) == packages.pack(second)
     archive = zipfile.ZipFile(io.BytesIO(data))
@@ -228,6 +247,9 @@ def test_entries(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidJob, match=sentence):
             packages.pack(root, entry)
+    (root / "run.sh").write_text("echo")
+    with pytest.raises(InvalidJob, match=r"only Python scripts \(\.py\) or folders with main\.py"):
+        packages.pack(root / "run.sh")
     with pytest.raises(InvalidJob, match="There is no script or folder"):
         packages.pack(tmp_path / "none")
     with pytest.raises(InvalidJob, match="leave `entry` out"):

@@ -56,6 +56,19 @@ async def test_restart_of_the_controller(aclient: AsyncClient, served: Served) -
     assert await handle.result() == "done"
 
 
+async def test_restart_seen_by_who_only_follows(aclient: AsyncClient, served: Served) -> None:
+    """`corral logs -f ID`: the first thing this client ever asks is the stream itself."""
+    served.orchestrator.hold = True
+    job_id = (await aclient.submit(shout)).id
+    async with AsyncClient(served.address, TOKEN) as other:
+        events = other.job(job_id).events()
+        await anext(events)
+        await asyncio.to_thread(served.stop)
+        await asyncio.to_thread(served.start)
+        await asyncio.to_thread(served.call, served.orchestrator.release)
+        assert [event.cursor async for event in events] == ["2", "3", "4"]
+
+
 async def test_whoever_stops_waiting_cancels(aclient: AsyncClient, served: Served) -> None:
     served.orchestrator.hold = True
     accepted = asyncio.Event()

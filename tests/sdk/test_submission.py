@@ -11,7 +11,7 @@ import pytest
 
 from corral.api import corral_pb2 as pb
 from corral.api import service
-from corral.core.errors import InvalidJob
+from corral.core.errors import InvalidJob, InvalidSettings
 from corral.core.job import QueueClass
 from corral.sdk import requirements, submission
 from corral.sdk.connection import locate
@@ -116,15 +116,39 @@ def test_where_the_controller_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("CORRAL_ADDRESS", "CORRAL_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path))
-    assert locate() == ("127.0.0.1:50051", "")
+    assert locate() == ("127.0.0.1:50051", "", tmp_path)
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "controller.json").write_text(json.dumps({"grpc": "127.0.0.1:7"}))
-    assert locate() == ("127.0.0.1:7", "secret")
+    assert locate() == ("127.0.0.1:7", "secret", tmp_path)
     monkeypatch.setenv("CORRAL_ADDRESS", "far.example:9")
-    assert locate() == ("far.example:9", "")  # the home's token stays at home
+    assert locate()[:2] == ("far.example:9", "")  # the home's token stays at home
     monkeypatch.setenv("CORRAL_TOKEN", "other")
-    assert locate() == ("far.example:9", "other")
-    assert locate("localhost:1", "mine") == ("localhost:1", "mine")
+    assert locate()[:2] == ("far.example:9", "other")
+    assert locate("localhost:1", "mine")[:2] == ("localhost:1", "mine")
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8700", "127.0.0.1", "localhost:grpc"])
+def test_what_is_no_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_ADDRESS", address)
+    with pytest.raises(InvalidSettings, match="HOST:PORT of its gRPC door"):
+        locate()
+
+
+def test_far_guesses_are_not_made() -> None:
+    with pytest.raises(TypeError, match=r"there is no job option 'reqs'\.$"):
+        build(reqs=[])
+    with pytest.raises(TypeError, match="Did you mean 'requirements'"):
+        build(requirement=[])
+
+
+def test_arguments_are_tuples() -> None:
+    assert submission.arguments([1, 2], None) == ((1, 2), {})
+    with pytest.raises(TypeError, match=r"args is a tuple: write args=\(5,\)"):
+        submission.arguments(5, None)
+    with pytest.raises(TypeError, match=r"args=\('abc',\)"):
+        submission.arguments("abc", None)
+    with pytest.raises(TypeError, match="kwargs is a dictionary"):
+        submission.arguments((), [("a", 1)])
 
 
 async def test_the_table_of_methods() -> None:

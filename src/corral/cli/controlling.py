@@ -62,7 +62,7 @@ def _start_detached(home: Path, given: list[str], *, as_json: bool) -> int:
     deadline = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < deadline:
         card = read_card(home)
-        if card.get("pid") == process.pid and _healthy(str(card.get("http"))):
+        if card.get("pid") == process.pid and _health(card):
             if as_json:
                 output.show_json(card)
             else:
@@ -102,6 +102,11 @@ def down(
             output.say(f"No controller is running in {home}.")
         return
     config = settings.load()
+    running = 0 if now or as_json else int(_health(read_card(home)).get("running", 0))
+    if running:
+        attempts = "running attempt gets" if running == 1 else "running attempts get"
+        grace_s = config.settings.shutdown_grace_s
+        output.say(f"{running} {attempts} up to {grace_s:g} s; --now to skip.")
     try:
         process.send_signal(signal.SIGTERM)
         if now:
@@ -167,16 +172,19 @@ def status(as_json: AsJson = False) -> None:
     card = read_card(home)
     if card.get("grpc") != address:
         card = {"grpc": address}  # found by CORRAL_ADDRESS: not the controller of this home
+    here = {"home": str(home), "log": str(home / "log" / "controller.log")} if "pid" in card else {}
     if as_json:
         import msgspec
 
-        output.show_json({**card, **msgspec.to_builtins(health)})
+        output.show_json({**card, **here, **msgspec.to_builtins(health)})
         return
     output.show_pairs(
         [
             ("status", "up" if health.status == "ok" else health.status),
             ("version", health.version),
+            ("pid", str(card.get("pid", ""))),
             *_places(home, card),
+            ("log", here.get("log", "")),
             ("up for", output.span(max(time.time() - health.started_at, 0))),
             ("workers", str(health.workers)),
             ("queued", str(health.queued)),
@@ -199,16 +207,19 @@ def _places(home: Path, card: dict[str, Any]) -> list[tuple[str, str]]:
     return [*found, ("home", str(home))] if "pid" in card else found
 
 
-def _healthy(url: str) -> bool:
+def _health(card: dict[str, Any]) -> dict[str, Any]:
+    """What a healthy controller says of itself; empty where there is none."""
+    url = str(card.get("http"))
     if not url.startswith("http://"):
-        return False
+        return {}
     # A proxy for the web has no business on the way to this machine itself.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url}/health", timeout=2) as answer:
-            return int(answer.status) == 200
-    except OSError:
-        return False
+            health = json.load(answer)
+    except (OSError, ValueError):
+        return {}
+    return health if isinstance(health, dict) else {}
 
 
 @output.guarded

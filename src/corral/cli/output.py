@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import typer
 
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, InvalidJob
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,6 +31,7 @@ def guarded(command: Callable[P, T]) -> Callable[P, T]:
             return command(*args, **kwargs)
         except CorralError as error:
             complain(error, as_json=bool(kwargs.get("as_json")))
+            raise typer.Exit(2 if isinstance(error, InvalidJob) else 1) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except BrokenPipeError:
@@ -82,23 +84,78 @@ def show_json(value: object) -> None:
     """One JSON document on stdout."""
     import msgspec
 
-    plain = msgspec.to_builtins(value)
+    plain = rounded(msgspec.to_builtins(value))
     print(json.dumps(plain, indent=2, ensure_ascii=False))
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table that shrinks to the terminal and never does on a pipe."""
+def rounded(value: Any) -> Any:
+    """Times to the microsecond; what follows is noise of the float. Other numbers are not ours."""
+    if isinstance(value, list):
+        return [rounded(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: round(one, 6)
+        if isinstance(one, float) and (key in ("at", "seconds") or key.endswith("_at"))
+        else rounded(one)
+        for key, one in value.items()
+    }
+
+
+def printable(text: str) -> str:
+    """Text of a job without what would steer the terminal: its own output goes through raw, but a
+    message or a name is shown, not obeyed."""
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else f"\\x{ord(one):02x}" for one in text
+    )
+
+
+def show_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, spare: Sequence[str] = ()
+) -> None:
+    """A table that shrinks to the terminal, `spare` columns first and the first column never, and
+    keeps its width on a pipe."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    listed = [tuple(map(printable, row)) for row in rows]
+    room = terminal_width()
+    kept = list(columns)
+    for column in spare:
+        if table_width(kept, listed_of(columns, kept, listed)) > room:
+            kept.remove(column)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
+    for column in kept:
+        table.add_column(column, overflow="fold", no_wrap=column == columns[0])
+    for row in listed_of(columns, kept, listed):
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    console.print(table)
+    console = Console(width=room, highlight=False)
+    if sys.stdout.isatty():
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; a pipe has as many as anybody needs."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+
+
+def table_width(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
+    lines = zip(columns, *rows, strict=True)
+    return sum(max(len(line) for cell in one for line in cell.split("\n")) + 2 for one in lines) - 2
+
+
+def listed_of(
+    columns: Sequence[str], kept: Sequence[str], rows: Iterable[Sequence[str]]
+) -> list[tuple[str, ...]]:
+    """The cells of the kept columns."""
+    places = [columns.index(column) for column in kept]
+    return [tuple(row[place] for place in places) for row in rows]
 
 
 def show_pairs(pairs: Iterable[tuple[str, str]]) -> None:
@@ -106,7 +163,7 @@ def show_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     kept = [(name, value) for name, value in pairs if value]
     width = max((len(name) for name, _ in kept), default=0)
     for name, value in kept:
-        lines = value.splitlines() or [""]
+        lines = printable(value).splitlines() or [""]
         print(f"{name:<{width}}  {lines[0]}")
         for line in lines[1:]:
             print(f"{'':<{width}}  {line}")
@@ -160,7 +217,7 @@ def plain_event(event: Any) -> dict[str, Any]:
     if found["event"] == "output":
         found["text"] = event.data.decode("utf-8", "replace")
         del found["data"]
-    return without_bytes(found)
+    return without_bytes(cast("dict[str, Any]", rounded(found)))
 
 
 def without_bytes(found: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from corral.cli import output
-from corral.core.errors import InvalidJob
+from corral.cli.wording import in_options
+from corral.core.errors import CorralError, InvalidJob
 
 if TYPE_CHECKING:
     from corral.sdk.aio import AsyncClient
@@ -150,6 +151,9 @@ async def _run(asked: dict[str, Any], *, as_json: bool) -> int:
 
     async with AsyncClient() as client:
         handle = await _hand_over(client, asked, default_class="interactive")
+        if not as_json:
+            for warning in handle.warnings:
+                output.say(warning, style="yellow")
         return await follow(handle, as_json=as_json)
 
 
@@ -162,6 +166,16 @@ async def _submit(asked: dict[str, Any]) -> AsyncHandle:
 
 async def _hand_over(
     client: AsyncClient, asked: dict[str, Any], *, default_class: Any
+) -> AsyncHandle:
+    try:
+        return await _submit_script(client, asked, default_class)
+    except CorralError as error:
+        error.message = in_options(error.message)
+        raise
+
+
+async def _submit_script(
+    client: AsyncClient, asked: dict[str, Any], default_class: Any
 ) -> AsyncHandle:
     from corral.sdk.requirements import resolve
 
@@ -204,6 +218,9 @@ def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
     return found
 
 
+WAITING_S = 2.0
+"""How long a job may wait in silence."""
+
 # --- following ---------------------------------------------------------------------------------
 
 
@@ -217,6 +234,7 @@ async def follow(handle: AsyncHandle, *, as_json: bool) -> int:
             signal.SIGINT, interrupts.put_nowait, "interrupt"
         )
     showing = asyncio.create_task(_show(handle, screen))
+    waiting = asyncio.get_running_loop().call_later(WAITING_S, screen.say_waiting, handle.id)
     cancelled = False
     try:
         while True:
@@ -237,6 +255,7 @@ async def follow(handle: AsyncHandle, *, as_json: bool) -> int:
                 await handle.cancel()
             screen.release()
     finally:
+        waiting.cancel()
         showing.cancel()
 
 
@@ -287,6 +306,7 @@ class Screen:
         self.free = asyncio.Event()
         self.free.set()
         self._bar = Bar()
+        self._waits = True
 
     def hold(self) -> None:
         """Nothing is shown while a question stands there."""
@@ -296,9 +316,14 @@ class Screen:
     def release(self) -> None:
         self.free.set()
 
+    def say_waiting(self, job_id: str) -> None:
+        if self._waits and self.free.is_set():
+            output.say(f"waiting; `corral why {job_id}` says for what", style="dim")
+
     def show(self, event: Event) -> None:
         from corral.sdk import views
 
+        self._waits = self._waits and getattr(event, "state", "") == "queued"
         if isinstance(event, views.Output):
             gap = f"\n[… {event.skipped} bytes left out …]\n".encode() if event.skipped else b""
             self._bar.write(event.stream, gap + event.data)
@@ -315,6 +340,9 @@ class Screen:
 
 class JsonLines(Screen):
     """A job for a program: each event as one line of JSON."""
+
+    def say_waiting(self, job_id: str) -> None:
+        """The events say it."""
 
     def show(self, event: Event) -> None:
         print(json.dumps(output.plain_event(event), ensure_ascii=False), flush=True)

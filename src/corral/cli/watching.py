@@ -1,14 +1,17 @@
-"""Looking at jobs and workers, and steering them: jobs, show, logs, why, cancel, retry, workers."""
+"""Looking at jobs and workers, and steering them: jobs, show, logs, get, why, cancel,
+retry, workers."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from corral.cli import output
 from corral.cli.finding import find
+from corral.core.errors import BlobNotFound, Forbidden
 
 if TYPE_CHECKING:
     from corral.sdk.client import Client
@@ -82,6 +85,7 @@ def jobs(
             )
             for view in found
         ],
+        spare=("CLASS", "TRY", "WORKER", "TOOK"),
     )
 
 
@@ -152,6 +156,47 @@ def logs(
 
 
 @output.guarded
+def get(
+    job: JobArgument,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One artifact. [all of them]")
+    ] = None,
+    to: Annotated[Path | None, typer.Option(help="A folder, or a file for one artifact.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fetches artifacts of a job and prints where they lie."""
+    with _client() as client:
+        handle = find(client, job)
+        found = handle.artifacts()
+        if name is not None and name not in {one.name for one in found}:
+            known = ", ".join(one.name for one in found) or "none"
+            raise BlobNotFound(f"Job {handle.id} has no artifact {name!r}; it has {known}.")
+        if name is not None:
+            fetched = [(name, handle.download(name, to))]
+        else:
+            fetched = [
+                (one.name, handle.download(one.name, _place(to or Path(), one.name)))
+                for one in found
+            ]
+    if as_json:
+        output.show_json([{"name": one, "path": str(path)} for one, path in fetched])
+        return
+    if not fetched:
+        output.say(f"Job {handle.id} has no artifacts.")
+    for _, path in fetched:
+        print(path)
+
+
+def _place(folder: Path, name: str) -> Path:
+    """Where an artifact goes: below the folder, with the folders of its own name."""
+    target = folder / name
+    if not target.resolve().is_relative_to(folder.resolve()):
+        raise Forbidden(f"The artifact {name!r} would leave {folder}; fetch it by its name.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
+
+
+@output.guarded
 def why(job: JobArgument, as_json: AsJson = False) -> None:
     """Why a job waits, runs where it runs, or ended as it did."""
     with _client() as client:
@@ -159,7 +204,7 @@ def why(job: JobArgument, as_json: AsJson = False) -> None:
     if as_json:
         output.show_json(explanation)
         return
-    print(explanation.summary)
+    print(output.printable(explanation.summary))
     if explanation.workers:
         print()
         output.show_table(
@@ -168,7 +213,7 @@ def why(job: JobArgument, as_json: AsJson = False) -> None:
     if explanation.history:
         print()
         for line in explanation.history:
-            print(line)
+            print(output.printable(line))
 
 
 @output.guarded
@@ -208,10 +253,13 @@ def workers(as_json: AsJson = False) -> None:
     if not found:
         output.say("No workers yet. `corral up` starts one on this machine.")
         return
-    output.show_table(
-        ("WORKER", "STATE", "ENGINE", "CPUS", "MEMORY", "GPUS", "JOBS", "LABELS", "ENFORCED"),
-        [_worker_row(one) for one in found],
-    )
+    columns = ("WORKER", "STATE", "ENGINE", "CPUS", "MEMORY", "GPUS", "JOBS", "LABELS", "ENFORCED")
+    rows = [_worker_row(one) for one in found]
+    output.show_table(columns, rows, spare=("ENFORCED", "ENGINE", "LABELS"))
+    if output.table_width(columns, rows) > output.terminal_width():
+        print()
+        for row in rows:
+            print(f"{row[0]} enforces {row[-1]}")
 
 
 def _worker_row(worker: WorkerView) -> tuple[str, ...]:

@@ -87,19 +87,24 @@ class AsyncClient:
 
     async def map(
         self,
-        fn: Callable[[Any], T],
+        fn: Callable[..., T],
         iterable: Iterable[Any] | AsyncIterable[Any],
-        *,
+        *more: Iterable[Any],
         ordered: bool = True,
         return_exceptions: bool = False,
         outstanding: int = mapping.OUTSTANDING,
         **options: Unpack[Options],
     ) -> AsyncIterator[T]:
-        """The function over each item, lazily. A failed item raises in its turn and the rest is
-        cancelled; `return_exceptions` yields the errors instead."""
+        """The function over each item, lazily; over one of each where there are several iterables.
+        A failed item raises in its turn and the rest is cancelled; `return_exceptions` yields the
+        errors instead."""
+        if more and isinstance(iterable, AsyncIterable):
+            raise TypeError("map takes one asynchronous iterable; several are zipped only if plain")
+        iterable = zip(iterable, *more) if more else iterable  # type: ignore[arg-type]  # noqa: B905
         steps = self.map_steps(
             fn,
             options,
+            spread=bool(more),
             ordered=ordered,
             return_exceptions=return_exceptions,
             outstanding=outstanding,
@@ -125,9 +130,10 @@ class AsyncClient:
 
     def map_steps(
         self,
-        fn: Callable[[Any], Any],
+        fn: Callable[..., Any],
         options: Options,
         *,
+        spread: bool,
         ordered: bool,
         return_exceptions: bool,
         outstanding: int,
@@ -138,6 +144,7 @@ class AsyncClient:
             self._connection,
             fn,
             template,
+            spread=spread,
             ordered=ordered,
             return_exceptions=return_exceptions,
             outstanding=outstanding,
@@ -225,8 +232,9 @@ class AsyncClient:
         queue_class: QueueClass,
     ) -> pb.JobSubmission:
         job = submission.build(options, queue_class=queue_class, name=_name(fn))
+        given = submission.arguments(args, kwargs)
         function = packages.pickle_function(fn)
-        arguments = packages.pickle_arguments(tuple(args), dict(kwargs or {}))
+        arguments = packages.pickle_arguments(*given)
         job.function.function.CopyFrom(await self._blob(function))
         job.function.arguments.CopyFrom(await self._blob(arguments))
         return job

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import functools
+import os
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-if TYPE_CHECKING:
-    import os
+from corral.core.errors import CorralError, Unavailable
 
+if TYPE_CHECKING:
     from corral.sdk import views
     from corral.sdk.aio import AsyncClient, Sink
     from corral.sdk.functions import P, RemoteFunction
@@ -40,6 +40,9 @@ class Bridge:
         try:
             self._loop.call_soon_threadsafe(errand.begin)
             return errand.future.result()
+        except CorralError as error:
+            # It says all there is to say; the way it took through the loop says nothing.
+            raise error.with_traceback(None)  # noqa: B904 - its cause is the job's own exception
         except KeyboardInterrupt:
             self._loop.call_soon_threadsafe(errand.stop)
             errand.over.wait(timeout=5)  # it may have something to put in order
@@ -102,9 +105,24 @@ def _quiet(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
-@functools.cache
+_made: tuple[int, Bridge] | None = None
+_making = threading.Lock()
+
+
 def _bridge() -> Bridge:
-    return Bridge()
+    """The process's one bridge, whichever thread comes first."""
+    global _made
+    with _making:
+        if _made is None:
+            _made = (os.getpid(), Bridge())
+        made_in, found = _made
+    if made_in != os.getpid():
+        # Its thread stayed with the parent, and gRPC does not survive a fork: this would hang.
+        raise Unavailable(
+            "This process was forked from one that had already used Corral. Start it by the spawn "
+            "method (multiprocessing.get_context('spawn')), or use Corral only after the fork."
+        )
+    return found
 
 
 class Handle:
@@ -225,21 +243,23 @@ class Client:
 
     def map(
         self,
-        fn: Callable[[Any], T],
+        fn: Callable[..., T],
         iterable: Iterable[Any],
-        *,
+        *more: Iterable[Any],
         ordered: bool = True,
         return_exceptions: bool = False,
         outstanding: int = 10_000,
         **options: Unpack[Options],
     ) -> Iterator[T]:
-        """The function over each item, lazily. A failed item raises in its turn and the rest is
-        cancelled; `return_exceptions` yields the errors instead."""
+        """The function over each item, lazily; over one of each where there are several iterables.
+        A failed item raises in its turn and the rest is cancelled; `return_exceptions` yields the
+        errors instead."""
         from corral.sdk.mapping import Wanted, take
 
         steps = self._client.map_steps(
             fn,
             options,
+            spread=bool(more),
             ordered=ordered,
             return_exceptions=return_exceptions,
             outstanding=outstanding,
@@ -252,7 +272,7 @@ class Client:
                 return None
 
         def drive() -> Iterator[T]:
-            items = iter(iterable)
+            items = zip(iterable, *more) if more else iter(iterable)  # noqa: B905
             answer: list[Any] | None = None
             try:
                 while (found := _bridge().call(step(answer))) is not None:

@@ -7,8 +7,10 @@ with growing pauses, for as long as the patience lasts.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +45,8 @@ class Door(NamedTuple):
 
     address: str
     token: str
+    home: Path | None = None
+    """Where the token was looked for."""
 
     @property
     def local(self) -> bool:
@@ -54,7 +58,12 @@ def locate(address: str | None = None, token: str | None = None, home: Path | No
     this home wrote down. The home's token is never offered to another machine."""
     home = home or settings.default_home()
     address = address or settings.client_address() or _written_address(home)
-    door = Door(address, token or settings.client_token() or "")
+    if not address.startswith("unix:") and not re.fullmatch(r"[^/\s]+:\d+", address):
+        raise errors.InvalidSettings(
+            f"The address of a controller is HOST:PORT of its gRPC door, as 127.0.0.1:50051; got "
+            f"{address!r}. `corral status` shows it; CORRAL_ADDRESS gives it."
+        )
+    door = Door(address, token or settings.client_token() or "", home)
     if not door.token and door.local:
         door = door._replace(token=_read(home / "token").strip())
     return door
@@ -80,15 +89,12 @@ class Patience:
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self.refresh()
-
-    def refresh(self) -> None:
         self._spent_s, self._pause_s = 0.0, 0.05
 
     async def pause(self, error: errors.CorralError) -> None:
         """Waits before the next try, or raises the error when it cannot help or comes too late."""
         if not isinstance(error, errors.Unavailable) or self._spent_s >= self._limit_s:
-            raise error
+            raise error from None
         self._spent_s += await self.rest()
 
     async def rest(self) -> float:
@@ -161,7 +167,7 @@ class Connection:
             lost: errors.CorralError | None = None
             try:
                 async for message in messages:
-                    patience.refresh()
+                    patience = self.patience()  # met by now, though perhaps not when we began
                     if not message.events:
                         continue
                     events = list(message.events)
@@ -198,11 +204,14 @@ class Connection:
                 self._met = True
                 return pb.BlobRef(sha256=stored.sha256, size=len(data))
 
-    async def get(self, job_id: str, name: str, write: Callable[[bytes], object]) -> None:
-        """A result or artifact, handed to `write` piece by piece. After an interruption the bytes
-        already written are skipped: a blob never changes."""
+    async def get(
+        self, job_id: str, name: str, sha256: str, write: Callable[[bytes], object]
+    ) -> None:
+        """A result or artifact, handed to `write` piece by piece and proven at its end. After an
+        interruption the bytes already written are skipped: a blob never changes."""
         patience = self.patience()
         written = 0
+        digest = hashlib.sha256()
         while True:
             skip = written
             chunks = self.stream("GetBlob", pb.BlobRequest(job_id=job_id, name=name))
@@ -211,13 +220,20 @@ class Connection:
                     piece = chunk.data[skip:]
                     skip -= len(chunk.data) - len(piece)
                     write(piece)
+                    digest.update(piece)
                     written += len(piece)
-                    patience.refresh()
-                return
+                    patience = self.patience()
+                break
             except errors.CorralError as error:
                 await patience.pause(error)
             finally:
                 await chunks.aclose()
+        if sha256 and digest.hexdigest() != sha256:
+            raise errors.StorageFailed(
+                f"{name} of job {job_id} is damaged on the controller's disk: its bytes are not "
+                "those that were stored. Run the job again.",
+                job_id=job_id,
+            )
 
     def patience(self) -> Patience:
         # Whoever never met the controller should hear at once that there is none.
@@ -244,10 +260,22 @@ class Connection:
 
     def _translate(self, error: grpc.aio.AioRpcError) -> errors.CorralError:
         trailing: Any = error.trailing_metadata() or ()
-        for key, value in trailing:
-            if key == service.ERROR_KEY:
-                return errors.from_view(json.loads(value))
-        cls = _BY_STATUS.get(error.code(), errors.CorralError)
+        answer = next((value for key, value in trailing if key == service.ERROR_KEY), None)
+        told = errors.from_view(json.loads(answer)) if answer else None
+        cls = type(told) if told else _BY_STATUS.get(error.code(), errors.CorralError)
+        if cls is errors.Unauthorized and not self.door.token:
+            place = f" in {self.door.home}" if self.door.local and self.door.home else ""
+            return cls(
+                f"There is a controller at {self.door.address}, but no token for it{place}. Set "
+                f"{'CORRAL_HOME or ' if place else ''}CORRAL_TOKEN."
+            )
+        if told:
+            return told
+        if cls is errors.Unavailable and "parsing HTTP/2" in (error.details() or ""):
+            return cls(
+                f"{self.door.address} does not speak gRPC. Give the gRPC address of the "
+                "controller (by default its port is 50051); `corral status` shows both."
+            )
         if cls is errors.Unavailable:
             what = "Lost the controller" if self._met else "No controller"
             return cls(f"{what} at {self.door.address}. Start one with `corral up`.")

@@ -6,10 +6,10 @@ neighbours were decorated.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import operator
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 if TYPE_CHECKING:
     from corral.sdk.client import Client
@@ -47,8 +47,7 @@ class RemoteFunction(Generic[P, T]):
         return RemoteFunction(self._client, bound, self._options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Inside a job it is the plain function again; `getitem` hands it over unchanged.
-        return operator.getitem, ((self._function,), 0)
+        return inside_a_job, (self._function,)
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs it on a worker with these arguments, shows its output and returns its value."""
@@ -62,15 +61,17 @@ class RemoteFunction(Generic[P, T]):
     def map(
         self,
         iterable: Iterable[Any],
-        *,
+        *more: Iterable[Any],
         ordered: bool = True,
         return_exceptions: bool = False,
         **options: Unpack[Options],
     ) -> Any:
-        """Runs it once for each item and yields the values as they come."""
+        """Runs it once for each item (or one of each iterable) and yields the values as they
+        come."""
         return self._client().map(
             self._function,
             iterable,
+            *more,
             ordered=ordered,
             return_exceptions=return_exceptions,
             **{**self._options, **options},
@@ -79,6 +80,26 @@ class RemoteFunction(Generic[P, T]):
     def options(self, **options: Unpack[Options]) -> RemoteFunction[P, T]:
         """The same function with some options changed."""
         return RemoteFunction(self._client, self._function, {**self._options, **options})
+
+
+def inside_a_job(function: Any) -> Any:
+    """What becomes of it on the way into a job: the plain function, whose other ways to be called
+    say why they lead nowhere."""
+    for way in ("remote", "submit", "map"):
+        with contextlib.suppress(AttributeError, TypeError):  # built-in functions take none
+            setattr(function, way, functools.partial(_refuse, f"{_named(function)}.{way}"))
+    return function
+
+
+def _refuse(what: str, *_: object, **__: object) -> NoReturn:
+    raise RuntimeError(
+        f"{what}() was called inside a job, and jobs cannot submit jobs yet. Call the function "
+        "plainly, and it runs right there."
+    )
+
+
+def _named(function: Any) -> str:
+    return str(getattr(function, "__name__", "function"))
 
 
 def decorator(client: Callable[[], Any], options: Options) -> Decorator:

@@ -113,13 +113,14 @@ class AsyncHandle:
     async def download(self, name: str, path: str | os.PathLike[str] | None = None) -> Path:
         """Writes an artifact to a file (by default one of its own name here), whole or not at
         all."""
+        digest = {one.name: one.file_sha256 for one in await self.artifacts()}.get(name, "")
         target = Path(path or ".")
         if target.is_dir():
             target = target / Path(name).name
         partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")
         try:
             with partial.open("wb") as file:
-                await self._connection.get(self.id, name, file.write)
+                await self._connection.get(self.id, name, digest, file.write)
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
@@ -141,7 +142,7 @@ async def value(connection: Connection, ended: views.Ended) -> Any:
     data = ended.result.data
     if data is None:
         pieces: list[bytes] = []
-        await connection.get(ended.job_id, "result", pieces.append)
+        await connection.get(ended.job_id, "result", ended.result.sha256, pieces.append)
         data = b"".join(pieces)
     return results.value_of(data)
 

@@ -67,6 +67,7 @@ class Mapping:
         function: Callable[..., Any],
         template: pb.JobSubmission,
         *,
+        spread: bool = False,
         ordered: bool,
         return_exceptions: bool = False,
         outstanding: int = OUTSTANDING,
@@ -74,12 +75,15 @@ class Mapping:
         self._connection = connection
         self._template = template
         self._function = packages.pickle_function(function)
+        self._spread = spread
+        """Each item is a tuple of arguments, not the one argument."""
         self._ordered = ordered
         self._return_exceptions = return_exceptions
         self._outstanding = max(1, outstanding)
         self._batch_is_ours = not template.batch
-        self._batch = template.batch or uuid.uuid4().hex
         self._key = template.idempotency_key or uuid.uuid4().hex
+        # The same key is the same map: its jobs are found again in the same batch.
+        self._batch = template.batch or f"map-{self._key}"
         self._submitted = 0
         self._yielded = 0
         self._index: dict[str, int] = {}
@@ -145,7 +149,7 @@ class Mapping:
             job = pb.JobSubmission()
             job.CopyFrom(self._template)
             job.idempotency_key = f"{self._key}-{self._submitted}"
-            data = packages.pickle_arguments((item,), {})
+            data = packages.pickle_arguments(item if self._spread else (item,), {})
             job.function.arguments.CopyFrom(submission.blob(data, limit=len(data)))
             jobs.append(job)
             self._submitted += 1
@@ -219,7 +223,7 @@ class Mapping:
         data = ended.result.data
         if not data:
             pieces: list[bytes] = []
-            await self._connection.get(event.job_id, "result", pieces.append)
+            await self._connection.get(event.job_id, "result", ended.result.sha256, pieces.append)
             data = b"".join(pieces)
         return results.value_of(data)
 

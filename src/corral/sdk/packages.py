@@ -105,7 +105,7 @@ def _by_value(value: Any, what: str) -> bytes:
         raise InvalidJob(
             f"{what} cannot be sent: {error}. Make such objects inside the function, or send the "
             "code as a script or folder."
-        ) from error
+        ) from None
     return buffer.getvalue()
 
 
@@ -152,19 +152,32 @@ def _first_party_root(root: str) -> bool:
 
 
 def _is_own_file(module: ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    if file is None:
-        # Built in, frozen, or a namespace package, which lives where its folders do.
-        folders = [str(folder) for folder in getattr(module, "__path__", ())]
-        return bool(folders) and not any(_is_installed(folder) for folder in folders)
-    return str(file).endswith((".py", ".pyc")) and not _is_installed(str(file))
+    # Without any of these it is built in or frozen; a namespace package has folders alone.
+    places = [Path(folder) for folder in getattr(module, "__path__", ())]
+    if file := getattr(module, "__file__", None):
+        if not str(file).endswith((".py", ".pyc")):
+            return False
+        places = places or [Path(file)]
+    return bool(places) and not any(_is_installed(place) for place in places)
 
 
-def _is_installed(file: str) -> bool:
-    path = Path(file)
-    if {"site-packages", "dist-packages"} & set(path.parts):
+def _is_installed(place: Path) -> bool:
+    if {"site-packages", "dist-packages"} & set(place.parts):
         return True
-    return any(path.is_relative_to(folder) for folder in _installed_folders())
+    if any(place.is_relative_to(folder) for folder in _installed_folders()):
+        return True
+    # `pip install --target` and what PYTHONPATH adds: an installer's record lies beside it.
+    # Beside it, because a project installed as editable has its record in site-packages.
+    records = place.parent.glob("*.dist-info/RECORD")
+    return any(_names(record, place) for record in records)
+
+
+def _names(record: Path, place: Path) -> bool:
+    try:
+        lines = record.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(line.startswith((f"{place.name}/", f"{place.name},")) for line in lines)
 
 
 @cache
@@ -183,6 +196,11 @@ def pack(target: str | Path, entry: str | None = None) -> tuple[bytes, str]:
     if path.is_file():
         if entry is not None:
             raise InvalidJob(f"{path} is a file, so it is the entry itself; leave `entry` out.")
+        if path.suffix != ".py":
+            raise InvalidJob(
+                f"{path} cannot be run: only Python scripts (.py) or folders with main.py can. "
+                "A script may start other programs."
+            )
         return _zip([(path.name, path)]), path.name
     if not path.is_dir():
         raise InvalidJob(f"There is no script or folder {str(path)!r}.")
@@ -220,6 +238,8 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
             if child.name in IGNORED or child.name.endswith(".pyc"):
                 continue
             if child.is_dir():
+                if (child / "pyvenv.cfg").is_file():
+                    continue  # a virtual environment, whatever it is called
                 yield from walk(child, f"{prefix}{child.name}/", above | {real})
             elif child.is_file():
                 yield f"{prefix}{child.name}", child
@@ -236,7 +256,7 @@ def _zip(files: list[tuple[str, Path]]) -> bytes:
                 data = path.read_bytes()
                 executable = bool(path.stat().st_mode & 0o100)
             except OSError as error:
-                raise InvalidJob(f"{path} cannot be read: {error.strerror}.") from error
+                raise InvalidJob(f"{path} cannot be read: {error.strerror}.") from None
             total += len(data)
             if total > PACKAGE_LIMIT:
                 raise TooLarge(

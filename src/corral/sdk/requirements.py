@@ -38,7 +38,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> Iterator[str]:
             f"list: requirements=[{str(path)!r}]."
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidJob(f"The requirements file {path} cannot be read: {error}.") from error
+        raise InvalidJob(f"The requirements file {path} cannot be read: {error}.") from None
     for number, line in _lines(text):
         include = _INCLUDE.match(line)
         if include:

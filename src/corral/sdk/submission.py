@@ -59,9 +59,18 @@ def check_names(options: Mapping[str, Any]) -> None:
     """A misspelt option is a mistake in the program, like any unknown keyword argument."""
     for name in options:
         if name not in _KNOWN:
-            close = difflib.get_close_matches(name, _KNOWN, n=1)
+            close = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.75)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise TypeError(f"there is no job option {name!r}.{hint}")
+
+
+def arguments(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the function is called with. A text has characters, but nobody means those."""
+    if isinstance(args, str | bytes) or not isinstance(args, Iterable):
+        raise TypeError(f"args is a tuple: write args=({args!r},)")
+    if not isinstance(kwargs, Mapping | None):
+        raise TypeError(f"kwargs is a dictionary such as {{'epochs': 3}}; got {kwargs!r}")
+    return tuple(args), dict(kwargs or {})
 
 
 def build(options: Mapping[str, Any], *, queue_class: QueueClass, name: str) -> pb.JobSubmission:

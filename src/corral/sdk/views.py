@@ -13,7 +13,27 @@ from msgspec import Struct
 from corral.core.job import ENDED, Blob, Failure, State
 
 
-class Event(Struct, frozen=True, kw_only=True, tag=True, tag_field="event"):
+class Shown(Struct, frozen=True):
+    """Values that a person may meet in a prompt: what is empty is left out, what is long cut."""
+
+    def __repr__(self) -> str:
+        found = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        told = ", ".join(f"{name}={_brief(value)}" for name, value in found if value or value == 0)
+        return f"{type(self).__name__}({told})"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, Blob):
+        return f"<{value.size} bytes>"
+    if isinstance(value, Failure):
+        return repr(f"{value.code}: {value.type or value.message}"[:80])
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+class Event(Shown, frozen=True, kw_only=True, tag=True, tag_field="event"):
     """Something that happened to a job. `cursor` lets `events(after=…)` go on behind it."""
 
     job_id: str
@@ -56,13 +76,13 @@ class Ended(Event, frozen=True, kw_only=True, tag="ended"):
     seconds: float = 0.0
 
 
-class Artifact(Struct, frozen=True):
+class Artifact(Shown, frozen=True):
     name: str
     size: int
     file_sha256: str
 
 
-class Progressed(Struct, frozen=True):
+class Progressed(Shown, frozen=True):
     """The last progress and metrics a job told."""
 
     fraction: float | None = None
@@ -71,7 +91,7 @@ class Progressed(Struct, frozen=True):
     step: int | None = None
 
 
-class JobView(Struct, frozen=True):
+class JobView(Shown, frozen=True):
     job_id: str
     name: str
     state: str
@@ -95,17 +115,22 @@ class JobView(Struct, frozen=True):
     warnings: tuple[str, ...]
     workload: str
 
+    def __repr__(self) -> str:
+        where = f" on {self.worker}" if self.worker else ""
+        why = f", {_brief(self.failure)}" if self.failure else ""
+        return f"<JobView {self.job_id} {self.name!r} {self.state}{where}{why}>"
+
     @property
     def ended(self) -> bool:
         return self.state in ENDED
 
 
-class WhyWorker(Struct, frozen=True):
+class WhyWorker(Shown, frozen=True):
     worker: str
     reason: str
 
 
-class Explanation(Struct, frozen=True):
+class Explanation(Shown, frozen=True):
     job_id: str
     state: str
     summary: str
@@ -113,14 +138,14 @@ class Explanation(Struct, frozen=True):
     history: tuple[str, ...]
 
 
-class GpuView(Struct, frozen=True):
+class GpuView(Shown, frozen=True):
     uuid: str
     name: str
     vram_gb: float
     free: float
 
 
-class WorkerView(Struct, frozen=True):
+class WorkerView(Shown, frozen=True):
     id: str
     name: str
     engine: str
@@ -139,7 +164,7 @@ class WorkerView(Struct, frozen=True):
     draining: bool
 
 
-class Health(Struct, frozen=True):
+class Health(Shown, frozen=True):
     status: str
     version: str
     workers: int

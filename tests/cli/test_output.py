@@ -1,0 +1,42 @@
+"""Tables at every width, and numbers that programs read."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+import pytest
+
+from corral.cli import output
+
+ID = "1m7fbb7bm7d7azk"
+COLUMNS = ("JOB", "STATE", "NAME", "CLASS", "TRY")
+ROW = (ID, "succeeded", "a script with a long name", "interactive", "2")
+
+
+@pytest.mark.parametrize("width", [60, 40, 30])
+def test_ids_never_break(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((width, 20)))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    output.show_table(COLUMNS, [ROW], spare=("CLASS", "TRY"))
+    shown = re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out)
+    assert shown.splitlines()[1].startswith(ID)
+    assert max(map(len, shown.splitlines())) <= width
+    assert "CLASS" not in shown
+
+
+def test_pipes_get_whole_lines_without_trailing_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "x" * 500
+    output.show_table(("JOB", "NAME", "TOOK"), [(ID, long, ""), (ID, "short", "")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == f"{ID}  {long}"
+    assert lines[2] == f"{ID}  short"
+    assert len(lines) == 3
+
+
+def test_times_are_rounded_and_nothing_else() -> None:
+    found = {"seconds": 0.12345678, "jobs": [{"ended_at": 1.00000049, "loss": 1e-9}]}
+    assert output.rounded(found) == {"seconds": 0.123457, "jobs": [{"ended_at": 1.0, "loss": 1e-9}]}
