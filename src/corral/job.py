@@ -37,6 +37,8 @@ LINE_LIMIT = 4096
 MESSAGE_LIMIT = 500
 NAME_LIMIT = 500
 METRIC_NAME_LIMIT = 100
+ROUNDING = 0.001
+"""How far a sum of fractions may miss 0 or 1."""
 
 
 class Cancelled(BaseException):
@@ -48,9 +50,13 @@ class Cancelled(BaseException):
 
 def progress(fraction: float | None, message: str = "") -> None:
     """Say how far the job is, from 0 to 1 (None: unknown), and what it is doing."""
-    number = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
-    if number is not None and number != number:
+    number = None if fraction is None else float(fraction)
+    if number is None or number != number:
         number = None
+    elif not -ROUNDING <= number <= 1 + ROUNDING:
+        raise ValueError(f"fraction is 0 to 1; got {number:g}. Divide by the total first.")
+    else:
+        number = min(max(number, 0.0), 1.0)
     _say("progress", fraction=number, message=str(message)[:MESSAGE_LIMIT])
 
 

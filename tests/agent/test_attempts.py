@@ -142,7 +142,11 @@ async def test_a_worker_without_code_says_so_and_refuses(
 async def test_an_attempt_sees_its_gpus_and_no_others(
     controller: FakeController, start: StartAgent
 ) -> None:
-    gpus = [{"name": "RTX 3090", "vram_gb": 24}, {"name": "RTX 3060", "vram_gb": 12}]
+    gpus = [
+        {"name": "RTX 3060", "vram_gb": 12},
+        {"name": "RTX 3090", "vram_gb": 24},
+        {"name": "RTX 4090", "vram_gb": 48, "id": "GPU-48"},
+    ]
     await start(**{"worker.gpus": gpus})
 
     def seen() -> list[str | None]:
@@ -150,11 +154,12 @@ async def test_an_attempt_sees_its_gpus_and_no_others(
 
     sly = {"CUDA_VISIBLE_DEVICES": "0,1"}
     large = controller.job(seen, needs=Needs(gpus=1, vram_gb=20), env=sly)
+    larger = controller.job(seen, needs=Needs(gpus=1, vram_gb=40))
     none = controller.job(seen)
-    await controller.send(large, none)
-    uuid = "GPU-declared-0-rtx-3090"
-    assert await controller.value(large.job) == [uuid, uuid]
-    assert (await controller.expect(wire.JobStarted, large.job)).devices == (uuid,)
+    await controller.send(large, larger, none)
+    assert await controller.value(large.job) == ["1", "1"]
+    assert (await controller.expect(wire.JobStarted, large.job)).devices == ("1",)
+    assert await controller.value(larger.job) == ["GPU-48", "GPU-48"]
     assert await controller.value(none.job) == ["", ""]
 
 

@@ -19,18 +19,26 @@ from corral.agent.environments import Spec
 from corral.agent.processors import Processors
 from corral.agent.run_directory import SETTLED_NS, RunDirectory
 from corral.agent.waiting import Waiting
+from corral.core.errors import InvalidSettings
 from corral.core.job import Needs, QueueClass
-from corral.core.worker import Capabilities, Capacity, DeclaredGPU
+from corral.core.worker import GPU, Capabilities, Capacity, DeclaredGPU
 from corral.protocol.messages import JobDispatch
 from corral.settings import WorkerSettings, passed_environment
 
 # --- inventory and kit ---
 
 
-def test_declared_gpus_keep_their_made_up_ids() -> None:
-    settings = WorkerSettings(gpus=(DeclaredGPU("RTX 3090", 24), DeclaredGPU("RTX 3090", 24)))
-    gpus = inventory.declared_gpus(settings.gpus)
-    assert [gpu.uuid for gpu in gpus] == ["GPU-declared-0-rtx-3090", "GPU-declared-1-rtx-3090"]
+def test_declared_gpus_have_ids_that_a_driver_knows() -> None:
+    declared = tuple(DeclaredGPU("RX 7900", 24, id) for id in ("", "", "GPU-7f"))
+    assert [gpu.uuid for gpu in inventory.declared_gpus(declared)] == ["0", "1", "GPU-7f"]
+    with pytest.raises(InvalidSettings, match="two GPUs have the id '1'"):
+        inventory.declared_gpus((DeclaredGPU("A", 24, "1"), DeclaredGPU("B", 24)))
+
+
+def test_declared_gpus_count_only_where_none_is_detected() -> None:
+    declared, detected = (DeclaredGPU("RX 7900", 24),), (GPU("GPU-1", "RTX 3090", 24),)
+    assert inventory.offered_gpus(detected, declared) == detected
+    assert [gpu.name for gpu in inventory.offered_gpus((), declared)] == ["RX 7900"]
 
 
 @pytest.mark.gpu

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -97,6 +100,30 @@ async def test_settings_that_are_wrong_end_it_with_one_sentence(
     assert code == 78
     assert "worker.cpus" in said
     assert said.count("\n") == 1
+
+
+async def test_gpus_that_cannot_be_told_apart_end_it_too(spawn: Spawn, tmp_path: Path) -> None:
+    (tmp_path / "corral.yaml").write_text(
+        "worker: {gpus: [{name: A, vram_gb: 8, id: x}, {name: B, vram_gb: 8, id: x}]}\n"
+    )
+    code, said = await ended(await spawn())
+    assert code == 78
+    assert said.startswith("worker.gpus: two GPUs have the id 'x'")
+
+
+async def test_its_log_reads_like_the_controllers(
+    controller: FakeController, spawn: Spawn, tmp_path: Path
+) -> None:
+    (tmp_path / "corral.yaml").write_text("log_format: json\n")
+    process = await spawn()
+    await controller.expect(wire.WorkerHeartbeat)
+    process.send_signal(signal.SIGTERM)
+    _, said = await ended(process)
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert {"controller_connected", "worker_leaving"} <= {line["event"] for line in lines}
+    for line in lines:
+        assert re.fullmatch("[a-z]+(_[a-z]+)*", line["event"])
+        assert datetime.fromisoformat(line["timestamp"]).tzinfo is None  # the machine's own time
 
 
 async def test_the_agent_stays_small(controller: FakeController, spawn: Spawn) -> None:

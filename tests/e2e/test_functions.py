@@ -146,7 +146,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_gpus_are_seen_by_uuid_and_nothing_else(with_gpus: corral.Client) -> None:
+def test_a_job_sees_its_gpus_and_no_others(with_gpus: corral.Client) -> None:
     def seen() -> tuple[str, str]:
         return os.environ["CUDA_VISIBLE_DEVICES"], os.environ["HIP_VISIBLE_DEVICES"]
 
@@ -155,9 +155,9 @@ def test_gpus_are_seen_by_uuid_and_nothing_else(with_gpus: corral.Client) -> Non
     share, _ = with_gpus.run(seen, gpu_memory=0.5)
     big, _ = with_gpus.run(seen, vram_gb=20)
     none, _ = with_gpus.run(seen)
-    assert len(both.split(",")) == 2
-    assert {one, share, big} <= set(both.split(","))
-    assert "3090" in big.lower()
+    assert set(both.split(",")) == {"0", "1"}
+    assert {one, share} <= {"0", "1"}
+    assert big == "0"
     assert none == ""
     with pytest.raises(corral.ExceedsAllWorkers, match="needs 3 GPUs, it has 2"):
         with_gpus.run(seen, gpus=3)
@@ -168,16 +168,19 @@ def test_gpus_are_seen_by_uuid_and_nothing_else(with_gpus: corral.Client) -> Non
 def test_two_large_shares_do_not_run_on_one_gpu(with_gpus: corral.Client) -> None:
     """0.8 and 0.8: never on the same card at the same time."""
 
-    def hold(path: str) -> str:
+    def hold(path: str) -> tuple[str, float, float]:
         print("holding", flush=True)
+        begun = time.time()
         deadline = time.monotonic() + 20
         while not os.path.exists(path) and time.monotonic() < deadline:
             time.sleep(0.01)
-        return os.environ["CUDA_VISIBLE_DEVICES"]
+        return os.environ["CUDA_VISIBLE_DEVICES"], begun, time.time()
 
     handles = [with_gpus.submit(hold, ("/etc/hostname",), gpu_memory=0.8) for _ in range(2)]
-    first, second = (handle.result(timeout=60) for handle in handles)
-    assert first != second or handles[1].status().started_at >= handles[0].status().ended_at
+    # By the jobs' own clocks: the controller notes an end when it hears of it, which may be after
+    # the next one began.
+    (first, _, ended), (second, begun, _) = (handle.result(timeout=60) for handle in handles)
+    assert first != second or begun >= ended
 
 
 def test_a_retry_goes_on_from_its_checkpoint(client: corral.Client) -> None:

@@ -109,6 +109,27 @@ def test_one_process_serves_many_calls_and_unpickles_a_function_once(runner: Run
     assert [number for _, number in answers] == [1, 2, 3]
 
 
+def test_a_function_of_any_size_is_fetched_once(runner: Runner, controller: Controller) -> None:
+    data = os.urandom(8_000_000)
+    first, second = (lambda: len(data)), (lambda: data[:3])
+    for _ in range(3):
+        assert runner.value(first) == 8_000_000
+        assert runner.value(second) == data[:3]
+    assert len(controller.requests) == 2
+
+
+def test_what_is_kept_leaves_the_memory_to_the_jobs(
+    start_runner: Callable[..., Runner], controller: Controller
+) -> None:
+    runner = start_runner(limits={"memory_bytes": 400_000_000, "cpus": None})
+    for _ in range(2):
+        data = os.urandom(120_000_000)  # More than the share that may be kept beside others.
+        for _ in range(2):
+            assert runner.value(lambda data=data: len(data)) == 120_000_000
+    assert len(controller.requests) == 2
+    assert runner.value(lambda: len(bytes(250_000_000))) == 250_000_000
+
+
 def test_calls_sent_ahead_run_in_order(runner: Runner) -> None:
     for number in range(20):
         runner.start(triple, number)
@@ -221,13 +242,27 @@ def test_running_out_of_memory_is_known_by_type(runner: Runner) -> None:
 
 
 def test_a_memory_limit_ends_in_out_of_memory(start_runner: Callable[..., Runner]) -> None:
-    limits = {"memory_bytes": 300_000_000, "cpus": None}
+    limits = {"memory_bytes": 1 << 28, "cpus": None}
     runner = start_runner(limits=limits)
     assert runner.ready["enforced"]["memory"] == "rlimit_data"
     assert runner.value(lambda: len(bytearray(10_000_000))) == 10_000_000
     frame = runner.run(lambda: len(bytearray(1_000_000_000)))
     assert frame["failure"]["code"] == "out_of_memory"
     assert frame["failure"]["type"] == "MemoryError"
+    assert frame["failure"]["message"].startswith(
+        "The job ran out of memory: it had memory_gb=0.25."
+    )
+
+
+def test_memory_without_a_limit_and_with_words_of_its_own(
+    start_runner: Callable[..., Runner],
+) -> None:
+    def wordy() -> None:
+        raise MemoryError("Unable to allocate 8 GiB")
+
+    message = start_runner().failure(wordy)["message"]
+    assert message.startswith("Unable to allocate 8 GiB. The job ran out of memory")
+    assert "memory_gb" not in message
 
 
 @pytest.mark.parametrize(
@@ -291,6 +326,21 @@ def test_a_missing_module_suggests_requirements(runner: Runner) -> None:
     assert failure["code"] == "exception"
     assert failure["type"] == "ModuleNotFoundError"
     assert "Add not_installed_here to requirements" in failure["message"]
+
+
+def test_so_does_an_import_in_the_function_s_body(runner: Runner) -> None:
+    def outer() -> None:
+        import not_installed_here.part  # type: ignore[import-not-found]  # noqa: F401
+
+    def inner() -> None:
+        import json.no_such_part  # type: ignore[import-not-found]  # noqa: F401
+
+    failure = runner.failure(outer)
+    assert failure["type"] == "ModuleNotFoundError"
+    assert failure["message"].startswith("No module named 'not_installed_here'. Add not_installed_")
+    # No requirement would help against this one.
+    assert runner.failure(inner)["message"].startswith("No module named 'json.no_such_part'")
+    assert "requirements" not in runner.failure(inner)["message"]
 
 
 def test_damaged_and_wrong_bytes(runner: Runner, controller: Controller) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import cloudpickle
 import pytest
 
 from corral import job
+from corral.runtime.frames import words_to_frames
 from tests.runtime.harness import Controller, Runner
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -84,7 +86,7 @@ def test_progress_and_metrics_become_frames(runner: Runner) -> None:
 def test_odd_values_are_brought_into_shape(runner: Runner) -> None:
     def tell() -> None:
         job.progress(None, "no idea")
-        job.progress(7, "ü\udc80🤠" * 1000)
+        job.progress(1.0000001, "ü\udc80🤠" * 1000)
         job.metric({f"metric {number} " + "n🤠" * 100: number for number in range(50)})
 
     runner.value(tell)
@@ -92,6 +94,31 @@ def test_odd_values_are_brought_into_shape(runner: Runner) -> None:
     assert last["fraction"] == 1.0
     assert last["message"].startswith("ü?🤠")
     assert sum(len(frame["values"]) for frame in runner.kinds("metric")) == 50
+
+
+def test_percentages_are_no_fractions(runner: Runner) -> None:
+    for wrong in (40, 1.01, -0.1, float("inf")):
+        with pytest.raises(ValueError, match="fraction is 0 to 1; got "):
+            job.progress(wrong)
+    assert runner.failure(lambda: job.progress(40))["message"].startswith(
+        "fraction is 0 to 1; got 40"
+    )
+
+
+def test_words_keep_their_order() -> None:
+    def word(kind: str, number: float) -> bytes:
+        fields = {"fraction": number} if kind == "progress" else {"values": {"n": number}}
+        return json.dumps({"frame": kind, **fields}).encode() + b"\n"
+
+    said = [("progress", 0.1), ("progress", 0.2), ("metric", 1), ("metric", 2), ("progress", 0.3)]
+    frames = [
+        json.loads(line)
+        for line in words_to_frames(b"".join(word(kind, number) for kind, number in said))
+    ]
+    told = [(frame["frame"], frame.get("fraction", frame.get("values"))) for frame in frames]
+    assert told == [
+        ("progress", 0.2), ("metric", {"n": 1.0}), ("metric", {"n": 2.0}), ("progress", 0.3),
+    ]  # fmt: skip
 
 
 def test_of_much_progress_the_last_word_counts(runner: Runner) -> None:
@@ -152,9 +179,7 @@ def test_a_child_without_the_pipe_writes_nowhere(runner: Runner) -> None:
     )
 
     def child() -> None:
-        kit = job.__file__.rsplit("/corral/", 1)[0]
-        environ = {**os.environ, "PYTHONPATH": kit}
-        subprocess.run([sys.executable, "-c", code], check=True, env=environ)
+        subprocess.run([sys.executable, "-c", code], check=True)
 
     runner.value(child)
     assert runner.output() == b"0\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from corral.runtime import sandbox
+from corral.runtime import hints, sandbox
 from tests.runtime.harness import Runner
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -40,6 +40,38 @@ def test_files_outside_are_out_of_reach(
     assert runner.failure(lambda: (shared / "more").write_text(""))["type"] == "PermissionError"
     # And what it starts is confined the same way.
     assert runner.value(lambda: subprocess.call(["cat", str(secret)], stderr=-3)) == 1
+
+
+@needs_landlock
+def test_a_denied_path_comes_with_what_to_do(
+    start_runner: Callable[..., Runner], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.csv").write_text("1,2")
+    (shared := tmp_path / "shared").mkdir()
+    runner = start_runner(read_paths=[str(shared)])
+    message = runner.failure(lambda: (tmp_path / "mine.csv").read_text())["message"]
+    assert message.startswith(f"[Errno 13] Permission denied: '{tmp_path}/mine.csv'. Jobs see only")
+    assert "worker.read_paths" in message
+    message = runner.failure(lambda: (shared / "new").write_text(""))["message"]
+    assert "Jobs may read there but not write" in message
+
+
+def test_a_denial_that_is_not_ours_stays_as_it_is(tmp_path: Path) -> None:
+    config = {"read_paths": ["/usr"], "write_paths": [str(tmp_path / "w")]}
+    bounds = sandbox.Bounds(config, "/kit", {"files": "landlock"})
+    free = sandbox.Bounds(config, "/kit", {"files": ""})
+
+    def hint(path: str | None, bounds: sandbox.Bounds = bounds) -> str:
+        return hints.add("no", PermissionError(13, "no", path), bounds)
+
+    assert hint(str(tmp_path / "mine")).startswith("no. Jobs see only their own folder")
+    assert hint(str(tmp_path / "w" / "mine")) == "no"
+    assert hint("/dev/kvm") == "no"
+    assert hint(None) == "no"
+    assert hint(str(tmp_path / "mine"), free) == "no"
+    # Links are followed, as the kernel does.
+    (tmp_path / "link").symlink_to(tmp_path / "w")
+    assert hint(str(tmp_path / "link" / "mine")) == "no"
 
 
 @needs_landlock

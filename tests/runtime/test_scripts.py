@@ -71,6 +71,22 @@ def test_an_entry_may_be_a_function_of_a_module(runner: Runner) -> None:
     assert runner.output() == b"went ['pkg.cli:Tool.go', '-x']\n"
 
 
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("def main(): return None", 0),
+        ("def main(): return 0", 0),
+        ("def main(): return 3", 3),
+        ("async def main(): return 3", 3),
+        ("def main(): return 'it broke'", 1),
+    ],
+)
+def test_what_an_entry_returns_is_its_exit_code(runner: Runner, code: str, exit_code: int) -> None:
+    runner.start_script({"cli.py": code}, "cli:main")
+    assert runner.end().get("failure", {}).get("exit_code", 0) == exit_code
+    assert runner.output("stderr") == (b"it broke\n" if exit_code == 1 else b"")
+
+
 def test_a_large_package_is_fetched(runner: Runner, controller: Controller) -> None:
     noise = os.urandom(200_000).hex()
     runner.start_script({"main.py": "print(len(open('noise').read()))", "noise": noise})

@@ -84,6 +84,20 @@ def test_variables_of_the_runner_and_of_one_job(start_runner: Callable[..., Runn
     assert runner.load(runner.end()) == ("GPU-1", None)
 
 
+def test_python_children_find_the_job_and_the_user_s_own_path(
+    start_runner: Callable[..., Runner],
+) -> None:
+    runner = start_runner(environ={"PYTHONPATH": "/somewhere/else"})
+
+    def child() -> None:
+        code = "import sys; from corral import job; print(job.id(), '/somewhere/else' in sys.path)"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    for number in (1, 2):
+        runner.value(child)
+        assert runner.output() == f"job-{number} True\n".encode()
+
+
 def test_a_child_left_behind_retires_the_process_and_is_ended(runner: Runner) -> None:
     frame = runner.run(lambda: subprocess.Popen(["sleep", "60"]).pid)
     assert frame["retire"]

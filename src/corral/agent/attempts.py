@@ -377,4 +377,4 @@ class Ledger:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a step of an attempt broke", exc_info=error)
+            log.error("attempt_step_broke", exc_info=error)

@@ -143,7 +143,7 @@ class Connection:
                 self._sent.set()
                 wait_s, away_since, told = FIRST_WAIT_S, loop.time(), ""
             if reason != told:
-                log.info("no connection to the controller", reason=reason)
+                log.info("controller_unreachable", reason=reason)
                 told = reason
             left = away_since + self.grace_s - loop.time()
             if self._gives_up and left <= 0:
@@ -184,7 +184,7 @@ class Connection:
         self._side.welcomed(first)
         self._resume()
         self._socket = socket
-        log.info("connected", name=first.name)
+        log.info("controller_connected", name=first.name)
         tasks = [
             asyncio.create_task(self._write(socket)),
             asyncio.create_task(self._beat(first.heartbeat_s)),

@@ -221,7 +221,7 @@ class Environments:
         finally:
             await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
         log.info(
-            "environment built",
+            "environment_built",
             environment=spec.digest,
             python=spec.python,
             requirements=len(spec.requirements),
@@ -309,7 +309,7 @@ class Environments:
                 return
             if path.name != fresh and path.name not in self._in_use():
                 total -= size
-                log.info("environment removed", environment=path.name, bytes=size)
+                log.info("environment_removed", environment=path.name, bytes=size)
                 await self._remove(path)
 
     async def _remove(self, path: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import sys
 from contextlib import suppress
 
 import psutil
 
+from corral.core.errors import InvalidSettings
 from corral.core.worker import GPU, Capabilities, DeclaredGPU
 from corral.settings import WorkerSettings
 
@@ -62,16 +62,26 @@ def _text(value: str | bytes) -> str:
 
 
 def declared_gpus(declared: tuple[DeclaredGPU, ...]) -> tuple[GPU, ...]:
-    """GPUs named in the settings, with made-up ids that are the same after every start."""
-    return tuple(
-        GPU(
-            uuid=f"GPU-declared-{index}-{re.sub('[^a-z0-9]+', '-', gpu.name.lower()).strip('-')}",
-            name=gpu.name,
-            vram_gb=gpu.vram_gb,
-            vendor="declared",
-        )
+    """GPUs named in the settings, under the names their driver knows them by: jobs are shown
+    their GPUs that way."""
+    gpus = tuple(
+        GPU(uuid=gpu.id or str(index), name=gpu.name, vram_gb=gpu.vram_gb, vendor="declared")
         for index, gpu in enumerate(declared)
     )
+    ids = [gpu.uuid for gpu in gpus]
+    for index, name in enumerate(ids):
+        if name in ids[:index]:
+            raise InvalidSettings(
+                f"worker.gpus: two GPUs have the id {name!r} (without one, a GPU's id is its place "
+                "in the list, from 0). Give each its own."
+            )
+    return gpus
+
+
+def offered_gpus(detected: tuple[GPU, ...], declared: tuple[DeclaredGPU, ...]) -> tuple[GPU, ...]:
+    """What the driver names. Declared ones stand in where there is nothing to detect; beside
+    detected ones they would be the same cards again."""
+    return detected or declared_gpus(declared)
 
 
 def capabilities(settings: WorkerSettings, enforced: dict[str, str]) -> Capabilities:
@@ -79,7 +89,7 @@ def capabilities(settings: WorkerSettings, enforced: dict[str, str]) -> Capabili
     return Capabilities(
         cpus=settings.cpus or processors(),
         memory_gb=settings.memory_gb or memory_gb,
-        gpus=detected_gpus() + declared_gpus(settings.gpus),
+        gpus=offered_gpus(detected_gpus(), settings.gpus),
         labels=settings.labels,
         workloads=("python",) if settings.allow_code else (),
         platform=platform.system().lower(),

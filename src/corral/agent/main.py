@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import signal
 import sys
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from corral import __version__
+from corral import __version__, logs
 from corral.agent import endings, inventory, kit, process_tree
 from corral.agent.attempts import Ledger
 from corral.agent.connection import Address, Connection, ControllerAway, Replaced
@@ -32,7 +31,6 @@ from corral.agent.runner_process import Makeup
 from corral.agent.runners import Runners
 from corral.core.errors import CorralError
 from corral.core.job import Needs
-from corral.logs import unfailing
 from corral.protocol.messages import (
     VERSION,
     Drain,
@@ -49,7 +47,6 @@ from corral.protocol.messages import (
 )
 from corral.settings import (
     Config,
-    Settings,
     build_environment,
     build_paths,
     load,
@@ -88,7 +85,7 @@ class Agent:
                 return 0
             dialling.result()
         except ControllerAway as away:
-            log.warning("controller stayed away, leaving", reason=str(away))
+            log.warning("controller_stayed_away", reason=str(away))
             return 0
         except Replaced:
             sys.stderr.write("Another agent took this worker's place; this one ends.\n")
@@ -109,7 +106,7 @@ class Agent:
         home = self._home
         swept = await asyncio.to_thread(process_tree.sweep, str(home))
         if swept:
-            log.warning("processes of a previous agent ended", processes=swept)
+            log.warning("leftover_processes_ended", processes=swept)
         kits = home / "kit"
         kits.mkdir(parents=True, exist_ok=True)
         self._kit = await asyncio.to_thread(kit.assemble, kits)
@@ -144,6 +141,8 @@ class Agent:
             lambda: Address.read(home / "agent.json"), self, gives_up=self._embedded
         )
         self._capabilities = inventory.capabilities(settings, {})
+        if settings.gpus and any(gpu.vendor != "declared" for gpu in self._capabilities.gpus):
+            log.warning("declared_gpus_ignored", detected=len(self._capabilities.gpus))
         self._ledger = Ledger(
             self._capabilities,
             environments=self._environments,
@@ -159,7 +158,7 @@ class Agent:
         try:
             environment = await self._environments.get(self._environments.spec("", ()))
         except BuildFailed as error:
-            log.error("no environment for jobs could be made", reason=error.failure.message)
+            log.error("environment_not_made", reason=error.failure.message)
             return {}
         makeup = Makeup(environment.digest, cpus=self._runners.processors_for(Needs().cpus))
         runner = self._runners.take(makeup, environment, self._ledger, fresh=True)
@@ -168,7 +167,7 @@ class Agent:
             async with asyncio.timeout(PROBE_S):
                 enforced = await asyncio.shield(runner.ready)
         if not enforced or runner.over.is_set():
-            log.error("a runner did not start", said=runner.stderr.decode(errors="replace"))
+            log.error("runner_not_started", said=runner.stderr.decode(errors="replace"))
             await self._runners.end(runner, grace_s=0.0)
             return {}
         self._runners.give_back(runner)
@@ -197,7 +196,7 @@ class Agent:
             self._hurry.set()
 
     async def _leave(self, grace_s: float, reason: str, for_good: bool) -> None:
-        log.info("leaving", reason=reason, running=self._ledger.running, grace_s=grace_s)
+        log.info("worker_leaving", reason=reason, running=self._ledger.running, grace_s=grace_s)
         self._ledger.return_waiting(reason)
         quiet = asyncio.create_task(self._ledger.until_quiet())
         hurry = asyncio.create_task(self._hurry.wait())
@@ -298,26 +297,6 @@ def take_lock(path: Path) -> IO[bytes] | None:
     return handle
 
 
-def set_up_logging(settings: Settings) -> None:
-    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
-        if settings.log_format == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=unfailing(sys.stderr)),
-        cache_logger_on_first_use=True,
-    )
-
-
 async def serve(config: Config, *, embedded: bool) -> int:
     agent = Agent(config, embedded=embedded)
     loop = asyncio.get_running_loop()
@@ -348,6 +327,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         config = load(options.home.resolve())
+        inventory.declared_gpus(config.settings.worker.gpus)  # refused here, before anything runs
         lock = take_lock(config.home / "worker" / "lock")
     except (CorralError, OSError) as error:
         sys.stderr.write(f"{error}\n")
@@ -355,7 +335,7 @@ def main(arguments: list[str] | None = None) -> int:
     if lock is None:
         sys.stderr.write(f"Another agent already runs on {config.home}; this one ends.\n")
         return TAKEN
-    set_up_logging(config.settings)
+    logs.configure(config.settings.log_level, config.settings.log_format)
     with lock, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(serve(config, embedded=options.embedded))
 

@@ -34,7 +34,7 @@ class Results:
         )
         self._kept[attempt.key] = message
         self._send(message)
-        log.debug("attempt completed", job=dispatch.job, attempt=dispatch.attempt)
+        log.debug("attempt_completed", job=dispatch.job, attempt=dispatch.attempt)
 
     def failed(self, attempt: Attempt, failure: Failure) -> None:
         now = asyncio.get_running_loop().time()
@@ -48,7 +48,7 @@ class Results:
         self._kept[dispatch.job, dispatch.attempt] = message
         self._send(message)
         log.info(
-            "attempt failed",
+            "attempt_failed",
             job=dispatch.job,
             attempt=dispatch.attempt,
             code=failure.code,

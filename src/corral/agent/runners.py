@@ -161,7 +161,7 @@ class Runners:
         task = asyncio.create_task(runner.spawn(command, environ, first_line))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        log.debug("runner starts", runner=name, environment=environment.digest)
+        log.debug("runner_started", runner=name, environment=environment.digest)
         return runner
 
     def _environ(self, runner: Runner) -> dict[str, str]:
@@ -207,7 +207,7 @@ class Runners:
             runner.close_stdin()
         if runner.tree is not None:
             if not await runner.tree.end(grace_s, lambda: runner.settled):
-                log.warning("processes survived being killed", runner=runner.name)
+                log.warning("processes_survived", runner=runner.name)
             with suppress(TimeoutError):
                 async with asyncio.timeout(EXIT_S):
                     await runner.over.wait()
@@ -218,7 +218,7 @@ class Runners:
 
     def lost(self, runner: Runner) -> None:
         """An idle runner died by itself."""
-        log.warning("idle runner died", runner=runner.name, code=runner.code)
+        log.warning("idle_runner_died", runner=runner.name, code=runner.code)
         self._discard(runner)
 
     async def close(self) -> None:

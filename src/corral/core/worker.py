@@ -16,18 +16,21 @@ class GPU(Struct, frozen=True, forbid_unknown_fields=True):
     vendor: str = "nvidia"
 
 
-class DeclaredGPU(Struct, frozen=True, forbid_unknown_fields=True):
+class DeclaredGPU(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A GPU named in corral.yaml because nothing can detect it here."""
 
     name: str
     vram_gb: Annotated[float, Meta(gt=0, le=10_000)]
+    id: Annotated[str, Meta(pattern="^[A-Za-z0-9._:/-]*$", max_length=100)] = ""
+    """What its driver knows it by, in `CUDA_VISIBLE_DEVICES` for example; empty: its place in
+    the list, from 0."""
 
 
 class Capabilities(Struct, frozen=True):
     """What a worker says of itself when it registers."""
 
-    cpus: float
-    memory_gb: float
+    cpus: Annotated[float, Meta(ge=0)]
+    memory_gb: Annotated[float, Meta(ge=0)]
     gpus: tuple[GPU, ...] = ()
     labels: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ("python",)
@@ -35,7 +38,7 @@ class Capabilities(Struct, frozen=True):
     python: str = ""
     enforced: dict[str, str] = {}
     """What the sandbox holds here, one honest word each: `{"files": "landlock", …}`."""
-    ahead: int = 64
+    ahead: Annotated[int, Meta(ge=0, le=10_000)] = 64
     """How many attempts may wait on the worker itself; 0 where an engine has no local queue."""
 
 

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from corral import job
-from corral.runtime import artifacts, failures, posix
+from corral.runtime import artifacts, failures, hints, posix
 from corral.runtime.cancellation import Cancellation
 from corral.runtime.frames import STARTED, Road, frame, output_frame
 from corral.runtime.functions import Functions, result_frame
@@ -18,21 +18,22 @@ from corral.runtime.inbox import Inbox
 from corral.runtime.process_state import ProcessState
 
 if TYPE_CHECKING:
+    from corral.runtime.sandbox import Bounds
     from corral.runtime.transfer import Transfer
 
-KIT = failures.OURS.rsplit("/corral/", 1)[0]
 NO_RESULT = b'{"frame":"result","result":null,"retire":false}\n'
 
 
 class AttemptLoop:
-    def __init__(self, inbox: Inbox, road: Road) -> None:
+    def __init__(self, inbox: Inbox, road: Road, bounds: Bounds) -> None:
         self._pid = os.getpid()
         self._inbox = inbox
         self._road = road
+        self._bounds = bounds
         self._cancellation = Cancellation(inbox, road.page)
         self._cancellation.listen()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._functions = Functions(self._cancellation)
+        self._functions = Functions(self._cancellation, bounds.memory_bytes)
         self._process = ProcessState(road)
         self._order: dict[str, Any] = {}
         self._way: Transfer | None = None
@@ -83,7 +84,7 @@ class AttemptLoop:
         self._cancellation.interruptible = False
         self._started()
         road, inbox, look = self._road, self._inbox, self._cancellation.look
-        scripts.run(command, folder, KIT, road.words_in, inbox.fd, look)
+        scripts.run(command, folder, road.words_in, inbox.fd, look)
 
     def _started(self) -> None:
         self._road.send(STARTED)
@@ -101,7 +102,10 @@ class AttemptLoop:
         asked = self._cancellation.asked
         if isinstance(error, job.Cancelled) or (asked and _is_task_cancelled(error)):
             return failures.cancelled()
-        return failures.from_exception(error, cancelled=asked)
+        failure = failures.from_exception(error, cancelled=asked)
+        if isinstance(error, hints.KINDS) and not asked:
+            failure["message"] = hints.add(failure["message"], error, self._bounds)
+        return failure
 
     def _finish(self, data: bytes | None, failure: failures.Failure | None, *, last: bool) -> bool:
         """Everything after user code: its output, its files, its result, a clean process."""

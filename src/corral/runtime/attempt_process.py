@@ -19,9 +19,12 @@ def main(config_line: bytes, inbox: Inbox, road: Road, parent: int) -> None:
     os.environ.update(config.get("environ") or {})
     os.environ["CORRAL_FRAMES_FD"] = str(road.words_in)
     os.environ["CORRAL_FRAMES_INODE"] = str(os.fstat(road.words_in).st_ino)
+    # Whatever Python a job starts finds `corral.job`, and what the user put on the path.
+    paths = (KIT, os.environ.get("PYTHONPATH", ""))
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     enforced = sandbox.apply(config, KIT)
     road.send(frame("ready", pid=parent, enforced=enforced))
     # After the answer: loading cloudpickle takes as long as everything before it.
     from corral.runtime.attempt_loop import AttemptLoop
 
-    AttemptLoop(inbox, road).run()
+    AttemptLoop(inbox, road, sandbox.Bounds(config, KIT, enforced)).run()

@@ -144,7 +144,7 @@ def type_name(kind: type[BaseException]) -> str:
 
 def message_of(error: BaseException) -> str:
     try:
-        return str(error) or (type(error).__name__ if isinstance(error, MemoryError) else "")
+        return str(error)
     except Exception:
         return f"<the message of {type(error).__name__} cannot be shown: its __str__ failed>"
 

@@ -185,20 +185,22 @@ def _held(fd: int) -> int:
 
 
 def words_to_frames(data: bytes) -> list[bytes]:
-    """Frames for the lines that `corral.job` wrote. Of several progress lines the last one wins."""
+    """Frames for the lines that `corral.job` wrote, in their order. Of progress lines that follow
+    one another the last one wins."""
     frames: list[bytes] = []
-    progress = b""
+    before = ""
     for line in data.splitlines():
         try:
             word = json.loads(line)
             checked = _CHECKS[word["frame"]](word)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             continue
-        if word["frame"] == "progress":
-            progress = frame("progress", **checked)
-        else:
-            frames.append(frame(word["frame"], **checked))
-    return [*frames, progress] if progress else frames
+        kind = word["frame"]
+        if kind == before == "progress":
+            frames.pop()
+        frames.append(frame(kind, **checked))
+        before = kind
+    return frames
 
 
 def _text(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import gc
 import hashlib
 import pickle
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from corral.runtime import hints
 from corral.runtime.failures import AttemptFailed, message_of, pickled, traceback_of, type_name
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 INLINE_LIMIT = 8 * 1024
 """The same as `core.job.INLINE_LIMIT`; the runtime has only the standard library."""
 CACHED_FUNCTIONS = 256
-CACHED_SIZE = 4 * 1024 * 1024
+CACHED_BYTES = 1 << 30
+LARGE = 4 * 1024 * 1024
 
 # Of these pickle makes the same bytes as cloudpickle, in a tenth of the time.
 PLAIN = frozenset({type(None), bool, int, float, str, bytes})
@@ -30,11 +33,15 @@ STORED = b'{"frame":"result","result":{"sha256":"%s","size":%d},"retire":false}\
 
 
 class Functions:
-    """Functions this process has unpickled, by the digest of their bytes."""
+    """Functions this process has unpickled, by the digest of their bytes. The latest one is
+    always kept, so that a map over a function of any size loads it once."""
 
-    def __init__(self, cancellation: Cancellation) -> None:
+    def __init__(self, cancellation: Cancellation, memory_bytes: int = 0) -> None:
         self._cancellation = cancellation
         self._known: dict[str, Callable[..., Any]] = {}
+        self._sizes: dict[str, int] = {}
+        # What is kept counts as memory of the attempts that come after.
+        self._room = min(CACHED_BYTES, memory_bytes // 4 or CACHED_BYTES)
 
     def call(
         self,
@@ -45,20 +52,31 @@ class Functions:
         """Run the call; the pickled result. Whatever user code raises comes through."""
         named = work["function"]["sha256"]
         function = self._known.get(named)
-        code = b"" if function else blob_bytes(work["function"], transfer)
+        code = blob_bytes(work["function"], transfer) if function is None else b""
         arguments = blob_bytes(work["arguments"], transfer)
         started()
         if function is None:
-            function = _load(code, "function")
-            if len(code) <= CACHED_SIZE:
-                if len(self._known) >= CACHED_FUNCTIONS:
-                    del self._known[next(iter(self._known))]
-                self._known[named] = function
+            self._make_room(len(code))
+            function = self._known[named] = _load(code, "function")
+            self._sizes[named] = len(code)
+            del code  # A large one would stay for as long as the function runs.
         args, kwargs = _load(arguments, "arguments")
         value = function(*args, **kwargs)
         if type(value) is CoroutineType:
             value = self._await(value)
         return _dump(value)
+
+    def _make_room(self, size: int) -> None:
+        """Let the oldest go, before the next is loaded: both may not fit the job's memory."""
+        freed, held = 0, sum(self._sizes.values())
+        while self._known and (
+            len(self._known) >= CACHED_FUNCTIONS or held - freed + size > self._room
+        ):
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            freed += self._sizes.pop(oldest)
+        if freed > LARGE:
+            gc.collect()  # A function that names itself is a cycle.
 
     def _await(self, coroutine: CoroutineType[Any, Any, Any]) -> Any:
         import asyncio
@@ -124,8 +142,7 @@ def _missing(error: ImportError | AttributeError, what: str) -> AttemptFailed:
     return AttemptFailed(
         "exception",
         f"The {what} of the job needs {named}, which this worker's environment does not have "
-        f"({message_of(error)}). Add {top} to requirements=[…], or, for a module of your own, "
-        "register it with cloudpickle.register_pickle_by_value or submit its folder.",
+        f"({message_of(error)}). {hints.add_requirement(top)}",
         type=type_name(type(error)),
         traceback=traceback_of(error),
         **pickled(error),

@@ -55,10 +55,24 @@ def apply(config: Mapping[str, Any], kit: str) -> dict[str, str]:
     }
     limit_core_dumps()
     if config.get("isolate"):
-        reads = [*SYSTEM_READ, sys.prefix, sys.base_prefix, kit, *config.get("read_paths", ())]
-        writes = [*SYSTEM_WRITE, *config.get("write_paths", ())]
-        enforced["files"] = narrow_files(reads, writes)
+        enforced["files"] = narrow_files(*allowed(config, kit))
     return enforced
+
+
+def allowed(config: Mapping[str, Any], kit: str) -> tuple[list[str], list[str]]:
+    """What a job may read, and what it may write."""
+    reads = [*SYSTEM_READ, sys.prefix, sys.base_prefix, kit, *config.get("read_paths", ())]
+    return reads, [*SYSTEM_WRITE, *config.get("write_paths", ())]
+
+
+class Bounds:
+    """What was left to this process, for those who reckon with it or explain it."""
+
+    def __init__(self, config: Mapping[str, Any], kit: str, enforced: Mapping[str, str]) -> None:
+        self.memory_bytes: int = (config.get("limits") or {}).get("memory_bytes") or 0
+        self.files = bool(enforced["files"])
+        self.reads, writes = allowed(config, kit)
+        self.writes = [*writes, *SYSTEM_DEVICES]
 
 
 def limit_core_dumps() -> None:

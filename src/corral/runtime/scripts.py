@@ -31,9 +31,11 @@ module, _, function = sys.argv[0].partition(":")
 value = reduce(getattr, function.split("."), import_module(module))()
 if type(value) is CoroutineType:
     import asyncio
-    asyncio.run(value)
+    value = asyncio.run(value)
+sys.exit(value)
 """
-"""What `package.module:function` means; the function finds its arguments in sys.argv."""
+"""What `package.module:function` means, as for an installed command: the function finds its
+arguments in sys.argv, and what it returns is the exit code (None: 0)."""
 
 
 def prepare(work: dict[str, Any], folder: str, transfer: Callable[[], Transfer]) -> list[str]:
@@ -62,7 +64,6 @@ def prepare(work: dict[str, Any], folder: str, transfer: Callable[[], Transfer])
 def run(
     command: list[str],
     folder: str,
-    kit: str,
     words_fd: int,
     agent_fd: int,
     look: Callable[[], bool],
@@ -74,8 +75,6 @@ def run(
     if look():  # A signal that came before the script existed did not reach it.
         raise AttemptFailed(**failures.cancelled())
     environ = dict(os.environ)
-    paths = (kit, environ.get("PYTHONPATH", ""))
-    environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     environ.setdefault("PYTHONUNBUFFERED", "1")  # A pipe would hold back its output otherwise.
     try:
         process = subprocess.Popen(
