@@ -310,3 +310,34 @@ def test_another_python_is_provided_where_uv_has_one(controller: LiveController)
     if ended.state != "succeeded":
         assert ended.failure.code == "python_unavailable"
         assert f"needs Python 3.{minor}" in ended.failure.message
+
+
+def test_what_a_job_leaves_behind_costs_no_place(with_gpus: corral.Client) -> None:
+    def deep() -> str:
+        for _ in range(3000):
+            os.mkdir("d")
+            os.chdir("d")
+        return "dug"
+
+    assert with_gpus.run(deep, cpus=4) == "dug"
+    assert with_gpus.run(abs, (-1,), cpus=4) == 1
+
+
+@pytest.mark.parametrize("way", ["signal", "exception"])
+def test_a_job_that_ends_itself_as_if_cancelled_has_failed_once(
+    with_gpus: corral.Client, way: str
+) -> None:
+    def leave(way: str) -> None:
+        import signal
+
+        from corral import job
+
+        if way == "exception":
+            raise job.Cancelled
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    handle = with_gpus.submit(leave, (way,))
+    with pytest.raises(JobFailed):
+        handle.result(timeout=60)
+    assert handle.status().attempt == 1

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -38,6 +39,9 @@ from corral.protocol.messages import (
 )
 
 log = structlog.get_logger("corral.agent.attempts")
+
+FRAME_COST = 128
+"""What a message takes up beside the bytes it carries."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -248,11 +252,11 @@ class Ledger:
                 else:
                     runner.settled = True
             elif isinstance(frame, Progress):
-                self._send(
-                    JobProgress(*attempt.key, fraction=frame.fraction, message=frame.message)
-                )
+                told = JobProgress(*attempt.key, fraction=frame.fraction, message=frame.message)
+                self._forward(runner, told, len(frame.message))
             elif isinstance(frame, Metric):
-                self._send(JobProgress(*attempt.key, metrics=frame.values, step=frame.step))
+                told = JobProgress(*attempt.key, metrics=frame.values, step=frame.step)
+                self._forward(runner, told, 64 * len(frame.values))
 
     def gone(self, runner: Runner) -> None:
         attempt = runner.attempt
@@ -276,7 +280,11 @@ class Ledger:
 
     def _output(self, attempt: Attempt, runner: Runner, frame: Output) -> None:
         message = JobOutput(*attempt.key, frame.stream, frame.text, frame.data)
-        if self._send_output(message, len(frame.text) + len(frame.data)):
+        self._forward(runner, message, len(frame.text) + len(frame.data))
+
+    def _forward(self, runner: Runner, message: JobOutput | JobProgress, size: int) -> None:
+        """On to the controller; a job that talks faster than that way is wide has to wait."""
+        if self._send_output(message, size + FRAME_COST):
             runner.pause()
             self._paused.add(runner)
 
@@ -302,15 +310,15 @@ class Ledger:
 
     async def _retire(self, attempt: Attempt, runner: Runner) -> None:
         self._paused.discard(runner)
-        await self._runners.end(runner, grace_s=0.0)
-        self._release(attempt)
+        with self._releasing(attempt):
+            await self._runners.end(runner, grace_s=0.0)
 
     async def _tidy(self, attempt: Attempt, runner: Runner) -> None:
-        if await asyncio.to_thread(runner.directory.clear) and not runner.over.is_set():
-            self._runners.give_back(runner)
-        else:
-            await self._runners.end(runner, grace_s=0.0)
-        self._release(attempt)
+        with self._releasing(attempt):
+            if await asyncio.to_thread(runner.directory.clear) and not runner.over.is_set():
+                self._runners.give_back(runner)
+            else:
+                await self._runners.end(runner, grace_s=0.0)
 
     def _end(self, attempt: Attempt, failure: Failure, grace_s: float) -> None:
         if attempt.ending is None and attempt.runner is not None:
@@ -319,12 +327,21 @@ class Ledger:
 
     async def _bury(self, attempt: Attempt, runner: Runner, grace_s: float) -> None:
         """The failure is told when the whole process tree is proved gone, not before."""
-        await self._runners.end(runner, grace_s=grace_s)
-        self._paused.discard(runner)
-        runner.attempt = None
-        assert attempt.ending is not None
-        del self._known[attempt.key]
-        self.results.failed(attempt, attempt.ending)
+        with self._releasing(attempt):
+            await self._runners.end(runner, grace_s=grace_s)
+            self._paused.discard(runner)
+            runner.attempt = None
+            assert attempt.ending is not None
+            del self._known[attempt.key]
+            self.results.failed(attempt, attempt.ending)
+
+    @contextmanager
+    def _releasing(self, attempt: Attempt) -> Iterator[None]:
+        """Whatever a job left behind to break the cleaning up, its place becomes free again."""
+        try:
+            yield
+        except Exception as error:
+            log.error("clean_up_broke", job=attempt.key[0], attempt=attempt.key[1], exc_info=error)
         self._release(attempt)
 
     def _release(self, attempt: Attempt) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+from msgspec.structs import replace
+
 from corral.agent.attempt import Attempt
 from corral.agent.inventory import GIB
 from corral.agent.runner_process import Runner
@@ -62,8 +64,29 @@ def over_memory(attempt: Attempt) -> Failure:
     )
 
 
+OF_JOBS = frozenset(
+    {
+        "exception",
+        "exit_code",
+        "no_result",
+        "killed_by_signal",
+        "process_died",
+        "out_of_memory",
+        "unpicklable_result",
+        "bad_package",
+        "transfer_failed",
+    }
+)
+"""Codes that a job process may report. The others say what only this agent can know: that the
+job was cancelled, or that its worker leaves. A job that says so of itself is not believed."""
+
+
 def of_error(failure: Failure, attempt: Attempt) -> Failure:
     """What the runner said, or better: a kill at the memory limit is the kernel's doing."""
+    if failure.code not in OF_JOBS:
+        code = "killed_by_signal" if failure.code == "cancelled" else "exception"
+        message = f"{failure.message} Nobody asked it to: the job ended itself so."
+        return replace(failure, code=code, message=message)
     killed = failure.code in ("killed_by_signal", "process_died")
     if killed and _at_memory_limit(attempt):
         return over_memory(attempt)

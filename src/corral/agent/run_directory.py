@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -86,10 +87,14 @@ class RunDirectory:
 
 
 def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, onerror=_try_again)
-    else:
+    if not os.path.isdir(path) or os.path.islink(path):
         os.unlink(path)
+        return
+    try:
+        shutil.rmtree(path, onerror=_try_again)
+    except RecursionError:
+        # Deeper than Python recurses, and than a path can name: rm goes down step by step.
+        subprocess.run(["rm", "-rf", "--", path], check=False, stderr=subprocess.DEVNULL)
 
 
 def _try_again(function: Callable[..., Any], path: str, _error: Any) -> None:
