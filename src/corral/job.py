@@ -35,7 +35,7 @@ __all__ = [
 LINE_LIMIT = 4096
 """A pipe takes lines up to this size in one piece, whoever else writes at the same time."""
 MESSAGE_LIMIT = 500
-NAME_LIMIT = 500
+NAME_LIMIT = 512
 METRIC_NAME_LIMIT = 100
 ROUNDING = 0.001
 """How far a sum of fractions may miss 0 or 1."""
@@ -90,7 +90,7 @@ def metric(
 def artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
     """Keep this file with the job under `name` (its file name, or its path in the output folder).
 
-    Returns when the controller has it.
+    Returns when the controller has it; OSError when it does not take it, as too large.
     """
     file = os.path.abspath(os.fspath(path))
     if not os.path.isfile(file):
@@ -102,9 +102,14 @@ def artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
     name = _artifact_name(name)
     if not _inside():
         return
+    from corral.runtime.transfer import Refused
+
     with open(file, "rb") as body:
         about = os.fstat(body.fileno())
-        sha256, size = _transfer().put_artifact(name, body, about.st_size)
+        try:
+            sha256, size = _transfer().put_artifact(name, body, about.st_size)
+        except Refused as error:
+            raise OSError(str(error)) from error
     _state.kept[file] = (about.st_size, about.st_mtime_ns)
     _say("artifact", name=name, size=size, file_sha256=sha256)
 
@@ -288,16 +293,14 @@ def _pickler() -> Any:
 def _artifact_name(name: str) -> str:
     """A relative name with forward slashes that stays inside the job."""
     shown = name.replace("\\", "/") if sys.platform == "win32" else name
-    shown = shown.encode("utf-8", "replace").decode()
-    parts = shown.split("/")
     if (
-        not shown
-        or len(shown) > NAME_LIMIT
-        or "\0" in shown
-        or not {"", ".", ".."}.isdisjoint(parts)
+        len(shown) > NAME_LIMIT
+        or "\\" in shown
+        or not shown.isprintable()  # Bytes that are no UTF-8 are not, either.
+        or not {"", ".", ".."}.isdisjoint(shown.split("/"))
     ):
         raise ValueError(
             f"{name[:80]!r} cannot be an artifact's name: use a relative path of at most "
-            f"{NAME_LIMIT} characters without '..'."
+            f"{NAME_LIMIT} printable characters without backslashes and '..'."
         )
     return shown

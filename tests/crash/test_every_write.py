@@ -185,13 +185,19 @@ def work(yard: str, name: str, data: bytes) -> int:
     return len(name)
 
 
+@pytest.mark.timeout(1500)
 def test_real_controller_killed(tmp_path: Path, covered: Callable[[str], None]) -> None:
+    """At every call where CORRAL_TEST_ALL=1 asks for everything, else at a sample of them."""
     whole = Interrupted(tmp_path / "whole", 0).run()
     assert not whole["killed"]
-    points = [1 + n * whole["count"] // REAL_POINTS for n in range(REAL_POINTS)]
+    count = whole["count"]
+    points = [1 + n * count // REAL_POINTS for n in range(REAL_POINTS)]
+    if os.environ.get("CORRAL_TEST_ALL") == "1":
+        points = list(range(1, count + 1))
     with ThreadPoolExecutor(PROCESSES) as pool:
         runs = [Interrupted(tmp_path / str(number), number) for number in points]
         told = list(pool.map(Interrupted.run, runs))
     killed = sum(row["killed"] for row in told)
-    assert killed >= REAL_POINTS - 2
-    covered(f"killed the real controller at {killed} of its {whole['count']} writing calls")
+    # Runs differ by a few calls: the last points may lie behind a run's end.
+    assert killed >= 0.9 * len(points)
+    covered(f"killed the real controller at {killed} of its {count} writing calls")

@@ -279,6 +279,11 @@ class Runner:
 
     # --- ending --------------------------------------------------------------------------------
 
+    def cancel(self) -> None:
+        """As the agent does it: the line first, then the signal to the whole tree."""
+        self.say({"cancel": True})
+        os.killpg(self.process.pid, signal.SIGTERM)
+
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 

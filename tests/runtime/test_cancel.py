@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import cloudpickle
+import pytest
 
 from corral import job
 from tests.runtime.harness import Runner, alive, wait_until
@@ -45,7 +47,7 @@ def asking(runner: Runner) -> None:
 def test_a_function_that_never_asks_gets_an_exception(runner: Runner) -> None:
     runner.start(sleep_long)
     runner.until("started")
-    runner.terminate()
+    runner.cancel()
     frame = runner.end()
     assert frame["failure"]["code"] == "cancelled"
     assert frame["retire"]
@@ -66,7 +68,7 @@ def test_cleanup_runs_and_except_exception_does_not_swallow_it(runner: Runner) -
 
     runner.start(tidy)
     runner.until("output")
-    runner.terminate()
+    runner.cancel()
     runner.terminate()
     assert runner.end()["failure"]["code"] == "cancelled"
     assert runner.output() == b"tidied\n"
@@ -153,7 +155,7 @@ def test_a_coroutine_is_cancelled_as_asyncio_does_it(runner: Runner) -> None:
 
     runner.start(wait)
     runner.until("output")
-    runner.terminate()
+    runner.cancel()
     assert runner.end()["failure"]["code"] == "cancelled"
     assert runner.output() == b"told\n"
 
@@ -166,8 +168,62 @@ def test_a_job_with_its_own_signal_handling_dies_of_it_as_cancelled(runner: Runn
 
     runner.start(own_way)
     runner.until("output")
-    runner.terminate()
+    runner.cancel()
     assert runner.end()["failure"]["code"] == "cancelled"
+
+
+def end_itself(whole_group: bool) -> None:
+    if whole_group:
+        os.killpg(0, signal.SIGTERM)
+    else:
+        os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+
+
+def end_itself_plainly() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_itself(True)
+
+
+async def end_itself_in_a_task() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (end_itself, (False,)),
+        (end_itself, (True,)),
+        (end_itself_plainly, ()),
+        (end_itself_in_a_task, ()),
+    ],
+)
+def test_a_signal_that_nobody_of_ours_sent_is_no_cancel(
+    runner: Runner, function: Callable[..., object], args: tuple[object, ...]
+) -> None:
+    frame = runner.run(function, *args)
+    assert frame["failure"]["code"] == "killed_by_signal"
+    assert frame["failure"]["exit_code"] == -signal.SIGTERM
+    assert "SIGTERM. Corral did not send it" in frame["failure"]["message"]
+    assert frame["retire"]
+
+
+def test_cancelled_raised_unasked_is_an_exception_like_any_other(runner: Runner) -> None:
+    def give_up() -> None:
+        raise job.Cancelled("no wish to go on")
+
+    frame = runner.run(give_up)
+    assert frame["failure"]["code"] == "exception"
+    assert frame["failure"]["type"] == "corral.job.Cancelled"
+    assert frame["failure"]["message"] == "no wish to go on"
+    assert not frame["retire"]
+
+
+def test_a_cancel_for_another_attempt_makes_none_of_this_one(runner: Runner) -> None:
+    runner.start(end_itself, False)
+    runner.say({"cancel": True, "job": "job-7", "attempt": 7})
+    assert runner.end()["failure"]["code"] == "killed_by_signal"
 
 
 def test_forked_workers_end_plainly_on_terminate(runner: Runner) -> None:

@@ -44,7 +44,9 @@ def test_outside_a_job_everything_is_harmless(
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("name", ["../up", "/abs", "a//b", "", ".", "x" * 501, "nul\0"])
+@pytest.mark.parametrize(
+    "name", ["../up", "/abs", "a//b", "", ".", "x" * 513, "nul\0", "a\nb", "a\\b", "\udc80"]
+)
 def test_names_that_no_artifact_can_have(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="artifact's name"):
@@ -245,3 +247,20 @@ def test_a_restarting_controller_is_waited_for(runner: Runner, controller: Contr
     controller.refuse = [503, 502]
     runner.value(lambda: job.checkpoint("kept"))
     assert controller.checkpoint is not None
+
+
+def test_an_artifact_that_the_controller_refuses_is_the_function_s_to_handle(
+    runner: Runner, controller: Controller
+) -> None:
+    def try_to_keep() -> str:
+        Path("large").write_text("large")
+        try:
+            job.artifact("large")
+        except OSError as error:
+            return str(error)
+        return "kept"
+
+    controller.refuse = [413]
+    assert runner.value(try_to_keep).startswith("The controller refused artifacts/large: 413")
+    controller.refuse = [409]
+    assert runner.failure(try_to_keep)["code"] == "transfer_failed"

@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import signal
 import stat
+import struct
 import sys
 import zipfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from corral.runtime import packages
 from corral.runtime.failures import AttemptFailed
-from tests.runtime.harness import Controller, Frame, Runner, alive, wait_until
+from tests.runtime.harness import Controller, Frame, Runner, alive, wait_until, zipped
 
 IN_JOB = """
 import sys
@@ -101,6 +102,8 @@ def test_a_large_package_is_fetched(runner: Runner, controller: Controller) -> N
         ("raise SystemExit(3)", "exit_code", 3),
         ("1/0", "exit_code", 1),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed_by_signal", -11),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", "killed_by_signal", -15),
+        ("import os, signal; os.killpg(0, signal.SIGTERM)", "killed_by_signal", -15),
         ("import os; os.write(1, b'partial'); os._exit(0)", None, None),
         ("import os; os.close(1); os.close(2)", None, None),
     ],
@@ -142,8 +145,7 @@ def test_a_cancelled_script_is_reported_after_its_end(runner: Runner) -> None:
     code = "import os, time; print(os.getpid()); time.sleep(60)"
     runner.start_script({"main.py": code})
     pid = int(runner.until("output")["text"].split()[0])
-    # The agent signals the whole tree.
-    os.killpg(runner.process.pid, signal.SIGTERM)
+    runner.cancel()
     frame = runner.end()
     assert frame["failure"]["code"] == "cancelled"
     assert not alive(pid)
@@ -154,8 +156,7 @@ def test_a_script_that_asks_ends_by_itself(runner: Runner) -> None:
     code = ASKING
     runner.start_script({"main.py": code})
     runner.until("output")
-    runner.say({"cancel": True})
-    os.killpg(runner.process.pid, signal.SIGTERM)
+    runner.cancel()
     assert runner.end()["failure"]["code"] == "cancelled"
     assert runner.output().endswith(b"bye\n")
 
@@ -198,6 +199,8 @@ def bad(runner: Runner, package: bytes, entry: str = "main.py") -> Frame:
         (odd_zip("C:\\evil.py"), "outside"),
         (odd_zip("link", stat.S_IFLNK | 0o777, "/etc/passwd"), "link"),
         (b"no zip at all", "not a readable zip"),
+        (odd_zip("x" * 5000), "File name too long"),
+        (odd_zip(f"{'x' * 99}/" * 50 + "y"), "File name too long"),
         (odd_zip("other.py"), "no file 'main.py' to run. At its top are: other.py"),
     ],
 )
@@ -220,17 +223,45 @@ def test_a_package_that_was_damaged_on_its_way(runner: Runner, controller: Contr
     assert runner.end()["failure"]["code"] == "transfer_failed"
 
 
-def test_sizes_and_counts_are_bounded(tmp_path: os.PathLike[str]) -> None:
-    package = odd_zip("big.bin")
-    # Claim far more than is there: refused by the claim, before anything is written.
+def claiming(package: bytes, size: int) -> bytes:
+    """The package with another size written over that of each entry."""
+    claim = struct.pack("<I", size)
     for signature, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
-        at = package.index(signature) + offset
-        package = package[:at] + b"\xfe\xff\xff\xff" + package[at + 4 :]
-    entries = zipfile.ZipFile(io.BytesIO(package)).infolist() * 3
-    with pytest.raises(AttemptFailed, match="at most 8000000000"):
-        packages._refuse(entries)
+        head, *entries = package.split(signature)
+        at = offset - len(signature)
+        entries = [entry[:at] + claim + entry[at + 4 :] for entry in entries]
+        package = signature.join([head, *entries])
+    return package
+
+
+def test_a_bomb_is_refused_by_its_claim_before_anything_is_written(runner: Runner) -> None:
+    names = [f"big{number}.bin" for number in range(3)]
+    package = claiming(zipped(dict.fromkeys(names, "x")), 3_500_000_000)
+    failure = bad(runner, package)
+    assert failure["code"] == "bad_package"
+    assert "unpacks to 10500000000 bytes; at most 8000000000" in failure["message"]
+    assert not list(runner.folder.rglob("*.bin"))
+
+
+def test_a_bomb_that_claims_little_gets_no_more_than_that(runner: Runner) -> None:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("big.bin", bytes(50_000_000))
+    failure = bad(runner, claiming(held.getvalue(), 1000))
+    assert failure["code"] == "bad_package"
+    assert all(path.stat().st_size <= 1000 for path in runner.folder.rglob("*.bin"))
+
+
+def test_counts_are_bounded() -> None:
+    entries = zipfile.ZipFile(io.BytesIO(odd_zip("a"))).infolist()
     with pytest.raises(AttemptFailed, match="files; at most"):
-        packages._refuse(entries * 100_000)
+        packages._refuse(entries * 300_000)
+
+
+def test_a_full_disk_is_not_the_package_s_doing(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        packages.unpack(io.BytesIO(odd_zip("a")), str(tmp_path))
 
 
 def test_executable_bits_survive(tmp_path: os.PathLike[str]) -> None:

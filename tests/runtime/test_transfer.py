@@ -8,7 +8,8 @@ import socket
 
 import pytest
 
-from corral.runtime.transfer import NotThere, Transfer, TransferFailed
+from corral.runtime.failures import TransferFailed
+from corral.runtime.transfer import NotThere, Transfer
 from tests.runtime.harness import Controller
 
 

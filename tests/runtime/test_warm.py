@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -11,10 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cloudpickle
+import pytest
 
 from tests.runtime.harness import Controller, Runner, alive, wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 def test_each_attempt_finds_a_clean_process(runner: Runner) -> None:
@@ -26,7 +33,11 @@ def test_each_attempt_finds_a_clean_process(runner: Runner) -> None:
             "PATH" in os.environ,
             umask,
             signal.getsignal(signal.SIGUSR1),
-            signal.getitimer(signal.ITIMER_REAL)[0],
+            [signal.getitimer(timer)[0] for timer in TIMERS],
+            signal.getsignal(signal.SIGPROF),
+            gc.isenabled(),
+            sys.getrecursionlimit(),
+            socket.getdefaulttimeout(),
             sys.path[0],
             len(sys.argv),
             signal.pthread_sigmask(signal.SIG_BLOCK, ()),
@@ -39,7 +50,12 @@ def test_each_attempt_finds_a_clean_process(runner: Runner) -> None:
         os.umask(0o777)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.setitimer(signal.ITIMER_REAL, 100)
+        for timer in TIMERS:
+            signal.setitimer(timer, 100)
+        signal.signal(signal.SIGPROF, print)
+        gc.disable()
+        sys.setrecursionlimit(77)
+        socket.setdefaulttimeout(0.001)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         sys.path.insert(0, "/spoiled")
         sys.argv.append("more")
@@ -96,6 +112,35 @@ def test_python_children_find_the_job_and_the_user_s_own_path(
     for number in (1, 2):
         runner.value(child)
         assert runner.output() == f"job-{number} True\n".encode()
+
+
+def lower(limit: int) -> None:
+    soft, hard = resource.getrlimit(limit)
+    resource.setrlimit(limit, (10_000 if soft == resource.RLIM_INFINITY else soft - 1, hard))
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (lower, (resource.RLIMIT_CPU,)),
+        (lower, (resource.RLIMIT_NOFILE,)),
+        (os.nice, (1,)),
+        (os.sched_setaffinity, (0, [min(os.sched_getaffinity(0))])),
+    ],
+)
+def test_changed_limits_retire_the_process(
+    runner: Runner, function: Callable[..., object], args: tuple[object, ...]
+) -> None:
+    if function is os.sched_setaffinity and len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("there is but one processor")
+    assert not runner.run(os.getpid)["retire"]
+    assert runner.run(function, *args)["retire"]
+
+
+def test_a_process_that_the_agent_moves_between_attempts_stays(runner: Runner) -> None:
+    pid = runner.value(os.getpid)
+    os.sched_setaffinity(pid, [min(os.sched_getaffinity(0))])
+    assert not runner.run(os.getpid)["retire"]
 
 
 def test_a_child_left_behind_retires_the_process_and_is_ended(runner: Runner) -> None:
@@ -180,10 +225,47 @@ def test_an_artifact_that_cannot_be_stored(runner: Runner, controller: Controlle
         raise ValueError("its own failure")
 
     controller.refuse = [413]
+    assert runner.run(write)["frame"] == "result"
+    assert b"not kept: The controller refused artifacts/a: 413" in runner.output("stderr")
+    controller.refuse = [409]
     assert runner.failure(write)["code"] == "transfer_failed"
-    controller.refuse = [413]
+    controller.refuse = [409]
     assert runner.failure(write_and_fail)["message"] == "its own failure"
     assert b"not all files of the job were kept" in runner.output("stderr")
+
+
+def test_files_with_odd_names_are_told_and_the_rest_is_kept(
+    runner: Runner, controller: Controller
+) -> None:
+    def write() -> None:
+        folder = os.fsencode(os.environ["CORRAL_OUTPUT_DIR"])
+        deep = b"/".join([b"d" * 250] * 3)
+        os.makedirs(os.path.join(folder, deep))
+        names = (b"a", b"new\nline", b"back\\slash", b"\xff", deep + b"/file", b"\x1b[2J", b"z")
+        for name in names:
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(b"x")
+
+    assert runner.run(write)["frame"] == "result"
+    assert controller.artifacts == {"a": b"x", "z": b"x"}
+    told = runner.output("stderr").decode().splitlines()
+    assert len(told) == 5
+    assert all("was not kept" in line and line.isprintable() for line in told)
+
+
+def test_folders_of_any_depth(runner: Runner) -> None:
+    def dig() -> None:
+        path = os.environ["CORRAL_OUTPUT_DIR"]
+        for _ in range(1200):
+            path += "/d"
+            os.mkdir(path)
+        Path(path, "file").touch()
+
+    folder = runner.start(dig)
+    assert runner.end()["frame"] == "result"
+    assert b"was not kept" in runner.output("stderr")
+    # Python's own way to remove it may be too deep for Python.
+    subprocess.run(["rm", "-rf", folder / "output"], check=True)
 
 
 def test_a_missing_output_folder_is_no_failure(runner: Runner) -> None:

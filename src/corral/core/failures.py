@@ -23,7 +23,7 @@ CLASSES: dict[str, FailureClass] = {
     "exit_code": FailureClass.JOB,
     "no_result": FailureClass.JOB,
     "killed_by_signal": FailureClass.JOB,
-    "cancelled": FailureClass.JOB,  # where nobody cancelled the job, it ended itself so
+    "cancelled": FailureClass.JOB,  # a job that is stopping ends cancelled, whatever the code
     "out_of_memory": FailureClass.MEMORY,
     "over_duration": FailureClass.BAD_JOB,
     "unpicklable_result": FailureClass.BAD_JOB,

@@ -6,9 +6,10 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
-from corral.runtime.frames import frame
+from corral import job
+from corral.runtime.frames import frame, output_frame
 
 if TYPE_CHECKING:
     from corral.runtime.transfer import Transfer
@@ -22,7 +23,8 @@ def keep(
     transfer: Callable[[], Transfer],
     send: Callable[[bytes], None],
 ) -> None:
-    """Upload what is in the folder, but for what the job itself has uploaded just so before."""
+    """Upload what is in the folder, but for what the job itself has uploaded just so before. A
+    file that cannot be kept is told on stderr: the job is done, and again it would be the same."""
     for path in _files(folder):
         # Opened without following links: what lies outside was not put here by the job.
         try:
@@ -35,21 +37,41 @@ def keep(
                 continue
             if kept.get(path) == (about.st_size, about.st_mtime_ns):
                 continue
-            name = os.path.relpath(path, folder).encode("utf-8", "replace").decode()
-            sha256, size = transfer().put_artifact(name, body, about.st_size)
-            send(frame("artifact", name=name, size=size, file_sha256=sha256))
+            try:
+                _keep(os.path.relpath(path, folder), body, about.st_size, transfer(), send)
+            except ValueError as error:
+                words = f"corral: a file in the output folder was not kept: {error}\n"
+                send(output_frame("stderr", words.encode("utf-8", "replace")))
+
+
+def _keep(
+    name: str, body: IO[bytes], size: int, transfer: Transfer, send: Callable[[bytes], None]
+) -> None:
+    from corral.runtime.transfer import Refused
+
+    name = job._artifact_name(name)
+    try:
+        sha256, size = transfer.put_artifact(name, body, size)
+    except Refused as error:
+        raise ValueError(str(error)) from error
+    send(frame("artifact", name=name, size=size, file_sha256=sha256))
 
 
 def _files(folder: str) -> Iterator[str]:
     """Regular files below a folder, in the order of their names; links are left alone."""
-    try:
-        with os.scandir(folder) as found:
-            entries = list(found)
-    except OSError:  # The job removed it, or took its own permission away.
-        return
-    entries.sort(key=lambda entry: entry.name)
-    for entry in entries:
+    todo = _entries(folder)
+    while todo:
+        entry = todo.pop()
         if entry.is_dir(follow_symlinks=False):
-            yield from _files(entry.path)
+            todo += _entries(entry.path)
         elif entry.is_file(follow_symlinks=False):
             yield entry.path
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """What is in a folder, the last name first."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name, reverse=True)
+    except OSError:  # The job removed it, or took its own permission away.
+        return []

@@ -55,9 +55,11 @@ class AttemptLoop:
         failure: failures.Failure | None = None
         data: bytes | None = None
         try:
+            # A cancel may follow its order at once. It is read before a signal can raise, which
+            # would lose the line; from there on a signal finds the attempt.
+            told = cancellation.told()
             cancellation.interruptible = True
-            # A cancel may follow its order at once; from here on a signal finds the attempt.
-            if cancellation.look():
+            if told or cancellation.signalled:
                 raise job.Cancelled
             self._enter(order)
             if script:
@@ -81,10 +83,12 @@ class AttemptLoop:
         folder = f"{order['work_dir']}/work"
         command = scripts.prepare(order["document"]["work"], folder, self._transfer)
         # From here on a cancel is the script's to hear; we stay to tell how it ended.
-        self._cancellation.interruptible = False
+        cancellation = self._cancellation
+        cancellation.interruptible = False
+        if cancellation.look():  # A signal that came before the script existed did not reach it.
+            raise job.Cancelled
         self._started()
-        road, inbox, look = self._road, self._inbox, self._cancellation.look
-        scripts.run(command, folder, road.words_in, inbox.fd, look)
+        scripts.run(command, folder, self._road.words_in, self._inbox.fd, cancellation.told)
 
     def _started(self) -> None:
         self._road.send(STARTED)
@@ -99,17 +103,22 @@ class AttemptLoop:
         return self._way
 
     def _failure(self, error: BaseException) -> failures.Failure:
-        asked = self._cancellation.asked
-        if isinstance(error, job.Cancelled) or (asked and _is_task_cancelled(error)):
-            return failures.cancelled()
+        cancellation = self._cancellation
+        stopped = failures.is_a(error, job.Cancelled)
+        if stopped or (cancellation.signalled and _is_task_cancelled(error)):
+            if cancellation.told():
+                return failures.cancelled()
+            if cancellation.signalled:
+                return failures.by_signal(signal.SIGTERM)
+        asked = cancellation.asked
         failure = failures.from_exception(error, cancelled=asked)
-        if isinstance(error, hints.KINDS) and not asked:
+        if failures.is_a(error, hints.KINDS) and not asked:
             failure["message"] = hints.add(failure["message"], error, self._bounds)
         return failure
 
     def _finish(self, data: bytes | None, failure: failures.Failure | None, *, last: bool) -> bool:
         """Everything after user code: its output, its files, its result, a clean process."""
-        self._process.flush()
+        self._process.quiet()
         posix.flush_c()
         end = b""
         try:
@@ -149,6 +158,7 @@ class AttemptLoop:
             self._cancellation.signalled
             or posix.reap()
             or self._process.threads_left()
+            or self._process.bounds_moved()
             or (failure is not None and failure["code"] == "out_of_memory")
         )
 
@@ -175,4 +185,4 @@ class AttemptLoop:
 
 def _is_task_cancelled(error: BaseException) -> bool:
     """asyncio is not imported just to ask."""
-    return type(error).__name__ == "CancelledError"
+    return failures.type_name(type(error)) == "asyncio.exceptions.CancelledError"

@@ -2,6 +2,9 @@
 
 A function that asks `job.cancelled()` ends by itself. Any other gets `job.Cancelled` raised where
 it stands, once; a coroutine is cancelled the way asyncio does it.
+
+SIGTERM does all that, whoever sent it. But only the agent's line, which it writes before it
+signals, makes an attempt a cancelled one: a job may send SIGTERM to itself.
 """
 
 from __future__ import annotations
@@ -48,18 +51,24 @@ class Cancellation:
         self._page[CANCEL] = 0
 
     def look(self) -> bool:
-        """Whether a cancel came, by signal or by line."""
-        return self.signalled or self._inbox.cancel_came(*self._name)
+        """Whether the job should end, by signal or by line."""
+        return self.signalled or self.told()
+
+    def told(self) -> bool:
+        """Whether the agent's line came. The page keeps it for the supervisor, which cannot see
+        what this process has read."""
+        if not self._page[CANCEL] and self._inbox.cancel_came(*self._name):
+            self._page[CANCEL] = 1
+        return bool(self._page[CANCEL])
 
     @property
     def asked(self) -> bool:
         """Somebody cancelled, and the job could know."""
-        return self.signalled or self.state.cancelled
+        return (self.signalled or self.state.cancelled) and self.told()
 
     def _signal(self, *_: object) -> None:
         self.signalled = True
         self.state.cancelled = True
-        self._page[CANCEL] = 1
         if not self.interruptible or self._raised or self.state.asks:
             return
         self._raised = True

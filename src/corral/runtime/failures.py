@@ -12,7 +12,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from traceback import TracebackException
+    from traceback import FrameSummary, StackSummary, TracebackException
 
 Failure = dict[str, Any]
 
@@ -20,6 +20,7 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 PICKLED_LIMIT = 64 * 1024
 MESSAGE_LIMIT = 16 * 1024
 TRACEBACK_LIMIT = 64 * 1024
+TYPE_LIMIT = 500
 OUT_OF_MEMORY_TYPES = frozenset(
     {"torch.cuda.OutOfMemoryError", "torch.OutOfMemoryError", "cupy.cuda.memory.OutOfMemoryError"}
 )
@@ -33,9 +34,19 @@ class AttemptFailed(Exception):
         self.failure: Failure = {"code": code, "message": clean(message, MESSAGE_LIMIT), **fields}
 
 
+class TransferFailed(Exception):
+    """Bytes could not be moved between the job and the controller."""
+
+
+# What follows looks at an exception that user code made, and that may answer each look with
+# another one, SystemExit included. So classes are asked of its type, its own attributes are read
+# past whatever hides them, and `except BaseException` is meant: a cancel is not lost in it, since
+# the attempt is ending anyway.
+
+
 def clean(text: str, limit: int) -> str:
     """Text that JSON can carry: no lone surrogates, and bounded with the middle left out."""
-    text = text.encode("utf-8", "replace").decode()
+    text = str.encode(text, "utf-8", "replace").decode()
     if len(text) <= limit:
         return text
     return (
@@ -45,9 +56,9 @@ def clean(text: str, limit: int) -> str:
 
 def from_exception(error: BaseException, *, cancelled: bool = False) -> Failure:
     """The failure that an exception which left user code stands for."""
-    if isinstance(error, AttemptFailed):
-        return error.failure
-    if isinstance(error, SystemExit):
+    if is_a(error, AttemptFailed):
+        return error.failure  # type: ignore[attr-defined,no-any-return]
+    if is_a(error, SystemExit):
         return _from_exit(error)
     kind = type_name(type(error))
     return {
@@ -57,6 +68,11 @@ def from_exception(error: BaseException, *, cancelled: bool = False) -> Failure:
         "traceback": clean(traceback_of(error), TRACEBACK_LIMIT),
         **pickled(error),
     }
+
+
+def is_a(error: BaseException, kinds: type | tuple[type, ...]) -> bool:
+    """`isinstance` would also ask the exception, for its `__class__`."""
+    return issubclass(type(error), kinds)
 
 
 def cancelled() -> Failure:
@@ -86,6 +102,7 @@ SIGNAL_HINTS = {
     "SIGKILL": " The machine ran out of memory, or somebody killed it.",
     "SIGSEGV": " That is a crash in native code, not in Python.",
     "SIGBUS": " That is a crash in native code, or a full /dev/shm.",
+    "SIGTERM": " Corral did not send it: the job itself did, or somebody on the machine.",
     "SIGABRT": " Native code gave up; its last output may say why.",
 }
 
@@ -103,9 +120,10 @@ def by_signal(number: int) -> Failure:
     }
 
 
-def _from_exit(error: SystemExit) -> Failure:
-    code = error.code
-    if code is None or code == 0:
+def _from_exit(error: BaseException) -> Failure:
+    code = SystemExit.__dict__["code"].__get__(error)
+    whole = issubclass(type(code), int)
+    if code is None or (whole and int.__eq__(code, 0)):
         return {
             "code": "no_result",
             "message": "The function called sys.exit(0) instead of returning, so it has no result. "
@@ -113,9 +131,9 @@ def _from_exit(error: SystemExit) -> Failure:
             "type": "SystemExit",
             "traceback": clean(traceback_of(error), TRACEBACK_LIMIT),
         }
-    number = code & 0xFF if isinstance(code, int) else 1
+    number = int.__and__(code, 0xFF) if whole else 1
     # sys.exit("text") prints the text and exits with 1; the text is then the reason.
-    reason = "" if isinstance(code, int) else f": {message_of(error)}"
+    reason = "" if whole else f": {message_of(error)}"
     return {
         "code": "exit_code",
         "message": clean(f"The function exited with code {number}{reason}", MESSAGE_LIMIT),
@@ -126,46 +144,54 @@ def _from_exit(error: SystemExit) -> Failure:
 
 
 def _code(error: BaseException, kind: str) -> str:
-    code = getattr(error, "corral_code", None)
-    if isinstance(code, str):
-        return code
-    if isinstance(error, MemoryError) or kind in OUT_OF_MEMORY_TYPES:
+    if is_a(error, TransferFailed):
+        return "transfer_failed"
+    if is_a(error, MemoryError) or kind in OUT_OF_MEMORY_TYPES:
         return "out_of_memory"
     return "exception"
 
 
 def type_name(kind: type[BaseException]) -> str:
-    return (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    try:
+        name = kind.__qualname__
+        named = name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+    except BaseException:
+        named = type.__dict__["__qualname__"].__get__(kind)
+    return clean(named, TYPE_LIMIT)
 
 
 def message_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
-        return f"<the message of {type(error).__name__} cannot be shown: its __str__ failed>"
+    except BaseException:
+        return f"<the message of {type_name(type(error))} cannot be shown: its __str__ failed>"
 
 
 def traceback_of(error: BaseException) -> str:
-    from traceback import TracebackException
+    from traceback import StackSummary, TracebackException, walk_tb
 
     try:
         shown = TracebackException.from_exception(error, compact=True)
         _cut(shown)
         return "".join(shown.format())
-    except Exception:
-        return f"{type_name(type(error))}: {message_of(error)}\n"
+    except BaseException:
+        stack = StackSummary.extract(
+            walk_tb(BaseException.__dict__["__traceback__"].__get__(error))
+        )
+        stack[:] = _users(stack)
+        return f"{''.join(stack.format())}{type_name(type(error))}: {message_of(error)}\n"
 
 
 def _cut(shown: TracebackException) -> None:
     """Leave out our own frames, above the user's code and below it, in the whole chain."""
-    shown.stack[:] = [part for part in shown.stack if not part.filename.startswith(OURS)]
+    shown.stack[:] = _users(shown.stack)
     for linked in (shown.__cause__, shown.__context__, *(shown.exceptions or ())):
         if linked is not None:
             _cut(linked)
+
+
+def _users(stack: StackSummary) -> list[FrameSummary]:
+    return [part for part in stack if not part.filename.startswith(OURS)]
 
 
 def pickled(error: BaseException) -> dict[str, str]:

@@ -20,18 +20,25 @@ KINDS = (PermissionError, MemoryError, ModuleNotFoundError)
 
 def add(message: str, error: BaseException, bounds: Bounds) -> str:
     """The message of an exception of one of these kinds, and what to do about it."""
-    hint = ""
-    if isinstance(error, PermissionError):
-        if bounds.files and isinstance(error.filename, str | bytes):
-            hint = _about_path(os.fsdecode(error.filename), bounds)
-    elif isinstance(error, MemoryError):
-        if type_name(type(error)) not in OUT_OF_MEMORY_TYPES:  # Those speak of a GPU's memory.
-            hint = _about_memory(bounds)
-    elif isinstance(error, ModuleNotFoundError) and error.name:
-        hint = _about_module(error.name.partition(".")[0])
+    try:
+        hint = _hint(error, bounds)
+    except BaseException:  # It is user code's, and may raise at any look.
+        hint = ""
     if not hint:
         return message
     return f"{message.rstrip('.')}. {hint}" if message else hint
+
+
+def _hint(error: BaseException, bounds: Bounds) -> str:
+    if isinstance(error, PermissionError):
+        if bounds.files and isinstance(error.filename, str | bytes):
+            return _about_path(os.fsdecode(error.filename), bounds)
+    elif isinstance(error, MemoryError):
+        if type_name(type(error)) not in OUT_OF_MEMORY_TYPES:  # Those speak of a GPU's memory.
+            return _about_memory(bounds)
+    elif isinstance(error, ModuleNotFoundError) and error.name:
+        return _about_module(error.name.partition(".")[0])
+    return ""
 
 
 def add_requirement(package: str) -> str:

@@ -15,6 +15,8 @@ from collections import deque
 
 READ = 1 << 18
 CANCEL_LINE = 256
+LOCK_S = 0.1
+"""Longer than any thread looks. Only between attempts is the lock held for good."""
 
 
 class Inbox:
@@ -36,9 +38,10 @@ class Inbox:
                     return None
             return self._lines.popleft()
 
-    def cancel_came(self, job: str, attempt: int) -> bool:
-        """Whether the agent cancelled this attempt; orders that came meanwhile stay in line."""
-        if not self._lock.acquire(blocking=False):
+    def cancel_came(self, job: str = "", attempt: int = 0) -> bool:
+        """Whether the agent cancelled this attempt (without a name: the one that runs); orders
+        that came meanwhile stay in line."""
+        if not self._lock.acquire(timeout=LOCK_S):
             return False
         try:
             while self._poll.poll(0) and self._read():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
+import struct
 import zipfile
 import zlib
 from typing import IO
@@ -13,6 +15,11 @@ from corral.runtime.failures import AttemptFailed
 
 SIZE_LIMIT = 8_000_000_000
 COUNT_LIMIT = 200_000
+BROKEN = (
+    zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError, EOFError,
+    ValueError,
+)  # fmt: skip
+NO_NAMES = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 
 
 def unpack(package: IO[bytes], into: str) -> None:
@@ -24,10 +31,15 @@ def unpack(package: IO[bytes], into: str) -> None:
             _refuse(entries)
             for entry in entries:
                 _extract(archive, entry, into)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+    except BROKEN as error:
         raise _bad(f"it is not a readable zip file ({error})") from error
     except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
         raise _bad(f"two of its entries are in each other's way ({error.filename})") from error
+    except OSError as error:
+        if error.errno in NO_NAMES:
+            named = str(error.filename)[:80]
+            raise _bad(f"this system has no such names ({error.strerror}: {named}…)") from error
+        raise
 
 
 def _refuse(entries: list[zipfile.ZipInfo]) -> None:

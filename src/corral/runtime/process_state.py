@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
+import resource
 import signal
 import sys
 import threading
@@ -17,7 +19,13 @@ assert sys.platform != "win32"
 
 WATCHED_SIGNALS = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE,
-    signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGWINCH,
+    signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGWINCH, signal.SIGPROF,
+    signal.SIGVTALRM,
+)  # fmt: skip
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+LIMITS = (
+    resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU, resource.RLIMIT_AS,
+    resource.RLIMIT_DATA,
 )  # fmt: skip
 
 
@@ -45,6 +53,9 @@ class ProcessState:
         self._argv = list(sys.argv)
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._threads = _lasting_threads()
+        self._depth = sys.getrecursionlimit()
+        self._limits = _limits()
+        self._processors = os.sched_getaffinity(0)
         self._handlers = {number: getsignal(number) for number in WATCHED_SIGNALS}
 
     def _open_streams(self) -> None:
@@ -57,8 +68,13 @@ class ProcessState:
         sys.stdout = sys.__stdout__ = self._stdout  # type: ignore[misc,assignment]
         sys.stderr = sys.__stderr__ = self._stderr  # type: ignore[misc,assignment]
 
-    def flush(self) -> None:
-        """Whatever Python still holds of the attempt's output, on the way into the pipes."""
+    def quiet(self) -> None:
+        """User code is over: what it set running or narrowed must not meet our own code, and
+        whatever Python still holds of its output goes into the pipes."""
+        for timer in TIMERS:
+            signal.setitimer(timer, 0)
+        if sys.getrecursionlimit() != self._depth:
+            sys.setrecursionlimit(self._depth)
         for stream in (sys.stdout, sys.stderr, self._stdout, self._stderr):
             try:
                 stream.flush()
@@ -79,7 +95,11 @@ class ProcessState:
             sys.path[:] = self._path
         if sys.argv != self._argv:
             sys.argv[:] = self._argv
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        if not gc.isenabled():
+            gc.enable()
+        socket = sys.modules.get("socket")
+        if socket is not None:
+            socket.setdefaulttimeout(None)
         for number, handler in self._handlers.items():
             if getsignal(number) != handler:
                 signal.signal(number, handler)
@@ -89,6 +109,7 @@ class ProcessState:
         """Set the variables of the next attempt: Corral's, which it overwrites each time, and the
         job's own, which must be gone afterwards. What the agent gave the process stands: a job
         cannot show itself another job's GPU."""
+        self._processors = os.sched_getaffinity(0)  # The agent may move us between attempts.
         os.environ.update(environ)
         self._entered = dict(_raw_environ())
         for name in own.keys() - self._environ.keys():
@@ -105,9 +126,17 @@ class ProcessState:
         """Threads of the attempt that somebody meant to wait for; daemons live on by design."""
         return _lasting_threads() > self._threads
 
+    def bounds_moved(self) -> bool:
+        """The attempt changed what the system lets this process do: not always to be undone."""
+        return _limits() != self._limits or os.sched_getaffinity(0) != self._processors
+
 
 def _lasting_threads() -> int:
     return sum(not thread.daemon for thread in threading.enumerate())
+
+
+def _limits() -> list[object]:
+    return [os.getpriority(os.PRIO_PROCESS, 0), *map(resource.getrlimit, LIMITS)]
 
 
 def _raw_environ() -> dict[bytes, bytes]:

@@ -66,25 +66,23 @@ def run(
     folder: str,
     words_fd: int,
     agent_fd: int,
-    look: Callable[[], bool],
+    told: Callable[[], bool],
 ) -> None:
     """Run the command to its end; a failure when that was not exit code 0.
 
     SIGTERM is not passed on: whoever ends a script signals its whole tree.
     """
-    if look():  # A signal that came before the script existed did not reach it.
-        raise AttemptFailed(**failures.cancelled())
     environ = dict(os.environ)
     environ.setdefault("PYTHONUNBUFFERED", "1")  # A pipe would hold back its output otherwise.
     try:
         process = subprocess.Popen(
             command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, pass_fds=(words_fd,)
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise AttemptFailed(
             "bad_package", f"The script could not be started: {error}. Shorten its arguments."
         ) from error
-    cancelled = _wait(process, agent_fd, look)
+    cancelled = _wait(process, agent_fd, told)
     code = process.returncode
     if cancelled:
         raise AttemptFailed(**failures.died(code, cancelled=True))
@@ -94,9 +92,8 @@ def run(
         raise AttemptFailed(**failures.by_signal(-code))
 
 
-def _wait(process: subprocess.Popen[bytes], agent_fd: int, look: Callable[[], bool]) -> bool:
+def _wait(process: subprocess.Popen[bytes], agent_fd: int, told: Callable[[], bool]) -> bool:
     """Wait for the script and read the agent's lines meanwhile; whether a cancel came."""
-    cancelled = False
     ended = posix.exit_fd(process.pid)
     poll = select.poll()
     poll.register(agent_fd, select.POLLIN)
@@ -105,9 +102,9 @@ def _wait(process: subprocess.Popen[bytes], agent_fd: int, look: Callable[[], bo
     while process.poll() is None:
         for fd, event in poll.poll(None if ended is not None else POLL_S * 1000):
             if fd == agent_fd:
-                cancelled = look() or cancelled
+                told()
                 if event & select.POLLHUP:  # The agent is gone; the supervisor ends us all.
                     poll.unregister(agent_fd)
     if ended is not None:
         os.close(ended)
-    return look() or cancelled
+    return told()

@@ -76,10 +76,10 @@ class Supervisor:
         return code
 
     def _terminate(self, *_: object) -> None:
-        """Pass a cancel on. The job process raises once at most, so a second copy is harmless."""
+        """Pass it on, whoever sent it. The job process raises once at most, so a second copy is
+        harmless."""
         if self._road.page[STATE] == IDLE:
             return  # It came too late for the attempt it meant.
-        self._road.page[CANCEL] = 1
         try:
             os.kill(self._pid, signal.SIGTERM)
         except OSError:
@@ -133,6 +133,7 @@ class Supervisor:
         from corral.runtime.failures import died
         from corral.runtime.frames import frame
 
-        cancelled = bool(self._road.page[CANCEL])
+        # What the job process did not come to read is still there.
+        cancelled = bool(self._road.page[CANCEL]) or Inbox(self._agent_in).cancel_came()
         failure: dict[str, Any] = died(os.waitstatus_to_exitcode(status), cancelled=cancelled)
         self._road.last(frame("error", failure=failure, retire=True))

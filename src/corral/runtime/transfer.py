@@ -11,8 +11,10 @@ import http.client
 import io
 import json
 import time
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 from urllib.parse import quote, urlsplit
+
+from corral.runtime.failures import TransferFailed
 
 PATIENCE_S = 120.0
 SOCKET_TIMEOUT_S = 60.0
@@ -21,14 +23,16 @@ LONGEST_WAIT_S = 5.0
 BLOCK = 1 << 18
 
 
-class TransferFailed(Exception):
-    """Bytes could not be moved between the job and the controller."""
-
-    corral_code: ClassVar[str] = "transfer_failed"
+ABOUT_THE_ATTEMPT = (401, 403, 409)
+"""Refusals that do not speak of the bytes: the attempt is over, or is not ours."""
 
 
 class NotThere(TransferFailed):
     """The controller has nothing under this name."""
+
+
+class Refused(TransferFailed):
+    """The controller does not take this: too large, or under no such name. It never will."""
 
 
 class Transfer:
@@ -166,7 +170,9 @@ def _check(answer: http.client.HTTPResponse, path: str) -> None:
     reason = _reason(answer)
     if answer.status >= 500:
         raise _TryAgain(f"{answer.status} {reason}")
-    kind = NotThere if answer.status == 404 else TransferFailed
+    kind = TransferFailed if answer.status in ABOUT_THE_ATTEMPT else Refused
+    if answer.status == 404:
+        kind = NotThere
     raise kind(f"The controller refused {path}: {answer.status} {reason}.")
 
 
