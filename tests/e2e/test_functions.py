@@ -341,3 +341,31 @@ def test_a_job_that_ends_itself_as_if_cancelled_has_failed_once(
     with pytest.raises(JobFailed):
         handle.result(timeout=60)
     assert handle.status().attempt == 1
+
+
+def test_a_reader_that_stops_reading_slows_nobody(controller: LiveController) -> None:
+    """Its stream fills up and stays full; the job, the controller and other readers go on."""
+    import grpc
+
+    from corral.api import service
+    from tests.e2e.raw import bearer
+
+    def chatter() -> int:
+        for n in range(40_000):
+            print(f"{n:06d} {'x' * 500}")
+        return 40_000
+
+    with corral.Client(controller.address, controller.token) as client:
+        handle = client.submit(chatter)
+        with grpc.insecure_channel(controller.address) as channel:
+            stub = service.stub(channel)
+            stalled = [
+                stub.WatchJobs(pb.WatchRequest(job_id=handle.id), metadata=bearer(controller))
+                for _ in range(5)
+            ]
+            next(stalled[0])
+            assert handle.result(timeout=100) == 40_000
+            size = sum(len(event.data) for event in handle.events() if isinstance(event, Output))
+            assert size == 40_000 * 508
+            for one in stalled:
+                one.cancel()
