@@ -15,7 +15,7 @@ help: ## this list
 
 setup: $(READY) ## a virtual environment in .venv with Corral in it
 
-$(READY): pyproject.toml tools/setup
+$(READY): pyproject.toml constraints.txt tools/setup
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh tools/setup
 	@touch $(READY)
 
