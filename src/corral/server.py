@@ -118,7 +118,7 @@ class _Http(uvicorn.Server):
 
 class _Controller:
     def __init__(self, config: Config, home: Home, http_socket: socket.socket) -> None:
-        self._config, self._home, self._http_socket = config, home, http_socket
+        self._home, self._http_socket = home, http_socket
         self._settings = config.settings
         self._started_at = time.time()
         self._asked_to_stop = asyncio.Event()

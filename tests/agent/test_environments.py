@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Collection
@@ -203,3 +204,20 @@ async def test_the_workers_own_packages_are_shown_where_it_says_so(
     job = controller.job(where, "msgspec")
     await controller.send(job)
     assert str(await controller.value(job.job)).startswith(sys.prefix)
+
+
+async def test_an_environment_that_somebody_removed_is_built_again(
+    controller: FakeController, start: StartAgent, tmp_path: Path
+) -> None:
+    await start()
+    first = controller.job(os.getpid, fresh=True)
+    await controller.send(first)
+    await controller.value(first.job)
+    for path in (tmp_path / "worker" / "environments").iterdir():
+        shutil.rmtree(path)
+    broken = controller.job(os.getpid, fresh=True)
+    await controller.send(broken)
+    assert (await controller.failed(broken.job)).failure.code == "process_died"
+    again = controller.job(os.getpid, fresh=True)
+    await controller.send(again)
+    assert await controller.value(again.job)

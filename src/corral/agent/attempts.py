@@ -262,6 +262,8 @@ class Ledger:
         attempt = runner.attempt
         if attempt is None:
             return self._runners.lost(runner)
+        if attempt.started is None:
+            self._environments.forget(attempt.spec)  # gone or broken on disk, perhaps
         if attempt.ending is None:
             attempt.ending = endings.of_death(runner, attempt)
             self._spawn(self._bury(attempt, runner, 0.0))

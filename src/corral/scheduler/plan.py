@@ -136,7 +136,7 @@ def _place(line: Line, waiting: Waiting, able: Sequence[Room], *, ahead: bool) -
         room for room in able if not room.blocked(shape.needs) and room.fits_now(shape) is not None
     ]
     if free:
-        room = min(free, key=lambda candidate: preference(shape, candidate))
+        room = min(free, key=preference)
         why = reason(shape, room, len(able), ahead=False)
         holding = room.fits_now(shape)
         assert holding is not None

@@ -6,7 +6,7 @@ from corral.core.job import Shape
 from corral.scheduler.fit import Room, counted
 
 
-def preference(shape: Shape, room: Room) -> tuple[float, float, float, str]:
+def preference(room: Room) -> tuple[float, float, float, str]:
     """Lower is better. Work without a GPU stays off GPU machines where it can; small GPU work
     stays off big cards, so that they are free when big work comes."""
     can = room.worker.capabilities
