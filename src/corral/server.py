@@ -166,7 +166,8 @@ class _Controller:
             self._store,
             blobs,
             engines,
-            self._workers,
+            self._loop,
+            self._first_workers,
             document_limit=settings.document_limit,
             cancel_grace_s=settings.cancel_grace_s,
         )
@@ -177,7 +178,6 @@ class _Controller:
             policy=Policy(settings.max_losses, settings.backoff_s, settings.backoff_max_s),
             heard=self._feed.heard,
             wake=self._loop.wake,
-            placing=self._loop.placing,
             stop_grace_s=settings.cancel_grace_s,
         )
         self._orchestrator = Orchestrator(
@@ -310,13 +310,13 @@ class _Controller:
 
     # --- small answers ---
 
-    async def _workers(self) -> list[Worker]:
-        """Known workers; the first moments wait for this machine's own to say what it has."""
-        workers = await self._loop.workers()
+    async def _first_workers(self) -> list[Worker]:
+        """The first moments wait for this machine's own worker to say what it has."""
+        workers = self._loop.known()
         deadline = self._started_at + FIRST_WORKER_WITHIN_S
         while not workers and self._settings.worker.enabled and time.time() < deadline:
             await asyncio.sleep(0.02)
-            workers = await self._loop.workers()
+            workers = self._loop.known()
         return workers
 
     def _credential_of(self, worker_id: str) -> str | None:

@@ -60,6 +60,7 @@ class Shell:
             self.store,
             Blobs(home / "blobs"),
             engines,
+            self.loop,
             self.loop.workers,
             document_limit=100_000,
             cancel_grace_s=1.0,
@@ -71,7 +72,6 @@ class Shell:
             policy=policy,
             heard=self.feed.heard,
             wake=self.loop.wake,
-            placing=self.loop.placing,
             stop_grace_s=1.0,
         )
 

@@ -381,6 +381,6 @@ async def test_what_was_sent_after_a_worker_registered_is_not_lost(tmp_path: Pat
     async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
         job = await corral.submit()
         await _running(corral, job, 1)
-        (known,) = await corral.engine.workers()
+        (known,) = corral.engine.workers()
         await corral.intake.take([WorkerJoined(known.id, known.name, known.capabilities, ())])
         assert corral.store.head(job).state is State.RUNNING

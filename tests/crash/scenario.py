@@ -144,6 +144,7 @@ class Station:
             self.store,
             self.blobs,
             engines,
+            self.loop,
             self.loop.workers,
             document_limit=8_000_000,
             cancel_grace_s=1.0,
@@ -155,7 +156,6 @@ class Station:
             policy=Policy(backoff_s=0.0),
             heard=lambda job: None,
             wake=self.loop.wake,
-            placing=self.loop.placing,
             stop_grace_s=1.0,
         )
         self._say = say

@@ -53,7 +53,7 @@ class Lab:
         return [report for report in self.reports if isinstance(report, kind)]
 
     async def worker(self) -> Worker:
-        return (await self.engine.workers())[0]
+        return self.engine.workers()[0]
 
     async def attempt(self, *, long: bool = False, cpus: float = 1.0) -> Attempt:
         self._number += 1
@@ -143,7 +143,7 @@ async def agents_lab(path: Path) -> AsyncIterator[Lab]:
     lab = AgentsLab(engine)
     try:
         async with asyncio.timeout(30):
-            while not await engine.workers():  # noqa: ASYNC110 (a starting process is asked again)
+            while not engine.workers():  # noqa: ASYNC110 (a starting process is asked again)
                 await asyncio.sleep(0.01)
         assert local._process is not None
         lab.pid = local._process.pid

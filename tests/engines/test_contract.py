@@ -18,7 +18,7 @@ async def test_a_worker_joins_and_says_what_it_has(lab: Lab) -> None:
 
 async def test_an_attempt_begins_and_exits_with_its_digest(lab: Lab) -> None:
     attempt = await lab.attempt()
-    await lab.engine.start(attempt)
+    lab.engine.start(attempt)
     (exited,) = await lab.until(AttemptExited)
     assert isinstance(exited, AttemptExited)
     assert (exited.job, exited.attempt, exited.worker) == (attempt.job, 1, attempt.worker)
@@ -31,9 +31,9 @@ async def test_an_attempt_begins_and_exits_with_its_digest(lab: Lab) -> None:
 
 async def test_starting_twice_is_starting_once(lab: Lab) -> None:
     attempt, other = await lab.attempt(), await lab.attempt()
-    await lab.engine.start(attempt)
-    await lab.engine.start(attempt)
-    await lab.engine.start(other)
+    lab.engine.start(attempt)
+    lab.engine.start(attempt)
+    lab.engine.start(other)
     exits = await lab.until(AttemptExited, 2)
     assert len(exits) == 2
     assert len(lab.seen(AttemptBegan)) == 2
@@ -41,7 +41,7 @@ async def test_starting_twice_is_starting_once(lab: Lab) -> None:
 
 async def test_stop_ends_a_running_attempt(lab: Lab) -> None:
     attempt = await lab.attempt(long=True)
-    await lab.engine.start(attempt)
+    lab.engine.start(attempt)
     await lab.until(AttemptBegan)
     assert (attempt.job, 1) in await lab.engine.running()
     await lab.engine.stop(attempt.job, 1, grace_s=2.0)
@@ -54,16 +54,16 @@ async def test_stop_ends_a_running_attempt(lab: Lab) -> None:
 async def test_stop_of_an_unknown_attempt_does_nothing(lab: Lab) -> None:
     await lab.engine.stop("nobody", 7, grace_s=0.1)
     attempt = await lab.attempt()
-    await lab.engine.start(attempt)
+    lab.engine.start(attempt)
     await lab.until(AttemptExited)
     assert len(lab.seen(AttemptExited)) == 1
 
 
 async def test_what_does_not_fit_waits_for_room(lab: Lab) -> None:
     first, second = await lab.attempt(long=True, cpus=2.0), await lab.attempt(cpus=2.0)
-    await lab.engine.start(first)
+    lab.engine.start(first)
     await lab.until(AttemptBegan)
-    await lab.engine.start(second)
+    lab.engine.start(second)
     assert (second.job, 1) in await lab.engine.running()
     await lab.engine.stop(first.job, 1, grace_s=2.0)
     exits = await lab.until(AttemptExited, 2)
@@ -75,9 +75,9 @@ async def test_what_does_not_fit_waits_for_room(lab: Lab) -> None:
 
 async def test_stop_of_a_waiting_attempt_ends_it_without_running(lab: Lab) -> None:
     first, second = await lab.attempt(long=True, cpus=2.0), await lab.attempt(cpus=2.0)
-    await lab.engine.start(first)
+    lab.engine.start(first)
     await lab.until(AttemptBegan)
-    await lab.engine.start(second)
+    lab.engine.start(second)
     await lab.engine.stop(second.job, 1, grace_s=1.0)
     (exited,) = await lab.until(AttemptExited)
     assert isinstance(exited, AttemptExited)
@@ -87,7 +87,7 @@ async def test_stop_of_a_waiting_attempt_ends_it_without_running(lab: Lab) -> No
 
 async def test_a_worker_that_is_gone_is_reported_with_nothing_left(lab: Lab) -> None:
     attempt = await lab.attempt(long=True)
-    await lab.engine.start(attempt)
+    lab.engine.start(attempt)
     await lab.until(AttemptBegan)
     lab.lose_worker()
     (lost,) = await lab.until(WorkerLost)

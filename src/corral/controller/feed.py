@@ -126,15 +126,14 @@ class Feed:
             while True:
                 event.clear()
                 head = self._store.head(job)
-                for record in self._store.history(head, seq):
-                    fact = record.fact()
+                for told, fact in self._store.facts(head, seq):
                     if isinstance(fact, AFTER_OUTPUT):
                         async for piece in self._drain(job, Cursor(seq, attempt, offset)):
                             offset = piece[-1].cursor.offset
                             yield piece
                     if isinstance(fact, AttemptPlaced):
                         attempt, offset = fact.attempt, 0
-                    seq = record.seq
+                    seq = told
                     if not isinstance(fact, ResultOrphaned):
                         yield [Seen(job, Cursor(seq, attempt, offset), attempt, fact)]
                 if head.state.ended:
@@ -152,10 +151,16 @@ class Feed:
             while not (head := self._store.head(job)).state.ended:
                 event.clear()
                 await event.wait()
-        yield [self._end_of(job, head.last_seq)]
+        for told, fact in reversed(self._store.facts(head)):
+            if isinstance(fact, ENDS):
+                yield [Seen(job, Cursor(told), head.attempt, fact)]
+                return
 
     async def _drain(self, job: JobId, cursor: Cursor) -> AsyncIterator[list[Seen]]:
         seq, attempt, offset = cursor
+        recent = self._store.recent.get(job)
+        if recent is not None and not recent.spoke:
+            return
         while attempt:
             piece = self._spool.read(job, attempt, offset)
             seen = []

@@ -52,12 +52,11 @@ class Intake:
         policy: Policy,
         heard: Callable[[JobId], None],
         wake: Callable[[], None],
-        placing: asyncio.Lock,
         stop_grace_s: float,
     ) -> None:
         self._engine, self._store, self._spool = engine, store, spool
         self._policy, self._stop_grace_s = policy, stop_grace_s
-        self._heard, self._wake, self._placing = heard, wake, placing
+        self._heard, self._wake = heard, wake
         self._begun: dict[JobId, Head] = {}
         """Heads as they will be once this batch is on disk."""
         self._random = random.Random()  # noqa: S311 (spreads retries, hides nothing)
@@ -68,16 +67,9 @@ class Intake:
 
     async def take(self, reports: Sequence[EngineReport]) -> None:
         """Facts of a batch share one commit; when this returns they are on disk."""
-        if any(isinstance(report, (WorkerJoined, WorkerLost)) for report in reports):
-            async with self._placing:
-                await self._take(reports)
-        else:
-            await self._take(reports)
-
-    async def _take(self, reports: Sequence[EngineReport]) -> None:
         facts: list[Journaled] = []
         ended: set[tuple[JobId, int]] = set()
-        workers = await self._engine.workers()
+        workers = self._engine.workers()
         for report in reports:
             if isinstance(report, AttemptOutput):
                 self._output(report)
@@ -124,6 +116,9 @@ class Intake:
     def _output(self, report: AttemptOutput) -> None:
         if self._current(report) is not None:
             self._spool.append(report.job, report.attempt, encode_frame(report.frame))
+            recent = self._store.recent.get(report.job)
+            if recent is not None:
+                recent.spoke = True
             if isinstance(report.frame, ProgressFrame):
                 progress = self._store.world.progress
                 progress[report.job] = latest(progress.get(report.job), report.frame)

@@ -11,12 +11,14 @@ import structlog
 
 from corral.controller.store import Change, Store
 from corral.controller.tokens import AttemptTokens
+from corral.controller.world import FRONT
 from corral.core.errors import JournalDamaged, StorageFailed
-from corral.core.events import AttemptPlaced, JobFailed
-from corral.core.job import Failure, Head, State
+from corral.core.events import AttemptPlaced, JobFailed, JobSubmitted
+from corral.core.job import Failure, Head, Shape, State
+from corral.core.lifecycle import shape_of
 from corral.core.worker import Worker
 from corral.engines.engine import Attempt, Engine
-from corral.scheduler.plan import Plan, decide
+from corral.scheduler.plan import Placement, Waiting, decide
 
 log = structlog.get_logger()
 
@@ -35,16 +37,25 @@ class Loop:
         self._store, self._engines, self._tokens = store, engines, tokens
         self._aging_s = aging_s
         self._wake = asyncio.Event()
+        self._giving_up: set[asyncio.Task[None]] = set()
         self.paused = False
-        self.placing = asyncio.Lock()
-        """Held from a placement's commit until its engine has it: who looks at what a worker has
-        meanwhile would miss it."""
         store.listen(self._committed)
 
     def wake(self) -> None:
         self._wake.set()
 
     def _committed(self, changes: Sequence[Change]) -> None:
+        """What was placed starts in the same moment in which the world knows of it: nobody who
+        looks at what a worker has can come in between."""
+        placed = [change.head for change in changes if type(change.fact) is AttemptPlaced]
+        if placed:
+            engines = {
+                worker.id: engine
+                for engine in self._engines.values()
+                for worker in engine.workers()
+            }
+            for head in placed:
+                self._start(head, engines[head.worker])
         self._wake.set()
 
     async def run(self) -> None:
@@ -54,12 +65,16 @@ class Loop:
                 timeout = await self.turn()
             except StorageFailed:
                 timeout = DISK_PAUSE_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._wake.wait()
+            if not self._wake.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(timeout):
+                        await self._wake.wait()
 
     async def workers(self) -> list[Worker]:
-        return [worker for engine in self._engines.values() for worker in await engine.workers()]
+        return self.known()
+
+    def known(self) -> list[Worker]:
+        return [worker for engine in self._engines.values() for worker in engine.workers()]
 
     async def turn(self) -> float | None:
         """One decision and its consequences; returns when to look again if nothing happens."""
@@ -67,12 +82,27 @@ class Loop:
         due = world.wake_due(now)
         if self.paused:
             return None
-        workers = await self.workers()
-        plan = decide(world.snapshot(now, workers, self._aging_s))
-        if plan.placements:
-            await self._carry_out(plan, {worker.id: worker for worker in workers}, now)
-            self._wake.set()
+        if world.lines:
+            plan = decide(world.snapshot(now, self.known(), self._aging_s))
+            if plan.placements:
+                with world.reserving(plan.placements):
+                    await self._store.append(facts_of(plan.placements, now), skip_conflicts=True)
+                if plan.turn:
+                    world.last_aged_at = now
+                self._wake.set()
         return self._next_look(now, due)
+
+    def place(self, submitted: Sequence[JobSubmitted]) -> Sequence[Placement]:
+        """Where jobs that are not yet written can go at once, so that submission and placement
+        share one commit. Only while nobody waits: nobody is overtaken."""
+        world = self._store.world
+        if self.paused or world.lines or not submitted:
+            return ()
+        lines: dict[Shape, list[Waiting]] = {}
+        for number, fact in enumerate(submitted[:FRONT]):
+            lines.setdefault(shape_of(fact), []).append(Waiting(fact.job, number, fact.at, 0))
+        now = submitted[0].at
+        return decide(world.snapshot(now, self.known(), self._aging_s, lines)).placements
 
     def _next_look(self, now: float, due: float | None) -> float | None:
         times = [due] if due is not None else []
@@ -82,40 +112,22 @@ class Loop:
             times.append(max(oldest + self._aging_s, turn, now + 1.0))
         return max(0.0, min(times) - now) if times else None
 
-    async def _carry_out(self, plan: Plan, workers: Mapping[str, Worker], now: float) -> None:
-        facts = [
-            AttemptPlaced(
-                job=placement.job,
-                at=now,
-                attempt=placement.attempt,
-                worker=placement.worker,
-                why=placement.why,
-                ahead=placement.ahead,
-            )
-            for placement in plan.placements
-        ]
-        async with self.placing:
-            changes = await self._store.append(facts, skip_conflicts=True)
-            if plan.turn:
-                self._store.world.last_aged_at = now
-            for change in changes:
-                await self._start(change.head, workers[change.head.worker])
-
-    async def _start(self, placed: Head, worker: Worker) -> None:
+    def _start(self, placed: Head, engine: Engine) -> None:
         head = self._store.world.heads.get(placed.id)
         if head is None or head.state is not State.PLACED or head.attempt != placed.attempt:
-            return  # cancelled while its placement was written
+            return  # it went on in the same commit
         try:
             document = self._store.document(head)
         except JournalDamaged as error:
-            await self._give_up(head, str(error))
+            task = asyncio.create_task(self._give_up(head, str(error)))
+            self._giving_up.add(task)
+            task.add_done_callback(self._giving_up.discard)
             return
-        log.debug("attempt_placed", job=head.id, attempt=head.attempt, worker=worker.name)
-        await self._engines[worker.engine].start(
+        engine.start(
             Attempt(
                 job=head.id,
                 number=head.attempt,
-                worker=worker.id,
+                worker=head.worker,
                 document=document,
                 digest=head.digest,
                 token=self._tokens.issue(head.id, head.attempt),
@@ -133,3 +145,17 @@ class Loop:
         fact = JobFailed(job=head.id, at=time.time(), attempt=head.attempt, failure=failure)
         await self._store.append([fact], skip_conflicts=True)
         log.error("document_damaged", job=head.id, error=message)
+
+
+def facts_of(placements: Sequence[Placement], now: float) -> list[AttemptPlaced]:
+    return [
+        AttemptPlaced(
+            job=placement.job,
+            at=now,
+            attempt=placement.attempt,
+            worker=placement.worker,
+            why=placement.why,
+            ahead=placement.ahead,
+        )
+        for placement in placements
+    ]

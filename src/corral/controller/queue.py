@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.controller.blobs import Blobs
+from corral.controller.loop import Loop, facts_of
 from corral.controller.store import Store
 from corral.core.errors import (
     Conflict,
@@ -40,6 +41,7 @@ from corral.core.job import (
     encode_document,
     record_digest,
 )
+from corral.core.lifecycle import shape_of
 from corral.core.worker import Worker
 from corral.engines.engine import Engine
 from corral.scheduler.fit import refuse_ever
@@ -60,13 +62,14 @@ class Queue:
         store: Store,
         blobs: Blobs,
         engines: Mapping[str, Engine],
-        workers: Callable[[], Awaitable[Sequence[Worker]]],
+        loop: Loop,
+        first_workers: Callable[[], Awaitable[Sequence[Worker]]],
         *,
         document_limit: int,
         cancel_grace_s: float,
     ) -> None:
         self._store, self._blobs, self._engines = store, blobs, engines
-        self._workers = workers
+        self._loop, self._first_workers = loop, first_workers
         self._document_limit, self._cancel_grace_s = document_limit, cancel_grace_s
         self._ids = Ids(secrets.randbits(30))
         self._submitting: dict[str, asyncio.Event] = {}
@@ -98,7 +101,7 @@ class Queue:
                 "The controller is stopping and takes no new jobs. Submit again soon."
             )
         jobs = [await self._stored(job) for job in jobs]
-        workers = await self._workers()
+        workers = self._loop.known() or await self._first_workers()
         keys = {job.key for job in jobs if job.key}
         while pending := next((self._submitting[k] for k in keys if k in self._submitting), None):
             await pending.wait()  # somebody's job with this key is on its way to the disk
@@ -108,7 +111,7 @@ class Queue:
         self._submitting.update(dict.fromkeys(keys, written))
         try:
             if draft.facts:
-                await self._store.append(draft.facts, documents=draft.documents)
+                await self._write(draft)
         finally:
             for key in keys:
                 del self._submitting[key]
@@ -121,6 +124,16 @@ class Queue:
         elif draft.facts:
             log.info("jobs_submitted", count=len(draft.facts), first=draft.facts[0].job)
         return draft.answers
+
+    async def _write(self, draft: _Draft) -> None:
+        """What can start at once is placed in the same commit."""
+        submitted = [fact for fact in draft.facts if isinstance(fact, JobSubmitted)]
+        placements = self._loop.place(submitted) if draft.refusal is None else ()
+        facts = [*draft.facts, *facts_of(placements, time.time())]
+        placed = {placement.job for placement in placements}
+        shapes = {fact.job: shape_of(fact) for fact in submitted if fact.job in placed}
+        with self._store.world.reserving(placements, shapes):
+            await self._store.append(facts, documents=draft.documents)
 
     def _draft(self, jobs: Sequence[Job], workers: Sequence[Worker]) -> _Draft:
         """What a submission means: facts and answers, or its refusal."""
@@ -249,7 +262,7 @@ class Queue:
         return len(living)
 
     async def _stop(self, head: Head) -> None:
-        for worker in await self._workers():
+        for worker in self._loop.known():
             if worker.id == head.worker:
                 await self._engines[worker.engine].stop(
                     head.id, head.attempt, grace_s=self._cancel_grace_s

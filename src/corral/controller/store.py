@@ -40,6 +40,8 @@ log = structlog.get_logger()
 
 RECENT_DOCUMENTS = 16 * 1024 * 1024
 """Bytes of documents kept from submission to placement, so that short waits read no disk."""
+RECENT_JOBS = 1024
+"""The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 
 
 class Change:
@@ -49,6 +51,16 @@ class Change:
 
     def __init__(self, seq: int, fact: Journaled, head: Head) -> None:
         self.seq, self.fact, self.head = seq, fact, head
+
+
+class Recent:
+    """A young job: all its changes, and whether it has told or printed anything."""
+
+    __slots__ = ("changes", "spoke")
+
+    def __init__(self, change: Change) -> None:
+        self.changes = [change]
+        self.spoke = False
 
 
 class _Request:
@@ -78,6 +90,7 @@ class Store:
         self._listeners: list[Callable[[Sequence[Change]], None]] = []
         self._documents: dict[JobId, bytes] = {}
         self._documents_size = 0
+        self.recent: dict[JobId, Recent] = {}
         self.failed = asyncio.Event()
         """Set when the disk can no longer be trusted; the controller then ends."""
 
@@ -163,8 +176,22 @@ class Store:
         for worker in group.workers:
             self.world.names[worker.id] = worker.name
         if group.changes:
+            self._keep_recent(group.changes)
             for listener in self._listeners:
                 listener(group.changes)
+
+    def _keep_recent(self, changes: Sequence[Change]) -> None:
+        recent = self.recent
+        for change in changes[-4 * RECENT_JOBS :]:
+            known = recent.get(change.head.id)
+            if known is not None:
+                known.changes.append(change)
+                if len(known.changes) > RECENT_JOBS:
+                    del recent[change.head.id]
+            elif change.seq == change.head.submitted_seq:
+                recent[change.head.id] = Recent(change)
+                if len(recent) > RECENT_JOBS:
+                    del recent[next(iter(recent))]
 
     async def close(self) -> None:
         if self._writing is not None:
@@ -177,6 +204,8 @@ class Store:
     def head(self, job: JobId) -> Head:
         """The head of a job, living or ended."""
         head = self.world.heads.get(job)
+        if head is None and (recent := self.recent.get(job)) is not None:
+            head = recent.changes[-1].head
         if head is None:
             ended = self.journal.ended(job)
             if ended is None:
@@ -189,6 +218,13 @@ class Store:
     def history(self, head: Head, after: int = 0) -> list[Record]:
         """A job's records behind `after`, oldest first."""
         return self.journal.chain(head.last_seq, after)
+
+    def facts(self, head: Head, after: int = 0) -> list[tuple[int, Journaled]]:
+        """The same as facts with their numbers; of a young job without touching the disk."""
+        recent = self.recent.get(head.id)
+        if recent is not None:
+            return [(one.seq, one.fact) for one in recent.changes if after < one.seq]
+        return [(record.seq, record.fact()) for record in self.history(head, after)]
 
     def document(self, head: Head) -> bytes:
         return self._forget(head.id) or self.journal.document(head.submitted_seq)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
 from corral.core.frames import ProgressFrame
 from corral.core.job import Head, JobId, QueueClass, Shape, State
 from corral.core.worker import Worker
 from corral.scheduler.fit import Held
-from corral.scheduler.plan import Line, Seat, Snapshot, Waiting
+from corral.scheduler.plan import Line, Placement, Seat, Snapshot, Waiting
 
 FRONT = 512
 """How much of a line one decision sees; it decides again while it places."""
@@ -29,7 +30,10 @@ class World:
         """By worker, in the order of placement."""
         self.batches: dict[str, int] = {}
         """Living jobs by batch."""
-        self._lines: dict[Shape, deque[Waiting]] = {}
+        self.lines: dict[Shape, deque[Waiting]] = {}
+        """Waiting jobs whose time has come, by shape, each line in the order of submission."""
+        self._reserved: dict[str, dict[JobId, Held]] = {}
+        """By worker: placements that are on their way to the disk."""
         self._delayed: list[tuple[float, int, JobId]] = []
         self._typical_s: dict[Shape, float] = {}
         self.waiting = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 0}
@@ -65,11 +69,14 @@ class World:
             self._wait(head)
         else:
             self.held.setdefault(head.worker, {})[head.id] = head
+            reserved = self._reserved.get(head.worker)
+            if reserved:
+                reserved.pop(head.id, None)
 
     def _forget(self, old: Head) -> None:
         if old.state is State.QUEUED:
             self.waiting[old.shape.queue_class] -= 1
-            line = self._lines.get(old.shape)
+            line = self.lines.get(old.shape)
             # The usual way out is the front; anything else is found and taken out.
             if line and line[0].job == old.id:
                 line.popleft()
@@ -79,7 +86,7 @@ class World:
                         line.remove(waiting)
                         break
             if line is not None and not line:
-                del self._lines[old.shape]
+                del self.lines[old.shape]
         elif old.state.held:
             self.progress.pop(old.id, None)
             held = self.held.get(old.worker, {})
@@ -96,11 +103,11 @@ class World:
 
     def _line_up(self, head: Head) -> None:
         waiting = Waiting(head.id, head.submitted_seq, head.submitted_at, head.attempt)
-        line = self._lines.setdefault(head.shape, deque())
+        line = self.lines.setdefault(head.shape, deque())
         if line and line[-1].seq > waiting.seq:
             ordered = list(line)
             insort(ordered, waiting, key=lambda other: other.seq)
-            self._lines[head.shape] = deque(ordered)
+            self.lines[head.shape] = deque(ordered)
         else:
             line.append(waiting)
 
@@ -118,6 +125,22 @@ class World:
                 return due
         return None
 
+    @contextmanager
+    def reserving(
+        self, placements: Sequence[Placement], shapes: Mapping[JobId, Shape] | None = None
+    ) -> Iterator[None]:
+        """While placements are written, what they will hold is taken. `shapes` are those of jobs
+        that are written with them."""
+        for placement in placements:
+            shape = shapes[placement.job] if shapes else self.heads[placement.job].shape
+            held = Held(needs=shape.needs, above_vram_gb=shape.above_vram_gb)
+            self._reserved.setdefault(placement.worker, {})[placement.job] = held
+        try:
+            yield
+        finally:
+            for placement in placements:
+                self._reserved[placement.worker].pop(placement.job, None)
+
     def took(self, shape: Shape, seconds: float) -> None:
         """Learns how long attempts of a shape take; quick to grow, slow to shrink."""
         seconds = max(seconds, 1e-4)
@@ -129,14 +152,20 @@ class World:
 
     # --- looking ---
 
-    def snapshot(self, now: float, workers: Sequence[Worker], aging_s: float) -> Snapshot:
-        lines = tuple(
-            Line(shape, tuple(islice(line, FRONT)), self._typical_s.get(shape, 0.0))
-            for shape, line in self._lines.items()
-        )
+    def snapshot(
+        self,
+        now: float,
+        workers: Sequence[Worker],
+        aging_s: float,
+        lines: Mapping[Shape, Iterable[Waiting]] | None = None,
+    ) -> Snapshot:
+        """What a decision needs to know, about those who wait or about other `lines`."""
         return Snapshot(
             now=now,
-            lines=lines,
+            lines=tuple(
+                Line(shape, tuple(islice(line, FRONT)), self._typical_s.get(shape, 0.0))
+                for shape, line in (self.lines if lines is None else lines).items()
+            ),
             seats=self.seats(workers),
             aging_s=aging_s,
             last_aged_at=self.last_aged_at,
@@ -154,16 +183,17 @@ class World:
                         above_vram_gb=head.shape.above_vram_gb,
                     )
                     for head in self.held.get(worker.id, {}).values()
-                ),
+                )
+                + tuple(self._reserved.get(worker.id, {}).values()),
             )
             for worker in workers
         )
 
     def oldest_wait(self) -> float | None:
         """When the longest-waiting job was submitted, for the aging clock."""
-        return min((line[0].since for line in self._lines.values()), default=None)
+        return min((line[0].since for line in self.lines.values()), default=None)
 
     def position(self, head: Head) -> int:
         """How many jobs are ahead of a waiting one in its own line."""
-        line = self._lines.get(head.shape, ())
+        line = self.lines.get(head.shape, ())
         return next((n for n, waiting in enumerate(line) if waiting.job == head.id), 0)

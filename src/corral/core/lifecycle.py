@@ -20,6 +20,7 @@ from corral.core.events import (
     JobSucceeded,
     Journaled,
     ResultOrphaned,
+    Submission,
 )
 from corral.core.job import Head, Shape, State
 
@@ -51,15 +52,19 @@ NOTES: frozenset[type[Fact]] = frozenset({ArtifactStored, CheckpointStored, Resu
 """Facts that are kept beside a job in any state and move nothing."""
 
 
+def shape_of(fact: Submission) -> Shape:
+    return Shape(
+        needs=fact.needs,
+        workload=fact.workload,
+        queue_class=fact.queue_class,
+        priority=fact.priority,
+    )
+
+
 def born(fact: JobSubmitted | JobRejected, seq: int) -> Head:
     return Head(
         id=fact.job,
-        shape=Shape(
-            needs=fact.needs,
-            workload=fact.workload,
-            queue_class=fact.queue_class,
-            priority=fact.priority,
-        ),
+        shape=shape_of(fact),
         state=NEXT[None, type(fact)],
         submitted_at=fact.at,
         submitted_seq=seq,

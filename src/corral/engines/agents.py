@@ -78,10 +78,10 @@ class AgentsEngine:
 
     # --- the five verbs ---
 
-    async def workers(self) -> Sequence[Worker]:
+    def workers(self) -> Sequence[Worker]:
         return list(self._workers.values())
 
-    async def start(self, attempt: Attempt) -> None:
+    def start(self, attempt: Attempt) -> None:
         key = (attempt.job, attempt.number)
         session = self._sessions.get(attempt.worker)
         if key in self._attempts or session is None:

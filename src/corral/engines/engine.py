@@ -34,12 +34,13 @@ class Engine(Protocol):
 
     name: str
 
-    async def workers(self) -> Sequence[Worker]:
+    def workers(self) -> Sequence[Worker]:
         """Every worker it knows, also those that are asleep."""
         ...
 
-    async def start(self, attempt: Attempt) -> None:
-        """Starting twice is the same as starting once. What becomes of it comes by `events`."""
+    def start(self, attempt: Attempt) -> None:
+        """Takes it and returns at once: from this moment it is among `running`. Starting twice is
+        the same as starting once. What becomes of it comes by `events`."""
         ...
 
     async def stop(self, job: JobId, attempt: int, *, grace_s: float) -> None:

@@ -45,10 +45,10 @@ class SimulatedEngine:
 
     # --- the five verbs ---
 
-    async def workers(self) -> Sequence[Worker]:
+    def workers(self) -> Sequence[Worker]:
         return list(self._workers.values())
 
-    async def start(self, attempt: Attempt) -> None:
+    def start(self, attempt: Attempt) -> None:
         key = (attempt.job, attempt.number)
         if key in self._running or key in self._ended or attempt in self._waiting:
             return
