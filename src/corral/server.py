@@ -19,8 +19,9 @@ import structlog
 import uvicorn
 
 from corral import __version__, logs, settings
-from corral.api.auth import Hosts
+from corral.api.auth import Hosts, check_token
 from corral.api.http import Transfers, application
+from corral.api.metrics import Metrics, Sources
 from corral.api.rpc import Orchestrator
 from corral.api.service import SERVER_OPTIONS, handler
 from corral.api.worker_socket import WorkerSocket
@@ -31,6 +32,7 @@ from corral.controller.journal import Journal
 from corral.controller.loop import Loop
 from corral.controller.queue import Queue
 from corral.controller.spool import Spool
+from corral.controller.statistics import Statistics
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens, kept_secret
 from corral.controller.world import World
@@ -191,6 +193,20 @@ class _Controller:
             started_at=self._started_at,
             package_limit=settings.package_limit,
         )
+        statistics = Statistics()
+        statistics.listen(self._store)
+        self._loop.decided = statistics.decisions.add
+        metrics = Metrics(
+            Sources(
+                statistics=statistics,
+                store=self._store,
+                loop=self._loop,
+                blobs=blobs,
+                spool=self._spool,
+                version=__version__,
+                started_at=self._started_at,
+            )
+        )
         self._app = application(
             hosts=Hosts([settings.host]),
             transfers=Transfers(
@@ -209,6 +225,7 @@ class _Controller:
             ),
             health=self._health,
             queue=self._queue,
+            metrics=metrics.router(lambda header: check_token(header, token)),
             clock=time.time,
         )
 

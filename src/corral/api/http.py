@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import PurePosixPath
 
-from fastapi import FastAPI, Request, WebSocket
+from fastapi import APIRouter, FastAPI, Request, WebSocket
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -134,6 +134,7 @@ def application(
     worker_socket: WorkerSocket,
     health: Callable[[], Awaitable[dict[str, object]]],
     queue: Queue,
+    metrics: APIRouter,
     clock: Callable[[], float],
 ) -> FastAPI:
     app = FastAPI(title="Corral", docs_url=None, redoc_url=None, openapi_url=None)
@@ -152,6 +153,8 @@ def application(
     @app.get("/health")
     async def get_health() -> JSONResponse:
         return JSONResponse(await health(), 503 if queue.stopping else 200)
+
+    app.include_router(metrics)
 
     @app.websocket("/worker")
     async def worker(websocket: WebSocket) -> None:

@@ -256,6 +256,11 @@ class Journal:
         arguments = (before or "\x7f", batch, batch, wanted, wanted, limit)
         return [Ended._make(row) for row in self._reader.execute(sql.ENDED_LATEST, arguments)]
 
+    def last_ends(self, limit: int) -> list[Journaled]:
+        """How the jobs that ended last did, oldest first; a later note stands in for some."""
+        rows = self._reader.execute(sql.LAST_ENDS, (limit,)).fetchall()
+        return [decode_fact(row[0]) for row in reversed(rows)]
+
     def workers(self) -> list[Worker]:
         """Workers met before. One whose row is damaged introduces itself anew when it is back."""
         decode = msgspec.json.Decoder(Worker).decode
