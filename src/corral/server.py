@@ -30,6 +30,7 @@ from corral.controller.feed import Feed
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
+from corral.controller.narration import Narration
 from corral.controller.queue import Queue
 from corral.controller.spool import Spool
 from corral.controller.statistics import Statistics
@@ -53,7 +54,13 @@ FIRST_WORKER_WITHIN_S = 15.0
 
 def serve(config: Config) -> int:
     """Runs the controller until it is asked to stop; returns the process's exit code."""
-    logs.configure(config.settings.log_level, config.settings.log_format)
+    logs.configure(
+        config.settings.log_level,
+        config.settings.log_format,
+        file=Home(config.home).log_file,
+        limit=config.settings.log_limit,
+        rotates=True,
+    )
     settings.quiet_grpc()
     home = Home(config.home)
     try:
@@ -195,6 +202,7 @@ class _Controller:
         )
         statistics = Statistics()
         statistics.listen(self._store)
+        self._store.listen(Narration(lambda: self._world.names).take)
         self._loop.decided = statistics.decisions.add
         metrics = Metrics(
             Sources(
@@ -265,6 +273,7 @@ class _Controller:
             stack.push_async_callback(self._local.end)
         await rpc.start()
         stack.push_async_callback(rpc.stop, 0.5)
+        log_file = self._home.log_file
         write_private_json(
             self._home.controller,
             {
@@ -272,6 +281,7 @@ class _Controller:
                 "http": self._url,
                 "grpc": f"{reachable}:{grpc_port}",
                 "started_at": self._started_at,
+                "log": str(log_file) if logs.is_stderr(log_file) else "stderr",
             },
         )
         log.info(

@@ -53,6 +53,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     grpc_port: Port = 50051
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
+    log_limit: Bytes = 100_000_000
     grace_s: Seconds = 30.0
     heartbeat_s: Seconds = 5.0
     cancel_grace_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0

@@ -216,7 +216,7 @@ class Ledger:
     def _line(self, dispatch: JobDispatch, runner: Runner) -> bytes:
         """The document goes in as it came: nothing on a worker may change it."""
         return (
-            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"token":%b,"work_dir":%b,"checkpoint":%b}\n'
+            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b}\n'
             % (
                 _encode(dispatch.job),
                 dispatch.attempt,
@@ -225,6 +225,7 @@ class Ledger:
                 _encode(dispatch.token),
                 runner.directory.as_json,
                 _encode(dispatch.checkpoint),
+                _encode(dispatch.correlation_id),
             )
         )
 
@@ -272,13 +273,10 @@ class Ledger:
         attempt.since = asyncio.get_running_loop().time()
         attempt.deadline = attempt.since + attempt.dispatch.duration_s
         attempt.started = JobStarted(
-            attempt.dispatch.job,
-            attempt.dispatch.attempt,
-            time.time(),
-            runner.makeup.devices,
-            runner.used > 1,
+            *attempt.key, time.time(), runner.makeup.devices, runner.used > 1
         )
         self._send(attempt.started)
+        self.results.narration.started(attempt.dispatch)
 
     def _output(self, attempt: Attempt, runner: Runner, frame: Output) -> None:
         message = JobOutput(*attempt.key, frame.stream, frame.text, frame.data)
@@ -384,6 +382,7 @@ class Ledger:
 
     async def close(self) -> None:
         self._limits.close()
+        self.results.narration.flush()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -9,7 +9,9 @@ from fastapi import APIRouter, FastAPI, Request, WebSocket
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from corral import correlation
 from corral.api.auth import Hosts, bearer
+from corral.api.correlation import Correlated
 from corral.api.worker_socket import WorkerSocket
 from corral.controller.blobs import Blobs
 from corral.controller.queue import Queue
@@ -140,9 +142,11 @@ def application(
     app = FastAPI(title="Corral", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.clock = clock
     app.add_middleware(OnlyOurHosts, hosts=hosts)
+    app.add_middleware(Correlated)
 
     @app.exception_handler(CorralError)
     async def refused(request: Request, error: CorralError) -> JSONResponse:
+        error.details.setdefault("correlation_id", correlation.current())
         return JSONResponse(error.view(), error.status)
 
     @app.exception_handler(OSError)

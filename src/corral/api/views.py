@@ -133,6 +133,7 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
         retry_of=head.retry_of,
         devices=head.devices,
         workload=head.shape.workload,
+        correlation_id=head.correlation_id,
     )
     if progress is not None:
         view.progress.CopyFrom(_progress(progress))

@@ -172,7 +172,8 @@ def status(as_json: AsJson = False) -> None:
     card = read_card(home)
     if card.get("grpc") != address:
         card = {"grpc": address}  # found by CORRAL_ADDRESS: not the controller of this home
-    here = {"home": str(home), "log": str(home / "log" / "controller.log")} if "pid" in card else {}
+    log = card.pop("log", str(home / "log" / "controller.log"))
+    here = {"home": str(home), "log": log} if "pid" in card else {}
     if as_json:
         import msgspec
 

@@ -145,6 +145,7 @@ class Loop:
                 queue_class=head.shape.queue_class,
                 priority=head.shape.priority,
                 checkpoint=head.checkpoint,
+                correlation_id=head.correlation_id,
             )
         )
 

@@ -196,7 +196,7 @@ class World:
     def oldest_waits(self) -> dict[QueueClass, float]:
         """When the longest-waiting job of each class was submitted."""
         found: dict[QueueClass, float] = {}
-        for shape, line in self._lines.items():
+        for shape, line in self.lines.items():
             since = line[0].since
             found[shape.queue_class] = min(found.get(shape.queue_class, since), since)
         return found

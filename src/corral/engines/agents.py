@@ -100,6 +100,7 @@ class AgentsEngine:
                 queue_class=attempt.queue_class,
                 priority=attempt.priority,
                 checkpoint=attempt.checkpoint,
+                correlation_id=attempt.correlation_id,
                 output_limit=self._output_limit,
             )
         )

@@ -114,6 +114,7 @@ class JobView(Shown, frozen=True):
     devices: tuple[str, ...]
     warnings: tuple[str, ...]
     workload: str
+    correlation_id: str
 
     def __repr__(self) -> str:
         where = f" on {self.worker}" if self.worker else ""
