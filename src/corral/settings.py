@@ -266,6 +266,17 @@ def build_paths(
     return tuple(map(str, reads)), tuple(map(str, writes))
 
 
+def proxies(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Proxies that programs started from here would use, and what they spare as `no_proxy`."""
+    environ = os.environ if environ is None else environ
+    names = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy")
+    return {
+        name.lower(): text
+        for name, text in environ.items()
+        if name.lower() in names and text.strip()
+    }
+
+
 def quiet_grpc() -> None:
     """gRPC's own notes about forks are not for users: children are started, never forked."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

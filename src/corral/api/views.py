@@ -186,6 +186,7 @@ def worker_views(seats: Sequence[Seat]) -> list[pb.WorkerView]:
                 waiting=sum(not held.started for held in seat.held),
                 seen_at=worker.seen_at,
                 draining=worker.draining,
+                version=worker.version,
             )
         )
     return views

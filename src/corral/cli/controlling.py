@@ -48,7 +48,9 @@ def up(
 
 def _start_detached(home: Path, given: list[str], *, as_json: bool) -> int:
     log = home / "log" / "controller.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    # Private from the first moment on: the token will lie here.
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log.parent.mkdir(mode=0o700, exist_ok=True)
     begin = log.stat().st_size if log.exists() else 0
     with log.open("ab") as file:
         process = subprocess.Popen(

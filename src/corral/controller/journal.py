@@ -11,7 +11,7 @@ import contextlib
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -275,6 +275,10 @@ class Journal:
                 if worker.id == worker_id:
                     found.append(worker)
         return found
+
+    def interrupt_when(self, due: Callable[[], bool]) -> None:
+        """Reads end with an error once this says so: for who looks only for a while."""
+        self._reader.set_progress_handler(due, 10_000)
 
     def damage(self) -> str:
         """What SQLite itself finds wrong with its pages, and with the index of ended jobs."""

@@ -144,6 +144,7 @@ class AgentsEngine:
             capabilities=register.capabilities,
             local=register.worker_id == self._local_id,
             seen_at=time.time(),
+            version=register.software_version,
         )
         former = self._sessions.pop(worker.id, None)
         if former is not None:

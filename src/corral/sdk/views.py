@@ -163,6 +163,7 @@ class WorkerView(Shown, frozen=True):
     waiting: int
     seen_at: float
     draining: bool
+    version: str
 
 
 class Health(Shown, frozen=True):
