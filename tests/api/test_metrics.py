@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import time
@@ -18,6 +19,7 @@ import pytest
 import corral
 from corral.core.errors import CorralError
 from tests.debian import needs
+from tests.docs.pages import rows
 from tests.live import LiveController
 
 PATIENCE_S = 60.0
@@ -96,6 +98,12 @@ def test_waiting_and_running_jobs_are_counted(live: LiveController) -> None:
         assert found['corral_queue_oldest_wait_seconds{class="interactive"}'] == 0
         waiting.cancel()
     assert values(scrape(live))["corral_jobs_active"] == 0
+
+
+def test_every_metric_is_documented(live: LiveController) -> None:
+    types = re.findall(r"^# TYPE (corral_\w+) (\w+)", scrape(live), re.MULTILINE)
+    written = {name: cells[1] for name, cells in rows("docs/metrics.md").items()}
+    assert dict(types) == written
 
 
 @pytest.mark.parametrize("token", [None, "Bearer wrong", "Basic abc"])
