@@ -270,7 +270,7 @@ class Ledger:
             self._spawn(self._bury(attempt, runner, 0.0))
 
     def _began(self, attempt: Attempt, runner: Runner) -> None:
-        attempt.since = asyncio.get_running_loop().time()
+        attempt.since = time.monotonic()  # the loop's own clock stands still for a millisecond
         attempt.deadline = attempt.since + attempt.dispatch.duration_s
         attempt.started = JobStarted(
             *attempt.key, time.time(), runner.makeup.devices, runner.used > 1

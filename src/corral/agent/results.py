@@ -29,7 +29,7 @@ class Results:
 
     def completed(self, attempt: Attempt, result: Blob | None) -> None:
         dispatch = attempt.dispatch
-        seconds = asyncio.get_running_loop().time() - attempt.since
+        seconds = time.monotonic() - attempt.since
         message = JobCompleted(
             dispatch.job, dispatch.attempt, time.time(), seconds, dispatch.digest, result
         )
@@ -38,8 +38,8 @@ class Results:
         self.narration.succeeded(dispatch, seconds)
 
     def failed(self, attempt: Attempt, failure: Failure) -> None:
-        now = asyncio.get_running_loop().time()
-        self.refused(attempt.dispatch, failure, now - attempt.since if attempt.since else 0.0)
+        seconds = time.monotonic() - attempt.since if attempt.since else 0.0
+        self.refused(attempt.dispatch, failure, seconds)
 
     def refused(self, dispatch: JobDispatch, failure: Failure, seconds: float = 0.0) -> None:
         """Failed, perhaps before anything was made of it."""

@@ -1,11 +1,17 @@
-"""The correlation id of each HTTP request: taken from its headers or made, and answered with."""
+"""The correlation id of each call: taken from what came with it or made, and answered with."""
 
 from __future__ import annotations
 
+import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from corral import correlation
+from corral.core.errors import CorralError
+
+log = structlog.get_logger()
+
+MESSAGE = 500
 
 
 class Correlated:
@@ -28,3 +34,18 @@ class Correlated:
             await send(message)
 
         await self._app(scope, receive, answer)
+
+
+def refused(error: CorralError, call: str) -> CorralError:
+    """The error as it is answered, with the call's id in it; and its line in the log."""
+    chosen = error.details.setdefault("correlation_id", correlation.current())
+    told = {"job": error.job_id} if error.job_id else {}
+    log.info(
+        "call_refused",
+        call=call,
+        code=error.code,
+        error=error.message[:MESSAGE],
+        **told,
+        correlation_id=chosen,
+    )
+    return error

@@ -9,9 +9,9 @@ from fastapi import APIRouter, FastAPI, Request, WebSocket
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from corral import correlation
 from corral.api.auth import Hosts, bearer
 from corral.api.correlation import Correlated
+from corral.api.correlation import refused as told
 from corral.api.worker_socket import WorkerSocket
 from corral.controller.blobs import Blobs
 from corral.controller.queue import Queue
@@ -146,8 +146,8 @@ def application(
 
     @app.exception_handler(CorralError)
     async def refused(request: Request, error: CorralError) -> JSONResponse:
-        error.details.setdefault("correlation_id", correlation.current())
-        return JSONResponse(error.view(), error.status)
+        call = f"{request.method} {request.url.path}"[:200]
+        return JSONResponse(told(error, call).view(), error.status)
 
     @app.exception_handler(OSError)
     async def disk(request: Request, error: OSError) -> JSONResponse:

@@ -13,6 +13,7 @@ import structlog
 from corral import correlation
 from corral.api import corral_pb2 as pb
 from corral.api.auth import check_token
+from corral.api.correlation import refused
 from corral.api.service import ERROR_KEY
 from corral.api.submissions import job_of
 from corral.api.views import event_of, job_view, worker_views
@@ -58,13 +59,10 @@ def _enter(context: Context) -> str:
     return chosen
 
 
-async def _abort(context: Context, error: CorralError, correlation_id: str) -> None:
+async def _abort(context: Context, error: CorralError, call: str, correlation_id: str) -> None:
     code = _STATUS.get(error.status, grpc.StatusCode.INTERNAL)
-    error.details.setdefault("correlation_id", correlation_id)
+    refused(error, call)
     trailer = ((ERROR_KEY, json.dumps(error.view())), (correlation.KEY, correlation_id))
-    log.info(
-        "call_refused", code=error.code, error=error.message[:500], correlation_id=correlation_id
-    )
     await context.abort(code, error.message, trailing_metadata=trailer)
 
 
@@ -80,7 +78,7 @@ def answers(
             self.check(context)
             return await method(self, request, context)
         except CorralError as error:
-            await _abort(context, error, correlation_id)
+            await _abort(context, error, method.__name__, correlation_id)
             raise
 
     return guarded
@@ -99,7 +97,7 @@ def streams(
             async for reply in method(self, request, context):
                 yield reply
         except CorralError as error:
-            await _abort(context, error, correlation_id)
+            await _abort(context, error, method.__name__, correlation_id)
 
     return guarded
 
