@@ -26,6 +26,7 @@ class Home:
         self.blobs = path / "blobs"
         self.spool = path / "spool"
         self.log = path / "log"
+        self.log_file = self.log / "controller.log"
         self.worker = path / "worker"
         self.agent = path / "worker" / "agent.json"
         self._lock_fd: int | None = None

@@ -191,7 +191,7 @@ class Ledger:
 
     def start_ready(self) -> None:
         while self._waiting.size:
-            now = asyncio.get_running_loop().time()
+            now = time.monotonic()
             found = self._waiting.next(self._capacity)
             if found is None:
                 for runner in self._active:
@@ -242,7 +242,7 @@ class Ledger:
         """Attempts that are not over in a moment: the controller hears that they run, and nobody
         waits behind them."""
         self._telling = None
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         again = False
         for runner in list(self._active):
             attempt = runner.attempt
@@ -285,7 +285,7 @@ class Ledger:
     def _line(self, dispatch: JobDispatch, runner: Runner) -> bytes:
         """The document goes in as it came: nothing on a worker may change it."""
         return (
-            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"token":%b,"work_dir":%b,"checkpoint":%b}\n'
+            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b}\n'
             % (
                 _encode(dispatch.job),
                 dispatch.attempt,
@@ -294,6 +294,7 @@ class Ledger:
                 _encode(dispatch.token),
                 runner.directory.as_json,
                 _encode(dispatch.checkpoint),
+                _encode(dispatch.correlation_id),
             )
         )
 
@@ -313,7 +314,7 @@ class Ledger:
                 else:
                     runner.settled = True
             elif isinstance(frame, Started):
-                attempt.since = asyncio.get_running_loop().time()
+                attempt.since = time.monotonic()
                 attempt.deadline = attempt.since + attempt.dispatch.duration_s
                 self._began(attempt, runner)
             elif isinstance(frame, Fetching):
@@ -354,13 +355,13 @@ class Ledger:
     def _began(self, attempt: Attempt, runner: Runner) -> None:
         attempt.assumed = False
         attempt.started = JobStarted(
-            attempt.dispatch.job,
-            attempt.dispatch.attempt,
-            time.time() - asyncio.get_running_loop().time() + attempt.since,
+            *attempt.key,
+            time.time() - time.monotonic() + attempt.since,
             runner.makeup.devices,
             runner.used > 1,
         )
         self._send(attempt.started)
+        self.results.narration.started(attempt.dispatch)
 
     def _output(self, attempt: Attempt, runner: Runner, frame: Output) -> None:
         message = JobOutput(*attempt.key, frame.stream, frame.text, frame.data)
@@ -384,7 +385,7 @@ class Ledger:
         free only then."""
         runner.orders.popleft()
         del self._known[attempt.key]
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         seconds = max(now - attempt.since, 1e-5)
         runner.typical_s += (0.5 if seconds > runner.typical_s else 0.1) * (
             seconds - runner.typical_s
@@ -488,6 +489,7 @@ class Ledger:
         self._limits.close()
         if self._telling is not None:
             self._telling.cancel()
+        self.results.narration.flush()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 
+from corral import correlation
 from corral.api import corral_pb2 as pb
 from corral.api.auth import check_token
+from corral.api.correlation import refused
 from corral.api.service import ERROR_KEY
 from corral.api.submissions import job_of
 from corral.api.views import event_of, job_view, worker_views
@@ -49,9 +51,18 @@ _STATUS = {
 }
 
 
-async def _abort(context: Context, error: CorralError) -> None:
+def _enter(context: Context) -> str:
+    """The call's correlation id, from its metadata or new; the answer names it too."""
+    told = next((v for k, v in context.invocation_metadata() or () if k == correlation.KEY), "")
+    chosen = correlation.enter(told)
+    context.set_trailing_metadata(((correlation.KEY, chosen),))
+    return chosen
+
+
+async def _abort(context: Context, error: CorralError, call: str, correlation_id: str) -> None:
     code = _STATUS.get(error.status, grpc.StatusCode.INTERNAL)
-    trailer = ((ERROR_KEY, json.dumps(error.view())),)
+    refused(error, call)
+    trailer = ((ERROR_KEY, json.dumps(error.view())), (correlation.KEY, correlation_id))
     await context.abort(code, error.message, trailing_metadata=trailer)
 
 
@@ -62,11 +73,12 @@ def answers(
 
     @wraps(method)
     async def guarded(self: Any, request: Request, context: Context) -> Reply:
+        correlation_id = _enter(context)
         try:
             self.check(context)
             return await method(self, request, context)
         except CorralError as error:
-            await _abort(context, error)
+            await _abort(context, error, method.__name__, correlation_id)
             raise
 
     return guarded
@@ -79,12 +91,13 @@ def streams(
 
     @wraps(method)
     async def guarded(self: Any, request: Request, context: Context) -> AsyncIterator[Reply]:
+        correlation_id = _enter(context)
         try:
             self.check(context)
             async for reply in method(self, request, context):
                 yield reply
         except CorralError as error:
-            await _abort(context, error)
+            await _abort(context, error, method.__name__, correlation_id)
 
     return guarded
 

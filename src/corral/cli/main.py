@@ -9,6 +9,7 @@ import typer
 
 from corral import __version__
 from corral.cli import controlling, running, watching
+from corral.cli import doctor as doctors
 
 app = typer.Typer(
     name="corral",
@@ -52,6 +53,7 @@ app.command()(watching.cancel)
 app.command()(watching.retry)
 app.command()(watching.workers)
 app.command()(controlling.config)
+app.command()(doctors.doctor)
 app.command()(controlling.repair)
 
 

@@ -187,6 +187,7 @@ class AttemptLoop:
                 "CORRAL_URL": order["url"],
                 "CORRAL_TRANSFER_TOKEN": order["token"],
                 "CORRAL_CHECKPOINT": order.get("checkpoint", ""),
+                "CORRAL_CORRELATION_ID": order.get("correlation_id", ""),
                 "CORRAL_OUTPUT_DIR": f"{folder}/output",
                 "TMPDIR": f"{folder}/tmp",  # noqa: S108
             },
