@@ -1,4 +1,4 @@
-"""A controller to be measured: `corral up` in a process of its own, in a new home, on free ports."""
+"""A controller to be measured: `corral up` in a process of its own, with a home of its own."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def markdown(document: dict[str, Any]) -> str:
         "",
         "How each is set up:",
         "",
-        "- Corral: as it comes, `worker.cpus: 2`; `client.map`, `client.run`, `client.submit`; jobs "
-        "isolated; every submission answered after its fsync",
+        "- Corral: as it comes, `worker.cpus: 2`; `client.map`, `client.run`, `client.submit`; "
+        "jobs isolated; every submission answered after its fsync",
         *(f"- {name}: {note}" for name, note in document["notes"].items()),
         "",
     ]
