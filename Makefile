@@ -8,7 +8,7 @@ PYTHON ?=
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format proto bench bench-restart clean
+.PHONY: help setup demo test check format proto bench bench-load bench-restart clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ proto: $(READY) ## src/corral/api/corral_pb2.py(i) from corral.proto
 
 bench: $(READY) ## Corral beside its peers, with bars (ARGS=--all for every peer, --quick to try it)
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-load: $(READY) ## 1 GB of output, 1,000 watchers, 100,000 queued jobs: memory and answers
+	@$(BIN)/python -m bench.load $(ARGS)
 
 bench-restart: $(READY) ## a restart with 100,000 queued jobs: to /health and the first placement
 	@$(BIN)/python bench/restart.py $(ARGS)

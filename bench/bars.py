@@ -67,10 +67,10 @@ class Judged(NamedTuple):
 def judge(medians: Medians) -> list[Judged]:
     """Every figure of Corral beside its bar."""
     ours = medians.get(CORRAL, {})
-    return [_judged(figure, ours[figure.key], medians) for figure in FIGURES if figure.key in ours]
+    return [judged(figure, ours[figure.key], medians) for figure in FIGURES if figure.key in ours]
 
 
-def _judged(figure: Figure, value: float, medians: Medians) -> Judged:
+def judged(figure: Figure, value: float, medians: Medians) -> Judged:
     low, high, suffix = figure.at_least, figure.at_most, ""
     if figure.times:
         peer, factor = figure.times

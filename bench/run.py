@@ -153,7 +153,7 @@ def _document(measured: list[dict[str, Any]], refused: dict[str, str]) -> dict[s
             versions |= found.pop("versions", {})
     return {
         "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()) + " UTC",
-        "machine": _machine(),
+        "machine": machine(),
         "versions": versions,
         "medians": medians,
         "bars": [
@@ -175,7 +175,7 @@ def _medians(rounds: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
