@@ -34,7 +34,7 @@ ANSWER_MS = 50.0
 
 class Sizes:
     def __init__(self, *, quick: bool) -> None:
-        self.probe_s = 3.0 if quick else 60.0
+        self.probe_s = 1.5 if quick else 60.0
         self.output_bytes = 10_000_000 if quick else 1_000_000_000
         self.watchers = 50 if quick else 1_000
         self.stalled = 2 if quick else 10

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar, Unpack
 
 from corral.api import corral_pb2 as pb
@@ -141,10 +141,11 @@ async def submit_all(
     return accepted
 
 
-@contextlib.asynccontextmanager
-async def cancelled_afterwards(client: AsyncClient, batch: str) -> AsyncIterator[None]:
+@contextlib.contextmanager
+def cancelled_afterwards(client: Client, batch: str) -> Iterator[None]:
     """Leaves nothing of a batch behind in somebody's queue."""
     try:
         yield
     finally:
-        await client._connection.call("CancelBatch", pb.BatchRequest(batch=batch), again=False)
+        request = pb.BatchRequest(batch=batch)
+        wait_for(client._client._connection.call("CancelBatch", request, again=False))
