@@ -172,6 +172,7 @@ def many_watchers(folder: Path, sizes: Sizes) -> dict[str, Any]:
         watching.stdin.write(f"{token}\n")
         watching.stdin.flush()
         assert watching.stdout.readline() == "ready\n"
+        found["load_since"] = time.time()
         go.touch()
         handle.result()
         said, _ = watching.communicate(timeout=120)
@@ -217,8 +218,8 @@ BARS = (
     Figure("incomplete", "watchers without every line in order", "", at_most=0),
     Figure("longest_lag_s", "longest from print to watcher", "s"),
     Figure("fill_s", "filling the queue", "s"),
-    Figure("submit_early_p99_ms", "another's submit meanwhile, p99", "ms"),
-    Figure("status_early_p99_ms", "another's status meanwhile, p99", "ms"),
+    Figure("submit_early_p99_ms", "another's submit before that, p99", "ms"),
+    Figure("status_early_p99_ms", "another's status before that, p99", "ms"),
 )
 
 

@@ -135,6 +135,9 @@ class Connection:
         self.buffer = self.buffer[place:]
         return True
 
+    def begun(self) -> bool:
+        return all(watcher.messages for watcher in self.watchers.values())
+
     def over(self) -> bool:
         return all(watcher.closed for watcher in self.watchers.values())
 
@@ -147,12 +150,14 @@ def main() -> None:
         Connection(address, token, job, min(PER_CONNECTION, count - first), stalled=False)
         for first in range(0, count, PER_CONNECTION)
     ]
-    print("ready", flush=True)
     selector = selectors.DefaultSelector()
     for one in listening:
         selector.register(one.socket, selectors.EVENT_READ, one)
-    begun = time.process_time()
+    begun, greeted = time.process_time(), False
     while selector.get_map():
+        if not greeted and all(one.begun() for one in listening):
+            greeted = True
+            print("ready", flush=True)
         for key, _ in selector.select():
             if not key.data.receive() or key.data.over():
                 selector.unregister(key.fileobj)
