@@ -81,8 +81,9 @@ def loaded(folder: Path, found: dict[str, Any]) -> Iterator[tuple[Controller, Cl
         found["load_after"] = os.getloadavg()[0]
         since = found.pop("load_since", 0.0)
         for call in ("submit", "status"):
-            early = [one["s"] * 1000 for one in calls if one["call"] == call and one["at"] < since]
-            waits = [one["s"] * 1000 for one in calls if one["call"] == call and one["at"] >= since]
+            made = [one for one in calls if one["call"] == call]
+            early = [one["s"] * 1000 for one in made if one["at"] - one["s"] < since]
+            waits = [one["s"] * 1000 for one in made if one["at"] - one["s"] >= since]
             found[f"{call}_calls"] = len(waits)
             found[f"{call}_p50_ms"] = figures.quantile(waits, 0.5)
             found[f"{call}_p99_ms"] = figures.quantile(waits, 0.99)
