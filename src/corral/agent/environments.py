@@ -284,7 +284,7 @@ class Environments:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env=self._environ,
-            cwd=self._root,  # elsewhere uv would look for a project around it
+            cwd=os.path.abspath(os.sep),  # uv obeys, or may not read, a project around its place
             start_new_session=True,
         )
         try:

@@ -18,7 +18,7 @@ from corral.api.service import ERROR_KEY
 from corral.api.submissions import job_of
 from corral.api.views import event_of, job_view, worker_views
 from corral.controller.blobs import Blobs
-from corral.controller.feed import Cursor, Feed, Seen
+from corral.controller.feed import Cursor, Feed, Page, Seen
 from corral.controller.loop import Loop
 from corral.controller.queue import Queue
 from corral.controller.store import Store
@@ -167,7 +167,12 @@ class Orchestrator:
             job = self._queue.find(request.job_id)
             source = self._feed.watch(job, cursor, until_now=request.until_now)
         async for seen in source:
-            yield pb.JobEvents(events=self._events(seen))
+            if not isinstance(seen, Page):
+                yield pb.JobEvents(events=self._events(seen))
+                continue
+            if seen.encoded is None:
+                seen.encoded = pb.JobEvents(events=self._events(seen))
+            yield seen.encoded
 
     def _events(self, seen: Sequence[Seen]) -> list[pb.JobEvent]:
         names = self._store.world.names

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from corral import __version__
-from corral.cli import controlling, running, watching
+from corral.cli import bench, controlling, running, watching
 from corral.cli import doctor as doctors
 
 app = typer.Typer(
@@ -52,6 +52,7 @@ app.command()(watching.why)
 app.command()(watching.cancel)
 app.command()(watching.retry)
 app.command()(watching.workers)
+app.command()(bench.bench)
 app.command()(controlling.config)
 app.command()(doctors.doctor)
 app.command()(controlling.repair)
