@@ -113,6 +113,7 @@ class Journal:
                 self._reader = open_read_only(self.path)
                 if self.mark.seq is None and self.last_seq() == 0:
                     self.mark.write(0)
+                    self.mark.sync()
             sync_folder(folder)
         except BaseException:
             self.mark.close()
@@ -161,6 +162,7 @@ class Journal:
         with contextlib.suppress(FileNotFoundError), open(f"{self.path}-wal", "rb") as file:
             os.fsync(file.fileno())
         self.mark.write(seq)
+        self.mark.sync()
 
     # --- writing (the writer's thread) ---
 
@@ -197,6 +199,13 @@ class Journal:
             except OSError as error:
                 # The records are safe. A mark that lags only promises less.
                 log.warning("mark_not_written", error=str(error))
+
+    def sync_mark(self) -> None:
+        """The same for a mark that is not yet safe from a power cut."""
+        try:
+            self.mark.sync()
+        except OSError as error:
+            log.warning("mark_not_written", error=str(error))
 
     # --- reading (the event loop's thread) ---
 
