@@ -58,7 +58,8 @@ class Loop:
             }
             for head in placed:
                 self._start(head, engines[head.worker])
-        self._wake.set()
+        if self._store.world.anybody_waits:
+            self._wake.set()
 
     async def run(self) -> None:
         while True:
