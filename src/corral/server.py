@@ -36,6 +36,7 @@ from corral.controller.spool import Spool
 from corral.controller.statistics import Statistics
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens, kept_secret
+from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.errors import CorralError, HomeUnusable, InvalidSettings
 from corral.core.worker import Worker
@@ -161,6 +162,7 @@ class _Controller:
         blobs = Blobs(home.blobs)
         tokens = AttemptTokens(kept_secret(home.transfer_key))
         token = kept_secret(home.token)
+        vault = Vault(home.secrets)
         self._local = LocalAgent(home, settings.worker.name)
         self._agents = AgentsEngine(
             journal.workers(),
@@ -170,13 +172,14 @@ class _Controller:
         )
         engines: dict[str, Engine] = {self._agents.name: self._agents}
         self._feed = Feed(self._store, self._spool)
-        self._loop = Loop(self._store, engines, tokens, aging_s=settings.aging_s)
+        self._loop = Loop(self._store, engines, tokens, vault, aging_s=settings.aging_s)
         self._queue = Queue(
             self._store,
             blobs,
             engines,
             self._loop,
             self._first_workers,
+            vault=vault,
             document_limit=settings.document_limit,
             cancel_grace_s=settings.cancel_grace_s,
         )
@@ -196,6 +199,7 @@ class _Controller:
             feed=self._feed,
             queue=self._queue,
             loop=self._loop,
+            vault=vault,
             version=__version__,
             started_at=self._started_at,
             package_limit=settings.package_limit,

@@ -91,6 +91,11 @@ def client_token(environ: Mapping[str, str] | None = None) -> str | None:
     return (os.environ if environ is None else environ).get("CORRAL_TOKEN")
 
 
+def secret_variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
+    """The value that `corral secret set --from-env` takes."""
+    return (os.environ if environ is None else environ).get(name)
+
+
 RESERVED = frozenset({"CORRAL_HOME", "CORRAL_ADDRESS", "CORRAL_TOKEN"})
 
 

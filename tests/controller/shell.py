@@ -16,6 +16,7 @@ from corral.controller.queue import Queue
 from corral.controller.spool import Spool
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens
+from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.job import Blob, FunctionCall, Head, Job, JobId, Needs, QueueClass
 from corral.core.worker import GPU, Capabilities, Worker
@@ -55,13 +56,15 @@ class Shell:
         self.feed = Feed(self.store, self.spool)
         self.tokens = AttemptTokens("key")
         engines = {self.engine.name: self.engine}
-        self.loop = Loop(self.store, engines, self.tokens, aging_s=aging_s)
+        self.vault = Vault(home / "secrets")
+        self.loop = Loop(self.store, engines, self.tokens, self.vault, aging_s=aging_s)
         self.queue = Queue(
             self.store,
             Blobs(home / "blobs"),
             engines,
             self.loop,
             self.loop.workers,
+            vault=self.vault,
             document_limit=100_000,
             cancel_grace_s=1.0,
         )

@@ -43,6 +43,9 @@ class Submission(Fact, frozen=True):
     retry_of: JobId = ""
     correlation_id: str = ""
     """Of the call that submitted it."""
+    secrets: tuple[str, ...] = ()
+    """Names alone: a value is looked up when an attempt is sent."""
+    notify: str = ""
 
 
 class JobSubmitted(Submission, frozen=True):

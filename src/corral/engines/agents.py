@@ -102,6 +102,7 @@ class AgentsEngine:
                 checkpoint=attempt.checkpoint,
                 correlation_id=attempt.correlation_id,
                 output_limit=self._output_limit,
+                secrets=attempt.secrets,
             )
         )
 

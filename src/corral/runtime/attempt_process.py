@@ -17,6 +17,10 @@ def main(config_line: bytes, inbox: Inbox, road: Road, parent: int) -> None:
     posix.become_subreaper()
     config = json.loads(config_line)
     os.environ.update(config.get("environ") or {})
+    if road.redactor is not None:
+        os.environ.update(config["secrets"])
+        os.environ["CORRAL_SECRETS"] = ",".join(config["secrets"])
+        failures.hide(road.redactor)
     os.environ["CORRAL_FRAMES_FD"] = str(road.words_in)
     os.environ["CORRAL_FRAMES_INODE"] = str(os.fstat(road.words_in).st_ino)
     # Whatever Python a job starts finds `corral.job`, and what the user put on the path.

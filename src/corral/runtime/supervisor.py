@@ -30,6 +30,8 @@ def main() -> int:
     line = inbox.first()
     if line is None:
         return 0
+    if b'"secrets"' in line:
+        hide_secrets(line, road)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -49,6 +51,16 @@ def main() -> int:
             os._exit(code)
     road.close_inputs()
     return Supervisor(pid, inbox.fd, road).run()
+
+
+def hide_secrets(config: bytes, road: Road) -> None:
+    """Both processes redact: what is found first in the pipes may be found by either."""
+    import json
+
+    from corral.runtime.redaction import Redactor
+
+    if values := json.loads(config).get("secrets"):
+        road.hide(Redactor(values))
 
 
 class Supervisor:
