@@ -63,6 +63,7 @@ def serve(config: Config) -> int:
         rotates=True,
     )
     settings.quiet_grpc()
+    _close_to_others(config)
     home = Home(config.home)
     try:
         _check_host(config.settings.host)
@@ -82,6 +83,14 @@ def serve(config: Config) -> int:
         return 1
     finally:
         home.release()
+
+
+def _close_to_others(config: Config) -> None:
+    """Jobs run as the same user; what they could look into is closed before it knows anything."""
+    if sys.platform != "win32" and not config.settings.inspectable:
+        from corral.runtime import posix
+
+        posix.close_to_others()
 
 
 def _check_host(host: str) -> None:

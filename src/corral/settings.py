@@ -66,6 +66,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     document_limit: Bytes = 4_000_000
     package_limit: Bytes = 2_000_000_000
     artifact_limit: Bytes = 20_000_000_000
+    inspectable: bool = False
     worker: WorkerSettings = WorkerSettings()
 
 
@@ -245,6 +246,20 @@ def passed_environment(environ: Mapping[str, str] | None = None) -> dict[str, st
     """What a job may inherit from the worker: how to find programs, the network and the clock."""
     environ = os.environ if environ is None else environ
     return {name: text for name, text in environ.items() if _PASSED.fullmatch(name)}
+
+
+_AGENT = re.compile(
+    r"CORRAL_.*|PYTHON.*|VIRTUAL_ENV|TMPDIR|TERM|NO_COLOR|LOGNAME|SHELL|LD_.*|ROC.*|HIP_.*|HSA_.*"
+)
+
+
+def agent_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the agent on this machine inherits from its controller: settings and what it passes on,
+    not whatever else was exported in the shell that started it."""
+    environ = os.environ if environ is None else environ
+    kept = {name: text for name, text in environ.items() if _AGENT.fullmatch(name)}
+    kept.pop("CORRAL_TOKEN", None)
+    return {**build_environment(environ), **kept}
 
 
 _BUILDING = re.compile(r"HOME|USER|XDG_.*|PIP_.*|UV_.*|GIT_.*|APPDATA|LOCALAPPDATA|SystemRoot")

@@ -27,6 +27,8 @@ def main(config_line: bytes, inbox: Inbox, road: Road, parent: int) -> None:
     paths = (KIT, os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     enforced = sandbox.apply(config, KIT)
+    # The job's own process is open to the job's own tools; Landlock closes it to other jobs.
+    posix.close_to_others(closed=False)
     road.send(frame("ready", pid=parent, enforced=enforced))
     # After the answer: loading cloudpickle takes as long as everything before it.
     from corral.runtime.attempt_loop import AttemptLoop

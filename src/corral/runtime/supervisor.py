@@ -24,6 +24,7 @@ COALESCE_S = 0.02
 
 
 def main() -> int:
+    posix.close_to_others()  # It may soon know secrets, and it holds the way to the agent.
     inbox = Inbox(posix.move_high(os.dup(0)), posix.move_high(int(sys.argv[1])))
     road = Road(posix.move_high(os.dup(1)))
     own_errors = posix.move_high(os.dup(2))
