@@ -31,6 +31,7 @@ from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
 from corral.controller.narration import Narration
+from corral.controller.notify import Notifier, Timing
 from corral.controller.queue import Queue
 from corral.controller.spool import Spool
 from corral.controller.statistics import Statistics
@@ -192,6 +193,15 @@ class _Controller:
             document_limit=settings.document_limit,
             cancel_grace_s=settings.cancel_grace_s,
         )
+        self._notifier = Notifier(
+            self._store,
+            vault,
+            home.notify,
+            webhooks=settings.notify,
+            batch_secret=settings.notify_secret,
+            timing=Timing.of(settings),
+        )
+        stack.push_async_callback(self._notifier.close)
         self._intake = Intake(
             self._agents,
             self._store,
@@ -200,6 +210,7 @@ class _Controller:
             heard=self._feed.heard,
             wake=self._loop.wake,
             stop_grace_s=settings.cancel_grace_s,
+            notice=self._notifier.worker,
         )
         self._orchestrator = Orchestrator(
             token=token,
@@ -280,6 +291,7 @@ class _Controller:
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
             asyncio.create_task(self._intake.run(), name="intake"),
             asyncio.create_task(self._loop.run(), name="loop"),
+            asyncio.create_task(self._notifier.run(), name="notifier"),
         ]
         if settings.worker.enabled:
             self._tasks.append(asyncio.create_task(self._local.run(), name="local agent"))

@@ -45,6 +45,21 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     write_paths: tuple[str, ...] = ()
 
 
+class Webhook(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An address that is told what happened, in corral.yaml."""
+
+    url: str
+    on: tuple[Literal["job_failed", "batch_done", "worker_lost"], ...] = (
+        "job_failed",
+        "batch_done",
+        "worker_lost",
+    )
+    secret: str = ""
+    """The name of the secret that signs what is sent."""
+    labels: dict[str, str] = {}
+    """Only of jobs that have all of these."""
+
+
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """What the controller does. Field comments are the documentation of `docs/settings.md`."""
 
@@ -67,6 +82,13 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     package_limit: Bytes = 2_000_000_000
     artifact_limit: Bytes = 20_000_000_000
     inspectable: bool = False
+    notify: tuple[Webhook, ...] = ()
+    notify_secret: str = ""
+    notify_timeout_s: Seconds = 10.0
+    notify_backoff_s: Seconds = 1.0
+    notify_backoff_max_s: Seconds = 300.0
+    notify_give_up_s: Annotated[float, Meta(gt=0, le=30 * 86_400)] = 86_400.0
+    notify_settle_s: Seconds = 5.0
     worker: WorkerSettings = WorkerSettings()
 
 

@@ -158,8 +158,10 @@ class Loop:
 
     def _give_up(self, head: Head, code: str, error: CorralError) -> None:
         """An attempt that was placed and cannot be sent, here or anywhere."""
-        log.error("attempt_not_sent", job=head.id, attempt=head.attempt, code=code, error=str(error))
         failure = Failure(code=code, message=error.message)
+        log.error(
+            "attempt_not_sent", job=head.id, attempt=head.attempt, code=code, error=error.message
+        )
         fact = JobFailed(job=head.id, at=time.time(), attempt=head.attempt, failure=failure)
         task = asyncio.create_task(self._append(fact))
         self._giving_up.add(task)

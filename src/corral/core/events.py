@@ -178,6 +178,8 @@ class WorkerLost(Report, frozen=True):
 
     worker: str
     reason: str
+    expected: bool = False
+    """It said goodbye: nobody needs to look after it."""
 
 
 class AttemptReport(Report, frozen=True):
