@@ -88,7 +88,9 @@ GROUP BY h.batch
 ENDED_ALONE_SINCE = f"""
 SELECT h.job, 0, h.last_seq, h.ended_at {_SINCE} AND h.batch = '' AND {_OWN_WEBHOOK}
 """
-BATCH_BY_STATE = "SELECT state, count(*) FROM history WHERE batch = ? GROUP BY state"
+BATCH_BY_STATE = (
+    "SELECT state, count(*) FROM history WHERE batch = ? AND batch != '' GROUP BY state"
+)
 
 KNOW_WORKER = "INSERT OR REPLACE INTO workers (id, body) VALUES (?, ?)"
 WORKERS = "SELECT id, body FROM workers ORDER BY id"

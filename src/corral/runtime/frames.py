@@ -179,7 +179,8 @@ class Road:
             with self._lock:
                 self._drain()
         if self._screen is not None:
-            self._rest()
+            with self._lock:
+                self._rest()
         self.page[STATE] = RUNNING
 
     def end(self, data: bytes) -> None:
