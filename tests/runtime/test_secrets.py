@@ -149,6 +149,11 @@ def test_failures_are_redacted(guarded: Runner) -> None:
         assert failure["type"].endswith("Refused")
         assert "bad token [HF_TOKEN]" in failure["traceback"]
         assert "pickled" not in failure
+
+    def denied() -> None:
+        raise PermissionError(13, "no", f"/secret/{os.environ['HF_TOKEN']}")
+
+    assert "hf_Zq7" not in json.dumps(guarded.failure(denied))
     # An exception without a value still travels whole.
     assert "pickled" in guarded.failure(lambda: 1 / 0)
 

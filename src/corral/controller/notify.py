@@ -234,6 +234,7 @@ class Notifier:
         self._changed.set()
         if lane.task is None:
             lane.task = asyncio.create_task(self._deliver(lane))
+            lane.task.add_done_callback(_broke)
 
     # --- delivering -------------------------------------------------------------------------------
 
@@ -379,6 +380,11 @@ class Notifier:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._remember()
+
+
+def _broke(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("notifying_broke", exc_info=error)
 
 
 def _labelled(wanted: Mapping[str, str], head: Head | None) -> bool:

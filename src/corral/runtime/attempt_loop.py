@@ -150,6 +150,8 @@ class AttemptLoop:
         self._way = None
         retire = last or self._spent(failure) or not (untouched or self._cleared())
         if failure is not None:
+            if self._road.redactor is not None:
+                failure = failures.redacted(failure, self._road.redactor)
             end = frame("error", failure=failure, retire=retire)
         elif retire:
             end = end.replace(b'"retire":false', b'"retire":true')

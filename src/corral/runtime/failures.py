@@ -49,6 +49,14 @@ def hide(redactor: Redactor) -> None:
     _redactor = redactor
 
 
+def redacted(failure: Failure, redactor: Redactor) -> Failure:
+    """Once more, at the door: hints and causes were added since its parts were cleaned."""
+    return {
+        key: redactor.text(value) if isinstance(value, str) and key != "pickled" else value
+        for key, value in failure.items()
+    }
+
+
 # What follows looks at an exception that user code made, and that may answer each look with
 # another one, SystemExit included. So classes are asked of its type, its own attributes are read
 # past whatever hides them, and `except BaseException` is meant: a cancel is not lost in it, since
