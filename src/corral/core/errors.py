@@ -5,6 +5,8 @@ CorralError
 ├── InvalidSettings       invalid_settings     corral.yaml, CORRAL_* or a flag is wrong
 ├── JobNotFound           job_not_found        no job has this id
 ├── BlobNotFound          blob_not_found       no package, result or artifact has this name
+├── SecretNotFound        secret_not_found     no secret has this name
+├── InvalidSecret         invalid_secret       a name or value that cannot be a secret's
 ├── Conflict              conflict             the job's state does not allow this
 ├── NoGpuWorkers          no_gpu_workers       no worker is known at all
 ├── ExceedsAllWorkers     exceeds_all_workers  no known worker could ever run it
@@ -67,6 +69,14 @@ class JobNotFound(CorralError):
 
 class BlobNotFound(CorralError):
     code, status = "blob_not_found", 404
+
+
+class SecretNotFound(CorralError):
+    code, status = "secret_not_found", 404
+
+
+class InvalidSecret(CorralError):
+    code, status = "invalid_secret", 422
 
 
 class Conflict(CorralError):

@@ -175,6 +175,13 @@ class Health(Shown, frozen=True):
     started_at: float
 
 
+class SecretView(Shown, frozen=True):
+    """A secret by its name. Its value is not for looking at."""
+
+    name: str
+    set_at: float
+
+
 _CLASSES: dict[str, type[Struct]] = {
     "JobView": JobView,
     "ArtifactView": Artifact,
@@ -186,6 +193,7 @@ _CLASSES: dict[str, type[Struct]] = {
     "WorkerView": WorkerView,
     "GpuView": GpuView,
     "HealthReply": Health,
+    "SecretView": SecretView,
 }
 _EVENTS: dict[str, type[Event]] = {
     "state": StateChanged,
