@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from corral.controller.journal import UNREADABLE, Journal
+from corral.controller.journal import Journal
+from corral.controller.record import UNREADABLE
 from corral.controller.repair import repair
 from corral.controller.store import Store
 from corral.controller.world import World

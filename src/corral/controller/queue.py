@@ -171,7 +171,10 @@ class Queue:
             found = found or self._store.journal.ended_by_key(job.key)
             if found is None:
                 return None
-            name = self._store.head(found).name
+            try:
+                name = self._store.head(found).name
+            except JobNotFound:
+                return None  # pruned from the history this very moment
         if name != job.name:
             raise Conflict(
                 f"The idempotency key {job.key!r} already belongs to job {found}, "

@@ -10,23 +10,17 @@ import contextlib
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from corral.controller import sql
-from corral.controller.journal import (
-    REPAIRED,
-    UNREADABLE,
-    Ended,
-    Journal,
-    Record,
-    Write,
-    open_read_only,
-    sealed,
-)
+from corral.controller import pruned, sql
+from corral.controller.journal import REPAIRED, Journal, Write
 from corral.controller.mark import Mark
+from corral.controller.migrations import open_read_only
+from corral.controller.record import UNREADABLE, Ended, Record, sealed
 from corral.controller.store import recovered
 from corral.controller.wal import mended
 from corral.core.errors import Conflict, CorralError, HomeUnusable, JournalDamaged
@@ -98,16 +92,21 @@ class _Salvage:
         self._marked = mark.seq or 0
         mark.close()
         found: dict[int, Record] = {}
-        _read(folder / "corral.db", self._marked, found)
-        _read_past_damage(folder, self._marked, found)
+        gone: set[tuple[int, int]] = set()
+        _read(folder / "corral.db", self._marked, found, gone)
+        _read_past_damage(folder, self._marked, found, gone)
         self.records = [found[seq] for seq in sorted(found)]
-        self.last_seq = max([self._marked, *(record.seq for record in self.records)])
+        self.last_seq = max(
+            [self._marked, *(record.seq for record in self.records), *(last for _, last in gone)]
+        )
         self.heads: dict[str, Head] = {}
         self.lost_jobs: set[str] = set()
         for record in self.records:
             self._fold(record)
         gap_before = min(found, default=1) - 1 if found and _repaired(self.records) else 0
-        self.missing = [seq for seq in range(gap_before + 1, self.last_seq + 1) if seq not in found]
+        self.missing = [
+            seq for seq in _without(gone, gap_before + 1, self.last_seq) if seq not in found
+        ]
 
     def _fold(self, record: Record) -> None:
         if not record.job:
@@ -229,7 +228,17 @@ def _repaired(records: list[Record]) -> bool:
     return bool(records) and records[0].kind == REPAIRED
 
 
-def _read_past_damage(folder: Path, marked: int, found: dict[int, Record]) -> None:
+def _without(gone: set[tuple[int, int]], first: int, last: int) -> Iterator[int]:
+    """The numbers from `first` to `last` that were not pruned on purpose."""
+    for start, end in sorted(gone):
+        yield from range(first, min(start, last + 1))
+        first = max(first, end + 1)
+    yield from range(first, last + 1)
+
+
+def _read_past_damage(
+    folder: Path, marked: int, found: dict[int, Record], gone: set[tuple[int, int]]
+) -> None:
     """What SQLite dropped behind a damaged frame of its log, read from a copy."""
     database, log = folder / "corral.db", folder / "corral.db-wal"
     if not (database.exists() and log.exists() and (whole := mended(log.read_bytes()))):
@@ -238,11 +247,12 @@ def _read_past_damage(folder: Path, marked: int, found: dict[int, Record]) -> No
         copy = Path(copies) / database.name
         shutil.copyfile(database, copy)
         copy.with_name(log.name).write_bytes(whole)
-        _read(copy, marked, found)
+        _read(copy, marked, found, gone)
 
 
-def _read(path: Path, marked: int, found: dict[int, Record]) -> None:
-    """Every intact record: from both ends as far as a scan gets, then one by one in between."""
+def _read(path: Path, marked: int, found: dict[int, Record], gone: set[tuple[int, int]]) -> None:
+    """Every intact record: from both ends as far as a scan gets, then one by one in between. And
+    which numbers are said, under an intact checksum, to be gone on purpose."""
     try:
         connection = open_read_only(path)
     except UNREADABLE:
@@ -252,8 +262,12 @@ def _read(path: Path, marked: int, found: dict[int, Record]) -> None:
             with contextlib.suppress(*UNREADABLE):
                 for row in connection.execute(scan):
                     _keep(row, found)
+        with contextlib.suppress(*UNREADABLE):
+            for row in connection.execute(sql.PRUNED_INTERVALS):
+                if (interval := pruned.Interval._make(row)).intact():
+                    gone.add(interval[:2])
         first, last = min(found, default=1), max([marked, *found])
-        for seq in range(first, last + CHUNK):
+        for seq in _without(gone, first, last + CHUNK):
             if seq not in found:
                 with contextlib.suppress(*UNREADABLE):
                     _keep(connection.execute(sql.RECORD, (seq,)).fetchone(), found)
