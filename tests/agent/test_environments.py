@@ -43,10 +43,13 @@ MakeEnvironments = Callable[..., Environments]
 
 @pytest.fixture
 def environments(tmp_path: Path) -> MakeEnvironments:
-    def make(*, limit_gb: float = 1.0, in_use: Collection[str] = ()) -> Environments:
+    def make(
+        *, limit_gb: float = 1.0, keep_s: float = 3600.0, in_use: Collection[str] = ()
+    ) -> Environments:
         made = Environments(
             tmp_path / "environments",
             limit_gb=limit_gb,
+            keep_s=keep_s,
             system_site_packages=False,
             environ=build_environment(),
             in_use=lambda: set(in_use),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ from corral.controller.loop import Loop
 from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.controller.why import explain
-from corral.core.errors import BlobNotFound, CorralError, InvalidJob
+from corral.core.errors import BlobNotFound, CorralError, InvalidJob, JobNotFound
 from corral.core.events import ArtifactStored, JobSucceeded
 from corral.core.job import QueueClass, State
 
@@ -42,6 +43,7 @@ _STATUS = {
     403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
     409: grpc.StatusCode.FAILED_PRECONDITION,
+    410: grpc.StatusCode.NOT_FOUND,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     422: grpc.StatusCode.INVALID_ARGUMENT,
     503: grpc.StatusCode.UNAVAILABLE,
@@ -193,7 +195,11 @@ class Orchestrator:
                 before=request.before, batch=request.batch, states=states, limit=limit
             )
             found = sorted([*found, *(row.job for row in ended)], reverse=True)[:limit]
-        return pb.ListJobsReply(jobs=[self._view(job) for job in found])
+        views = []
+        for job in found:
+            with suppress(JobNotFound):  # pruned this very moment
+                views.append(self._view(job))
+        return pb.ListJobsReply(jobs=views)
 
     @answers
     async def CancelJob(  # noqa: N802
@@ -223,7 +229,8 @@ class Orchestrator:
     ) -> pb.Explanation:
         job = self._queue.find(request.job_id)
         workers = await self._loop.workers()
-        reason = explain(self._store, job, workers, paused=self._loop.paused)
+        paused, full = self._loop.paused, self._loop.full
+        reason = explain(self._store, job, workers, paused=paused, full=full)
         return pb.Explanation(
             job_id=job,
             state=reason.state,
@@ -246,7 +253,8 @@ class Orchestrator:
         world = self._store.world
         workers = await self._loop.workers()
         return pb.HealthReply(
-            status="stopping" if self._queue.stopping else "ok",
+            status="stopping" if self._queue.stopping else "full" if self._loop.full else "ok",
+            reason=self._loop.full,
             version=self._version,
             workers=sum(worker.connected for worker in workers),
             queued=sum(world.waiting.values()),
@@ -260,6 +268,7 @@ class Orchestrator:
     async def PutPackage(  # noqa: N802
         self, request: AsyncIterator[pb.Chunk], context: Context
     ) -> pb.BlobRef:
+        self._queue.check_room()
         chunks = (chunk.data async for chunk in request)
         blob = await self._blobs.put(chunks, limit=self._package_limit)
         return pb.BlobRef(sha256=blob.sha256, size=blob.size)

@@ -181,6 +181,7 @@ def status(as_json: AsJson = False) -> None:
     output.show_pairs(
         [
             ("status", "up" if health.status == "ok" else health.status),
+            ("reason", health.reason),
             ("version", health.version),
             ("pid", str(card.get("pid", ""))),
             *_places(home, card),

@@ -39,6 +39,8 @@ class Loop:
         self._wake = asyncio.Event()
         self._giving_up: set[asyncio.Task[None]] = set()
         self.paused = False
+        self.full = ""
+        """Why nothing is placed though nobody paused it: the disk has no room."""
         store.listen(self._committed)
 
     def wake(self) -> None:
@@ -80,7 +82,7 @@ class Loop:
         """One decision and its consequences; returns when to look again if nothing happens."""
         world, now = self._store.world, time.time()
         due = world.wake_due(now)
-        if self.paused:
+        if self.paused or self.full:
             return None
         if world.lines:
             plan = decide(world.snapshot(now, self.known(), self._aging_s))
@@ -96,7 +98,7 @@ class Loop:
         """Where jobs that are not yet written can go at once, so that submission and placement
         share one commit. Only while nobody waits: nobody is overtaken."""
         world = self._store.world
-        if self.paused or world.lines or not submitted:
+        if self.paused or self.full or world.lines or not submitted:
             return ()
         lines: dict[Shape, list[Waiting]] = {}
         for number, fact in enumerate(submitted[:FRONT]):

@@ -108,14 +108,15 @@ def remove(connection: sqlite3.Connection, jobs: Sequence[str], within_s: float)
         for job in jobs:
             done += 1
             try:
-                numbers += _story(connection, job)
+                story = _story(connection, job)
             except JournalDamaged:
                 broken.append(job)
                 continue
+            connection.executemany(sql.DELETE_RECORD, ((number,) for number in story))
             connection.execute(sql.DELETE_ENDED, (job,))
+            numbers += story
             if time.monotonic() > deadline:
                 break
-        connection.executemany(sql.DELETE_RECORD, ((number,) for number in numbers))
         note(connection, numbers)
         connection.execute("COMMIT")
     except JournalDamaged:

@@ -100,5 +100,11 @@ ENDED_BEFORE = "SELECT job FROM history WHERE ended_at < ? ORDER BY ended_at LIM
 ENDED_COUNT = "SELECT count(*) FROM history"
 ENDED_NTH = "SELECT ended_at FROM history ORDER BY ended_at LIMIT 1 OFFSET ?"
 
+SCAN_WITH_END = """
+SELECT seq, at, kind, journal.job, prev, body, document, crc, ended_at
+FROM journal LEFT JOIN history ON history.job = journal.job
+WHERE seq > ? ORDER BY seq LIMIT ?
+"""
+
 TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 CHECKS = ("PRAGMA quick_check(1)", "PRAGMA integrity_check(history)")
