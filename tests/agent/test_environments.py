@@ -160,6 +160,18 @@ async def test_the_longest_unused_environments_go_and_never_one_in_use(
     assert [made.ready(spec) is not None for spec in specs] == [True, False, True]
 
 
+async def test_environments_that_nobody_used_for_long_go(environments: MakeEnvironments) -> None:
+    made = environments()
+    found = await made.get(made.spec("", ()))
+    await environments().clean()
+    assert found.path.exists()
+    os.utime(found.path / RECORD, (0, 0))
+    await environments(in_use=[found.digest]).clean()
+    assert found.path.exists()
+    await environments().clean()
+    assert not found.path.exists()
+
+
 async def test_everybody_who_waits_for_a_failed_build_hears_of_it(
     environments: MakeEnvironments, tmp_path: Path
 ) -> None:
