@@ -25,6 +25,8 @@ from corral.api.http import Transfers, application
 from corral.api.rpc import Orchestrator
 from corral.api.service import SERVER_OPTIONS, handler
 from corral.api.worker_socket import WorkerSocket
+from corral.controller import restore
+from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
 from corral.controller.disk import DiskGuard
 from corral.controller.feed import Feed
@@ -60,9 +62,13 @@ def serve(config: Config) -> int:
     try:
         _check_host(config.settings.host)
         home.take()
+        if restore.pending(home):
+            log.info("backup_restored", former=str(restore.swap_in(home)))
+            return _again(home)  # the settings may have come from the backup too
         http_socket = _listen(config.settings.host, config.settings.port, "--port")
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_Controller(config, home, http_socket).run())
+            code = runner.run(_Controller(config, home, http_socket).run())
+        return _again(home) if restore.pending(home) and not code else code
     except CorralError as error:
         print(f"corral: {error.message}", file=sys.stderr)
         return 1
@@ -75,6 +81,16 @@ def serve(config: Config) -> int:
         return 1
     finally:
         home.release()
+
+
+def _again(home: Home) -> int:
+    """The same program from its beginning, as the same process: whoever looks after it, a terminal
+    or a service, does not even notice."""
+    home.release()
+    log.info("controller_begins_again", home=str(home.path))
+    if sys.platform == "win32":
+        return 0
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (itself)
 
 
 def _check_host(host: str) -> None:
@@ -200,6 +216,7 @@ class _Controller:
             version=__version__,
             started_at=self._started_at,
             package_limit=settings.package_limit,
+            backups=Backups(home, self._retention, __version__),
         )
         self._app = application(
             hosts=Hosts([settings.host]),

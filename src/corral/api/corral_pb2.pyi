@@ -445,6 +445,20 @@ class HealthReply(_message.Message):
     reason: str
     def __init__(self, status: _Optional[str] = ..., version: _Optional[str] = ..., workers: _Optional[int] = ..., queued: _Optional[int] = ..., running: _Optional[int] = ..., started_at: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class BackupRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BackupChunk(_message.Message):
+    __slots__ = ("data", "done", "total")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    done: int
+    total: int
+    def __init__(self, data: _Optional[bytes] = ..., done: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
+
 class BlobRequest(_message.Message):
     __slots__ = ("job_id", "name")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from corral.api.auth import check_token
 from corral.api.service import ERROR_KEY
 from corral.api.submissions import job_of
 from corral.api.views import event_of, job_view, worker_views
+from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Cursor, Feed, Seen
 from corral.controller.loop import Loop
@@ -104,11 +105,12 @@ class Orchestrator:
         version: str,
         started_at: float,
         package_limit: int,
+        backups: Backups,
     ) -> None:
         self._token, self._store, self._blobs, self._feed = token, store, blobs, feed
         self._queue, self._loop = queue, loop
         self._version, self._started_at = version, started_at
-        self._package_limit = package_limit
+        self._package_limit, self._backups = package_limit, backups
 
     def check(self, context: Context) -> None:
         metadata = dict(context.invocation_metadata() or ())
@@ -297,3 +299,11 @@ class Orchestrator:
             "artifacts.",
             job_id=job,
         )
+
+    @streams
+    async def Backup(  # noqa: N802
+        self, request: pb.BackupRequest, context: Context
+    ) -> AsyncIterator[pb.BackupChunk]:
+        async with aclosing(self._backups.stream()) as pieces:
+            async for piece in pieces:
+                yield pb.BackupChunk(data=piece.data, done=piece.done, total=piece.total)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from corral import __version__
-from corral.cli import controlling, running, watching
+from corral.cli import controlling, keeping, running, watching
 
 app = typer.Typer(
     name="corral",
@@ -52,6 +52,8 @@ app.command()(watching.cancel)
 app.command()(watching.retry)
 app.command()(watching.workers)
 app.command()(controlling.config)
+app.command()(keeping.backup)
+app.command()(keeping.restore)
 app.command()(controlling.repair)
 
 

@@ -164,6 +164,13 @@ class Journal:
         except sqlite3.Error as error:
             raise self._not_written(error) from error
 
+    def skip_to(self, seq: int) -> None:
+        """Leaves out the numbers from the last record up to this one, and says so."""
+        writer = self._writer or self._open_writer()
+        writer.execute("BEGIN IMMEDIATE")
+        pruned.note_run(writer, self.last_seq() + 1, seq)
+        writer.execute("COMMIT")
+
     # --- reading (the event loop's thread) ---
 
     def last_seq(self) -> int:

@@ -52,18 +52,23 @@ def runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def note(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
-    """Writes these numbers down as pruned, joined with the intervals beside them."""
+    """Writes these numbers down as pruned."""
     for first, last in runs(numbers):
-        before = _found(connection, sql.PRUNED_UNTIL, last)
-        behind = _found(connection, sql.PRUNED_FROM, last + 1)
-        if before is not None and before.last >= first:
-            raise damaged(f"it has {first} to {last} already, which were there")
-        if before is not None and before.last == first - 1:
-            first = before.first
-        if behind is not None:
-            connection.execute(sql.UNPRUNE, (behind.first,))
-            last = behind.last
-        connection.execute(sql.PRUNED, interval(first, last))
+        note_run(connection, first, last)
+
+
+def note_run(connection: sqlite3.Connection, first: int, last: int) -> None:
+    """One interval, joined with those beside it."""
+    before = _found(connection, sql.PRUNED_UNTIL, last)
+    behind = _found(connection, sql.PRUNED_FROM, last + 1)
+    if before is not None and before.last >= first:
+        raise damaged(f"it has {first} to {last} already, which were there")
+    if before is not None and before.last == first - 1:
+        first = before.first
+    if behind is not None:
+        connection.execute(sql.UNPRUNE, (behind.first,))
+        last = behind.last
+    connection.execute(sql.PRUNED, interval(first, last))
 
 
 def _found(connection: sqlite3.Connection, query: str, number: int) -> Interval | None:

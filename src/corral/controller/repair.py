@@ -43,6 +43,9 @@ ATTEMPTS_SKIPPED = 1000
 """Lost records may have placed attempts that still run somewhere: their numbers stay unused."""
 
 
+REPAIRED_CODE = "repaired"
+
+
 class RepairReport(Struct, frozen=True):
     lines: list[str]
     changed: bool
@@ -201,27 +204,52 @@ class _Salvage:
             if record.job:
                 add(decode_fact(record.body), record.document)
         for job in list(heads):
-            if heads[job].state.held:
-                add(_requeued(heads[job], now), None)
-            if not heads[job].state.ended:
-                number = heads[job].attempt + ATTEMPTS_SKIPPED
-                placed = AttemptPlaced(job=job, at=now, attempt=number, worker="", why="repaired")
-                add(placed, None)
-                add(_requeued(heads[job], now), None)
+            for fact in fence(heads[job], now, REPAIRED_CODE):
+                add(fact, None)
         for start in range(0, len(records), CHUNK):
             journal.write(Write(records[start : start + CHUNK]))
         journal.write(Write([], ends=list(ends.values()), workers=_workers(self._folder)))
 
 
-def _requeued(head: Head, now: float) -> JobRequeued:
+def fence(head: Head, now: float, code: str) -> Iterator[Journaled]:
+    """What puts an unfinished job back into the queue, above every attempt that nobody knows of."""
+    if head.state.ended:
+        return
+    if head.state.held:
+        yield _requeued(head.id, head.attempt, now, code)
+    number = head.attempt + ATTEMPTS_SKIPPED
+    yield AttemptPlaced(job=head.id, at=now, attempt=number, worker="", why=code)
+    yield _requeued(head.id, number, now, code)
+
+
+def _requeued(job: str, attempt: int, now: float, code: str) -> JobRequeued:
     return JobRequeued(
-        job=head.id,
+        job=job,
         at=now,
-        attempt=head.attempt,
-        code="repaired",
-        message="The journal was repaired; what became of this attempt is not known.",
+        attempt=attempt,
+        code=code,
+        message=f"The journal was {code}; what became of this attempt is not known.",
         fault="none",
     )
+
+
+def fenced(journal: Journal, promised: int) -> None:
+    """A restored journal goes on above all that was promised since its backup was made, and its
+    unfinished jobs above all attempts that may have been placed since."""
+    seq, heads = recovered(journal)
+    if promised > seq:
+        journal.skip_to(promised)
+        seq = promised
+    now, records = time.time(), list[Record]()
+    for job, head in heads.items():
+        prev = head.last_seq
+        for fact in fence(head, now, "restored"):
+            seq += 1
+            kind = type(fact).__name__
+            records.append(sealed(seq, now, kind, job, prev, encode_fact(fact), None))
+            prev = seq
+    for start in range(0, len(records), CHUNK):
+        journal.write(Write(records[start : start + CHUNK]))
 
 
 def _repaired(records: list[Record]) -> bool:

@@ -16,6 +16,7 @@ CorralError
 ├── StorageFailed         storage_failed       the journal could not be written
 │   └── DiskFull          disk_full            the disk is so full that no work is accepted
 ├── JournalDamaged        journal_damaged      acknowledged records are missing or changed
+├── BackupRefused         backup_refused       the file is no whole backup
 ├── HomeUnusable          home_unusable        the home cannot be used by this process
 └── JobError              job_error            the job ended without a result
     ├── JobFailed         job_failed           its last attempt failed
@@ -116,6 +117,10 @@ class DiskFull(StorageFailed):
 
 class JournalDamaged(CorralError):
     code, status = "journal_damaged", 500
+
+
+class BackupRefused(CorralError):
+    code, status = "backup_refused", 422
 
 
 class HomeUnusable(CorralError):
