@@ -26,6 +26,7 @@ def backup(
 ) -> None:
     """Copies everything the controller knows into one file, while it works on."""
     from corral.controller.restore import checked
+    from corral.core.errors import StorageFailed
     from corral.sdk.client import Client
 
     path = file or Path(time.strftime("corral-%Y%m%d-%H%M%S.tar"))
@@ -43,7 +44,9 @@ def backup(
         found = checked(incoming, progress=lambda share: bar.update(share, "proving the copy"))
         incoming.rename(path)
     except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be written ({error.strerror}).") from error
+        raise StorageFailed(
+            f"{path} cannot be written ({error.strerror}). Name another place for it."
+        ) from error
     finally:
         bar.close()
         incoming.unlink(missing_ok=True)

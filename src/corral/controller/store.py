@@ -27,11 +27,18 @@ from corral.core.events import (
     encode_fact,
 )
 from corral.core.job import Head, JobId
-from corral.core.lifecycle import NOTES, advance, born
+from corral.core.lifecycle import NEXT, NOTES, advance, born
 from corral.core.worker import Worker
 
 log = structlog.get_logger()
 
+BIRTHS = frozenset(kind.__name__ for state, kind in NEXT if state is None)
+ENDINGS = {
+    kind.__name__: state.value
+    for (before, kind), state in NEXT.items()
+    if before is not None and state.ended
+}
+"""Kinds of records that end a living job, and how."""
 RECENT_DOCUMENTS = 16 * 1024 * 1024
 """Bytes of documents kept from submission to placement, so that short waits read no disk."""
 RECENT_JOBS = 1024
@@ -339,21 +346,34 @@ class _Group:
 
 
 def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
-    """The last number and the heads of all living jobs, every record and every row proven."""
+    """The last number and the heads of all living jobs, every record and every row proven.
+
+    Most jobs have ended: what happened to those in between is proven, and not even decoded."""
     heads, history = dict[JobId, Head](), 0
+    later: dict[JobId, list[Record]] = {}
     for record in verified(journal):
-        seq = record.seq
-        if not record.job:
+        job, kind = record.job, record.kind
+        if not job:
             continue
-        head = _fold(heads.get(record.job), record)
-        if head is None:
+        head = heads.get(job)
+        if kind in BIRTHS:
+            head = heads[job] = _fold(None, record)
+            if head.state.ended:
+                history += _row(_ended(heads.pop(job), record.at))
+        elif head is None:
             # A note about an ended job: it only moved the end of that job's chain.
-            history += _chain_end(record.job, seq) - _chain_end(record.job, record.prev)
-        elif head.state.ended:
-            heads.pop(record.job, None)
-            history += _row(_ended(head, record.at))
+            history += _chain_end(job, record.seq) - _chain_end(job, record.prev)
+        elif (state := ENDINGS.get(kind)) is not None:
+            del heads[job]
+            later.pop(job, None)
+            history += _row(
+                Ended(job, state, head.submitted_seq, record.seq, record.at, head.batch, head.key)
+            )
         else:
-            heads[record.job] = head
+            later.setdefault(job, []).append(record)
+    for job, records in later.items():
+        for record in records:
+            heads[job] = _fold(heads[job], record)
     try:
         found = sum(map(_row, journal.history()))
     except UNREADABLE as error:
@@ -365,8 +385,8 @@ def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
 
 def _row(ended: Ended) -> int:
     """A row of the history as a number; their sum needs no memory for each ended job."""
-    text = "|".join(map(str, ended._replace(last_seq=0)))
-    return zlib.crc32(text.encode()) + _chain_end(ended.job, ended.last_seq)
+    job, state, submitted_seq, last_seq, *rest = ended
+    return zlib.crc32(f"{job}|{state}|{submitted_seq}|{rest}".encode()) + _chain_end(job, last_seq)
 
 
 def _chain_end(job: JobId, last_seq: int) -> int:
@@ -379,10 +399,9 @@ def _ended(head: Head, at: float) -> Ended:
     )
 
 
-def _fold(head: Head | None, record: Record) -> Head | None:
+def _fold(head: Head | None, record: Record) -> Head:
     fact = decode_fact(record.body)
     if isinstance(fact, (JobSubmitted, JobRejected)):
         return born(fact, record.seq)
-    if head is None:
-        return None  # a note about a job that had ended
+    assert head is not None, "a job is born first"
     return advance(head, fact, record.seq)
