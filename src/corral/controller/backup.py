@@ -37,8 +37,12 @@ HEADER, MANIFEST = "corral-backup.json", "manifest.json"
 JOURNAL = "journal/corral.db"
 PIECE = 1 << 20
 
-OWN_FILES = frozenset({"lock", "controller.json", "reserve", HEADER, MANIFEST})
-"""Files of a home that say something about one process, or have a meaning in the backup."""
+PLAN = "plan.json"
+"""What a restore writes down before it begins, beside what it restores."""
+FOLDERS = frozenset({"journal", "blobs", "spool", "log", "worker", "backups", "restore"})
+OWN_FILES = frozenset({"lock", "controller.json", "reserve", HEADER, MANIFEST, PLAN}) | FOLDERS
+"""Names that are no settings or keys of a home: they say something about one process, are folders,
+or have a meaning in a backup."""
 HOME_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}(?<!\.log)(?<!\.tar)(?<!\.partial)")
 
 

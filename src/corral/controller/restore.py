@@ -31,6 +31,7 @@ from corral.controller.backup import (
     MANIFEST,
     OWN_FILES,
     PIECE,
+    PLAN,
     home_files,
 )
 from corral.controller.journal import Journal, verified
@@ -117,7 +118,7 @@ def pending(home: Home) -> bool:
 def swap_in(home: Home) -> Path:
     """Puts a prepared backup in the place of what is there; the lock of the home is held. Killed
     in the middle, it goes on when it is called again. Returns where the former state is kept."""
-    plan_path = home.restore / "plan.json"
+    plan_path = home.restore / PLAN
     plan = read_json(plan_path)
     if not plan:
         _fence(home)
