@@ -149,6 +149,10 @@ async def make(home: Path, file: Path) -> None:
             await life.submit(scenario.function_job(f"done-{n}"))
         await life.submit(scenario.function_job("large", b"y" * 20_000))
         await life.until_ended(but=waiting)
+        # What somebody else put there is left out, and does no harm.
+        next(life.blobs.folder.glob("??/*")).with_name("notes.txt").write_text("mine")
+        (life.spool.folder / "my notes").mkdir()
+        (home / "some notes").write_text("mine")
         retention = Retention(life.store, life.blobs, life.spool, KEEP)
         pieces = [piece async for piece in Backups(life.home, retention, "test").stream()]
         assert pieces[-1].done == pieces[-1].total

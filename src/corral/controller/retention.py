@@ -22,7 +22,7 @@ from msgspec import Struct
 from corral.controller import sql
 from corral.controller.blobs import NOTED, Blobs
 from corral.controller.migrations import open_read_only
-from corral.controller.record import Ended, Record
+from corral.controller.record import UNREADABLE, Ended, Record
 from corral.controller.spool import Spool
 from corral.controller.store import Store
 from corral.core.errors import CorralError, JournalDamaged
@@ -120,7 +120,7 @@ class Retention:
             self._wake.clear()
             try:
                 await self.turn(at_once=woken)
-            except (CorralError, OSError, sqlite3.Error) as error:
+            except (CorralError, OSError, *UNREADABLE) as error:
                 # A full disk, for one. What cannot go now goes later.
                 log.warning("retention_failed", error=str(error))
 
