@@ -20,8 +20,9 @@ import uvicorn
 from msgspec import structs
 
 from corral import __version__, logs, settings
-from corral.api.auth import Hosts
+from corral.api.auth import Hosts, check_token
 from corral.api.http import Transfers, application
+from corral.api.metrics import Metrics, Sources
 from corral.api.rpc import Orchestrator
 from corral.api.service import SERVER_OPTIONS, handler
 from corral.api.worker_socket import WorkerSocket
@@ -33,9 +34,11 @@ from corral.controller.feed import Feed
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
+from corral.controller.narration import Narration
 from corral.controller.queue import Queue
 from corral.controller.retention import Limits, Retention
 from corral.controller.spool import Spool
+from corral.controller.statistics import Statistics
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens, kept_secret
 from corral.controller.world import World
@@ -56,7 +59,13 @@ FIRST_WORKER_WITHIN_S = 15.0
 
 def serve(config: Config) -> int:
     """Runs the controller until it is asked to stop; returns the process's exit code."""
-    logs.configure(config.settings.log_level, config.settings.log_format)
+    logs.configure(
+        config.settings.log_level,
+        config.settings.log_format,
+        file=Home(config.home).log_file,
+        limit=config.settings.log_limit,
+        rotates=True,
+    )
     settings.quiet_grpc()
     home = Home(config.home)
     try:
@@ -218,6 +227,21 @@ class _Controller:
             package_limit=settings.package_limit,
             backups=Backups(home, self._retention, __version__),
         )
+        statistics = Statistics()
+        statistics.listen(self._store)
+        self._store.listen(Narration(lambda: self._world.names).take)
+        self._loop.decided = statistics.decisions.add
+        metrics = Metrics(
+            Sources(
+                statistics=statistics,
+                store=self._store,
+                loop=self._loop,
+                blobs=blobs,
+                spool=self._spool,
+                version=__version__,
+                started_at=self._started_at,
+            )
+        )
         self._app = application(
             hosts=Hosts([settings.host]),
             transfers=Transfers(
@@ -236,6 +260,7 @@ class _Controller:
             ),
             health=self._health,
             queue=self._queue,
+            metrics=metrics.router(lambda header: check_token(header, token)),
             clock=time.time,
         )
 
@@ -278,6 +303,7 @@ class _Controller:
             stack.push_async_callback(self._local.end)
         await rpc.start()
         stack.push_async_callback(rpc.stop, 0.5)
+        log_file = self._home.log_file
         write_private_json(
             self._home.controller,
             {
@@ -285,6 +311,7 @@ class _Controller:
                 "http": self._url,
                 "grpc": f"{reachable}:{grpc_port}",
                 "started_at": self._started_at,
+                "log": str(log_file) if logs.is_stderr(log_file) else "stderr",
             },
         )
         log.info(

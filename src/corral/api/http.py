@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import PurePosixPath
 
-from fastapi import FastAPI, Request, WebSocket
+from fastapi import APIRouter, FastAPI, Request, WebSocket
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api.auth import Hosts, bearer
+from corral.api.correlation import Correlated
+from corral.api.correlation import refused as told
 from corral.api.worker_socket import WorkerSocket
 from corral.controller.blobs import Blobs
 from corral.controller.queue import Queue
@@ -134,15 +136,18 @@ def application(
     worker_socket: WorkerSocket,
     health: Callable[[], Awaitable[dict[str, object]]],
     queue: Queue,
+    metrics: APIRouter,
     clock: Callable[[], float],
 ) -> FastAPI:
     app = FastAPI(title="Corral", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.clock = clock
     app.add_middleware(OnlyOurHosts, hosts=hosts)
+    app.add_middleware(Correlated)
 
     @app.exception_handler(CorralError)
     async def refused(request: Request, error: CorralError) -> JSONResponse:
-        return JSONResponse(error.view(), error.status)
+        call = f"{request.method} {request.url.path}"[:200]
+        return JSONResponse(told(error, call).view(), error.status)
 
     @app.exception_handler(OSError)
     async def disk(request: Request, error: OSError) -> JSONResponse:
@@ -152,6 +157,8 @@ def application(
     @app.get("/health")
     async def get_health() -> JSONResponse:
         return JSONResponse(await health(), 503 if queue.stopping else 200)
+
+    app.include_router(metrics)
 
     @app.websocket("/worker")
     async def worker(websocket: WebSocket) -> None:

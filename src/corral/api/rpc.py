@@ -11,14 +11,16 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 
+from corral import correlation
 from corral.api import corral_pb2 as pb
 from corral.api.auth import check_token
+from corral.api.correlation import refused
 from corral.api.service import ERROR_KEY
 from corral.api.submissions import job_of
 from corral.api.views import event_of, job_view, worker_views
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
-from corral.controller.feed import Cursor, Feed, Seen
+from corral.controller.feed import Cursor, Feed, Page, Seen
 from corral.controller.loop import Loop
 from corral.controller.queue import Queue
 from corral.controller.store import Store
@@ -52,9 +54,18 @@ _STATUS = {
 }
 
 
-async def _abort(context: Context, error: CorralError) -> None:
+def _enter(context: Context) -> str:
+    """The call's correlation id, from its metadata or new; the answer names it too."""
+    told = next((v for k, v in context.invocation_metadata() or () if k == correlation.KEY), "")
+    chosen = correlation.enter(told)
+    context.set_trailing_metadata(((correlation.KEY, chosen),))
+    return chosen
+
+
+async def _abort(context: Context, error: CorralError, call: str, correlation_id: str) -> None:
     code = _STATUS.get(error.status, grpc.StatusCode.INTERNAL)
-    trailer = ((ERROR_KEY, json.dumps(error.view())),)
+    refused(error, call)
+    trailer = ((ERROR_KEY, json.dumps(error.view())), (correlation.KEY, correlation_id))
     await context.abort(code, error.message, trailing_metadata=trailer)
 
 
@@ -65,11 +76,12 @@ def answers(
 
     @wraps(method)
     async def guarded(self: Any, request: Request, context: Context) -> Reply:
+        correlation_id = _enter(context)
         try:
             self.check(context)
             return await method(self, request, context)
         except CorralError as error:
-            await _abort(context, error)
+            await _abort(context, error, method.__name__, correlation_id)
             raise
 
     return guarded
@@ -82,12 +94,13 @@ def streams(
 
     @wraps(method)
     async def guarded(self: Any, request: Request, context: Context) -> AsyncIterator[Reply]:
+        correlation_id = _enter(context)
         try:
             self.check(context)
             async for reply in method(self, request, context):
                 yield reply
         except CorralError as error:
-            await _abort(context, error)
+            await _abort(context, error, method.__name__, correlation_id)
 
     return guarded
 
@@ -158,7 +171,12 @@ class Orchestrator:
             job = self._queue.find(request.job_id)
             source = self._feed.watch(job, cursor, until_now=request.until_now)
         async for seen in source:
-            yield pb.JobEvents(events=self._events(seen))
+            if not isinstance(seen, Page):
+                yield pb.JobEvents(events=self._events(seen))
+                continue
+            if seen.encoded is None:
+                seen.encoded = pb.JobEvents(events=self._events(seen))
+            yield seen.encoded
 
     def _events(self, seen: Sequence[Seen]) -> list[pb.JobEvent]:
         names = self._store.world.names

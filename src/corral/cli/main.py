@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from corral import __version__
-from corral.cli import controlling, keeping, running, watching
+from corral.cli import bench, controlling, keeping, running, watching
+from corral.cli import doctor as doctors
 
 app = typer.Typer(
     name="corral",
@@ -51,9 +52,11 @@ app.command()(watching.why)
 app.command()(watching.cancel)
 app.command()(watching.retry)
 app.command()(watching.workers)
+app.command()(bench.bench)
 app.command()(controlling.config)
 app.command()(keeping.backup)
 app.command()(keeping.restore)
+app.command()(doctors.doctor)
 app.command()(controlling.repair)
 
 

@@ -92,6 +92,11 @@ WHERE job < ? AND (? = '' OR batch = ?) AND (? = '' OR instr(?, ',' || state || 
 ORDER BY job DESC LIMIT ?
 """
 
+LAST_ENDS = """
+SELECT body FROM history JOIN journal ON journal.seq = history.last_seq
+ORDER BY ended_at DESC LIMIT ?
+"""
+
 KNOW_WORKER = "INSERT OR REPLACE INTO workers (id, body) VALUES (?, ?)"
 WORKERS = "SELECT id, body FROM workers ORDER BY id"
 HISTORY = "SELECT job, state, submitted_seq, last_seq, ended_at, batch, key FROM history"

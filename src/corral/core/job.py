@@ -219,3 +219,4 @@ class Head(Struct, frozen=True):
     started_at: float = 0.0
     checkpoint: str = ""
     retry_of: JobId = ""
+    correlation_id: str = ""
