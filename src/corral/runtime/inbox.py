@@ -78,4 +78,3 @@ class Inbox:
         if rest:
             self._partial.append(rest)
         return True
-
