@@ -26,7 +26,13 @@ from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.controller.why import explain
 from corral.core.errors import BlobNotFound, CorralError, InvalidJob, JobNotFound
-from corral.core.events import ArtifactStored, JobSucceeded
+from corral.core.events import (
+    ArtifactStored,
+    AttemptPlaced,
+    AttemptStarted,
+    JobSubmitted,
+    JobSucceeded,
+)
 from corral.core.job import QueueClass, State
 
 log = structlog.get_logger()
@@ -40,6 +46,8 @@ Reply = TypeVar("Reply")
 MAX_BATCH = 10_000
 MAX_PAGE = 1000
 CHUNK = 1 << 20
+MAX_HOLD_S = 10.0
+STATES = (JobSubmitted, AttemptPlaced, AttemptStarted)
 
 _STATUS = {
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -151,10 +159,17 @@ class Orchestrator:
             raise InvalidJob(f"Submit 1 to {MAX_BATCH:,} jobs at once; got {len(request.jobs):,}.")
         jobs = [job_of(sent, QueueClass.BATCH) for sent in request.jobs]
         accepted = await self._queue.submit(jobs)
-        return pb.SubmitJobsReply(
+        reply = pb.SubmitJobsReply(
             job_ids=[one.job for one in accepted],
             warnings=sorted({one.warning for one in accepted if one.warning}),
         )
+        if request.hold_s > 0 and len(accepted) == 1:
+            seen = await self._feed.watch_briefly(accepted[0].job, min(request.hold_s, MAX_HOLD_S))
+            if seen:
+                reply.cursor = str(seen[-1].cursor)
+            wanted = [one for one in seen if not isinstance(one.fact, STATES)]
+            reply.events.extend(self._events(wanted))
+        return reply
 
     @streams
     async def WatchJobs(  # noqa: N802
