@@ -21,6 +21,8 @@ class Home:
         self.lock = path / "lock"
         self.token = path / "token"
         self.transfer_key = path / "transfer.key"
+        self.secrets = path / "secrets"
+        self.notify = path / "notify.json"
         self.controller = path / "controller.json"
         self.journal = path / "journal"
         self.blobs = path / "blobs"

@@ -16,8 +16,14 @@ from tests.docs.pages import blocks, headings, pages, rows, section
 def _commands() -> dict[str, Any]:
     from corral.cli.main import app
 
+    found: dict[str, Any] = {}
     group: Any = get_command(app)
-    return dict(group.commands)
+    for name, command in group.commands.items():
+        below = getattr(command, "commands", None)
+        found |= (
+            {f"{name} {word}": one for word, one in below.items()} if below else {name: command}
+        )
+    return found
 
 
 def _default(key: str) -> object:
@@ -69,7 +75,11 @@ def test_commands_and_their_options() -> None:
 
 
 def test_shown_commands_exist() -> None:
-    known = set(_commands()) | {"--help", "--version", "--install-completion"}
+    known = {name.split()[0] for name in _commands()} | {
+        "--help",
+        "--version",
+        "--install-completion",
+    }
     for page in pages():
         for block in blocks(page):
             if block.kind == "console":

@@ -24,6 +24,7 @@ from corral.controller.feed import Cursor, Feed, Page, Seen
 from corral.controller.loop import Loop
 from corral.controller.queue import Queue
 from corral.controller.store import Store
+from corral.controller.vault import Vault
 from corral.controller.why import explain
 from corral.core.errors import BlobNotFound, CorralError, InvalidJob, JobNotFound
 from corral.core.events import (
@@ -123,13 +124,14 @@ class Orchestrator:
         feed: Feed,
         queue: Queue,
         loop: Loop,
+        vault: Vault,
         version: str,
         started_at: float,
         package_limit: int,
         backups: Backups,
     ) -> None:
         self._token, self._store, self._blobs, self._feed = token, store, blobs, feed
-        self._queue, self._loop = queue, loop
+        self._queue, self._loop, self._vault = queue, loop, vault
         self._version, self._started_at = version, started_at
         self._package_limit, self._backups = package_limit, backups
 
@@ -340,3 +342,27 @@ class Orchestrator:
         async with aclosing(self._backups.stream()) as pieces:
             async for piece in pieces:
                 yield pb.BackupChunk(data=piece.data, done=piece.done, total=piece.total)
+
+    # --- secrets: values go in and never come out. All three are for the operator alone: where
+    # tokens have roles, each of them asks for `admin`.
+
+    @answers
+    async def SetSecret(  # noqa: N802
+        self, request: pb.SetSecretRequest, context: Context
+    ) -> pb.SecretView:
+        set_at = await self._vault.set(request.name, request.value)
+        return pb.SecretView(name=request.name, set_at=set_at)
+
+    @answers
+    async def ListSecrets(  # noqa: N802
+        self, request: pb.ListSecretsRequest, context: Context
+    ) -> pb.ListSecretsReply:
+        listed = [pb.SecretView(name=name, set_at=at) for name, at in self._vault.listed()]
+        return pb.ListSecretsReply(secrets=listed)
+
+    @answers
+    async def RemoveSecret(  # noqa: N802
+        self, request: pb.RemoveSecretRequest, context: Context
+    ) -> pb.SecretView:
+        set_at = await self._vault.remove(request.name)
+        return pb.SecretView(name=request.name, set_at=set_at)

@@ -21,9 +21,10 @@ from corral.core.job import (
     ScriptCall,
     gpu_needs,
 )
+from corral.core.webhook import check_webhook
 
 DEFAULT_DURATION_S = 3600.0
-MAX_REQUIREMENTS, MAX_ENV, MAX_LABELS, MAX_ARGV = 1000, 1000, 64, 10_000
+MAX_REQUIREMENTS, MAX_ENV, MAX_LABELS, MAX_ARGV, MAX_SECRETS = 1000, 1000, 64, 10_000, 64
 MAX_TEXT = 512
 _CLASSES = frozenset(member.value for member in QueueClass)
 _PYTHON = re.compile(r"3\.\d{1,2}")
@@ -60,6 +61,8 @@ def job_of(sent: pb.JobSubmission, default: QueueClass) -> Job:
         batch=sent.batch,
         fresh=sent.fresh,
         wait=sent.wait if sent.HasField("wait") else None,
+        secrets=tuple(dict.fromkeys(sent.secrets)) if sent.secrets else (),
+        notify=sent.notify,
     )
 
 
@@ -158,6 +161,10 @@ def _check(sent: pb.JobSubmission) -> None:
         _check_requirements(sent)
     if sent.env:
         _check_env(sent)
+    if sent.secrets:
+        _check_secrets(sent)
+    if sent.notify:
+        check_webhook(sent.notify)
 
 
 def _check_requirements(sent: pb.JobSubmission) -> None:
@@ -183,6 +190,15 @@ def _check_env(sent: pb.JobSubmission) -> None:
             raise InvalidJob(f"{name[:100]!r} is no name of an environment variable.")
         if name.startswith("CORRAL_"):
             raise InvalidJob(f"{name[:100]} is Corral's own; choose another name.")
+
+
+def _check_secrets(sent: pb.JobSubmission) -> None:
+    if len(sent.secrets) > MAX_SECRETS:
+        raise InvalidJob(f"More than {MAX_SECRETS} secrets.")
+    for name in sent.secrets:
+        _text("secrets", name)
+        if name in sent.env:
+            raise InvalidJob(f"{name} is given twice, in env and in secrets. Leave one out.")
 
 
 def _text(field: str, value: str) -> None:

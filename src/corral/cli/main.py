@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from corral import __version__
-from corral.cli import bench, controlling, keeping, running, watching
+from corral.cli import bench, controlling, keeping, running, secret, watching
 from corral.cli import doctor as doctors
 
 app = typer.Typer(
@@ -53,6 +53,7 @@ app.command()(watching.cancel)
 app.command()(watching.retry)
 app.command()(watching.workers)
 app.command()(bench.bench)
+app.add_typer(secret.app, name="secret")
 app.command()(controlling.config)
 app.command()(keeping.backup)
 app.command()(keeping.restore)

@@ -6,6 +6,8 @@ CorralError
 ├── JobNotFound           job_not_found        no job has this id
 ├── BlobNotFound          blob_not_found       no package, result or artifact has this name
 ├── ArtifactPruned        artifact_pruned      its bytes were removed by retention
+├── SecretNotFound        secret_not_found     no secret has this name
+├── InvalidSecret         invalid_secret       a name or value that cannot be a secret's
 ├── Conflict              conflict             the job's state does not allow this
 ├── NoGpuWorkers          no_gpu_workers       no worker is known at all
 ├── ExceedsAllWorkers     exceeds_all_workers  no known worker could ever run it
@@ -74,6 +76,14 @@ class BlobNotFound(CorralError):
 
 class ArtifactPruned(CorralError):
     code, status = "artifact_pruned", 410
+
+
+class SecretNotFound(CorralError):
+    code, status = "secret_not_found", 404
+
+
+class InvalidSecret(CorralError):
+    code, status = "invalid_secret", 422
 
 
 class Conflict(CorralError):

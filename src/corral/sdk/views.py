@@ -177,6 +177,13 @@ class Health(Shown, frozen=True):
     """Why its status is `full`."""
 
 
+class SecretView(Shown, frozen=True):
+    """A secret by its name. Its value is not for looking at."""
+
+    name: str
+    set_at: float
+
+
 _CLASSES: dict[str, type[Struct]] = {
     "JobView": JobView,
     "ArtifactView": Artifact,
@@ -188,6 +195,7 @@ _CLASSES: dict[str, type[Struct]] = {
     "WorkerView": WorkerView,
     "GpuView": GpuView,
     "HealthReply": Health,
+    "SecretView": SecretView,
 }
 _EVENTS: dict[str, type[Event]] = {
     "state": StateChanged,
