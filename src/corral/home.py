@@ -28,6 +28,8 @@ class Home:
         self.blobs = path / "blobs"
         self.spool = path / "spool"
         self.log = path / "log"
+        self.backups = path / "backups"
+        self.restore = path / "restore"
         self.log_file = self.log / "controller.log"
         self.worker = path / "worker"
         self.agent = path / "worker" / "agent.json"

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import structlog
 import uvicorn
+from msgspec import structs
 
 from corral import __version__, logs, settings
 from corral.api.auth import Hosts, check_token
@@ -25,7 +26,10 @@ from corral.api.metrics import Metrics, Sources
 from corral.api.rpc import Orchestrator
 from corral.api.service import SERVER_OPTIONS, handler
 from corral.api.worker_socket import WorkerSocket
+from corral.controller import restore
+from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
+from corral.controller.disk import DiskGuard
 from corral.controller.feed import Feed
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
@@ -33,6 +37,7 @@ from corral.controller.loop import Loop
 from corral.controller.narration import Narration
 from corral.controller.notify import Notifier, Timing
 from corral.controller.queue import Queue
+from corral.controller.retention import Limits, Retention
 from corral.controller.spool import Spool
 from corral.controller.statistics import Statistics
 from corral.controller.store import Store
@@ -69,9 +74,13 @@ def serve(config: Config) -> int:
     try:
         _check_host(config.settings.host)
         home.take()
+        if restore.pending(home):
+            log.info("backup_restored", former=str(restore.swap_in(home)))
+            return _again(home)  # the settings may have come from the backup too
         http_socket = _listen(config.settings.host, config.settings.port, "--port")
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_Controller(config, home, http_socket).run())
+            code = runner.run(_Controller(config, home, http_socket).run())
+        return _again(home) if restore.pending(home) and not code else code
     except CorralError as error:
         print(f"corral: {error.message}", file=sys.stderr)
         return 1
@@ -84,6 +93,16 @@ def serve(config: Config) -> int:
         return 1
     finally:
         home.release()
+
+
+def _again(home: Home) -> int:
+    """The same program from its beginning, as the same process: whoever looks after it, a terminal
+    or a service, does not even notice."""
+    home.release()
+    log.info("controller_begins_again", home=str(home.path))
+    if sys.platform == "win32":
+        return 0
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (itself)
 
 
 def _close_to_others(config: Config) -> None:
@@ -181,6 +200,12 @@ class _Controller:
             local_id=self._local.worker_id,
         )
         engines: dict[str, Engine] = {self._agents.name: self._agents}
+        self._retention = Retention(
+            self._store, blobs, self._spool, Limits(**structs.asdict(settings.retention))
+        )
+        self._disk = DiskGuard(
+            home.path, **structs.asdict(settings.disk), changed=self._disk_changed
+        )
         self._feed = Feed(self._store, self._spool)
         self._loop = Loop(self._store, engines, tokens, vault, aging_s=settings.aging_s)
         self._queue = Queue(
@@ -192,6 +217,7 @@ class _Controller:
             vault=vault,
             document_limit=settings.document_limit,
             cancel_grace_s=settings.cancel_grace_s,
+            check_room=self._disk.check,
         )
         self._notifier = Notifier(
             self._store,
@@ -223,6 +249,7 @@ class _Controller:
             version=__version__,
             started_at=self._started_at,
             package_limit=settings.package_limit,
+            backups=Backups(home, self._retention, __version__),
         )
         statistics = Statistics()
         statistics.listen(self._store)
@@ -267,6 +294,7 @@ class _Controller:
         reachable = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
         self._url = f"http://{reachable}:{port}"
         self._agents.open(self._world.held)
+        self._disk.look()
         http = _Http(
             uvicorn.Config(
                 self._app,
@@ -291,6 +319,8 @@ class _Controller:
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
             asyncio.create_task(self._intake.run(), name="intake"),
             asyncio.create_task(self._loop.run(), name="loop"),
+            asyncio.create_task(self._disk.run(), name="disk guard"),
+            asyncio.create_task(self._retention.run(), name="retention"),
             asyncio.create_task(self._notifier.run(), name="notifier"),
         ]
         if settings.worker.enabled:
@@ -374,10 +404,18 @@ class _Controller:
     def _credential_of(self, worker_id: str) -> str | None:
         return self._local.credential if worker_id == self._local.worker_id else None
 
+    def _disk_changed(self) -> None:
+        self._loop.full = self._disk.reason
+        self._loop.wake()
+        if self._disk.full:
+            self._retention.wake()
+
     async def _health(self) -> dict[str, object]:
         workers = await self._loop.workers()
+        status = "stopping" if self._queue.stopping else "full" if self._disk.full else "ok"
         return {
-            "status": "stopping" if self._queue.stopping else "ok",
+            "status": status,
+            "reason": self._disk.reason,
             "version": __version__,
             "pid": os.getpid(),
             "workers": sum(worker.connected for worker in workers),

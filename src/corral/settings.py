@@ -39,10 +39,30 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     warm_runners: Annotated[int, Meta(ge=0, le=1024)] = 0
     warm_idle_s: Seconds = 600.0
     environments_gb: Annotated[float, Meta(gt=0)] = 20.0
+    environments_s: Annotated[float, Meta(ge=60)] = 2_592_000.0
     system_site_packages: bool = False
     isolate: bool = True
     read_paths: tuple[str, ...] = ()
     write_paths: tuple[str, ...] = ()
+
+
+class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long ended jobs and their bytes are kept. Living jobs keep everything."""
+
+    history_s: Annotated[float, Meta(ge=86_400)] = 2_592_000.0
+    history_jobs: Annotated[int, Meta(ge=1)] = 100_000
+    artifacts_s: Annotated[float, Meta(ge=3600)] = 2_592_000.0
+    artifacts_gb: Annotated[float, Meta(gt=0)] = 100.0
+    output_s: Annotated[float, Meta(ge=3600)] = 2_592_000.0
+    output_gb: Annotated[float, Meta(gt=0)] = 20.0
+
+
+class DiskSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """When the disk of the home counts as full, and what is set aside for that moment."""
+
+    refuse_at: Annotated[float, Meta(ge=0.1, le=1.0)] = 0.95
+    min_free_gb: Annotated[float, Meta(ge=0)] = 0.0
+    reserve_mb: Annotated[float, Meta(ge=0, le=10_000)] = 64.0
 
 
 class Webhook(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -81,6 +101,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     document_limit: Bytes = 4_000_000
     package_limit: Bytes = 2_000_000_000
     artifact_limit: Bytes = 20_000_000_000
+    retention: RetentionSettings = RetentionSettings()
+    disk: DiskSettings = DiskSettings()
     inspectable: bool = False
     notify: tuple[Webhook, ...] = ()
     notify_secret: str = ""
@@ -183,10 +205,13 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return parsed
 
 
+_SECTIONS = frozenset(key.partition(".")[0] for key, _ in keys() if "." in key)
+
+
 def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        if key == "worker" and not prefix and isinstance(value, dict):
-            yield from _flatten(value, "worker.")
+        if key in _SECTIONS and not prefix and isinstance(value, dict):
+            yield from _flatten(value, f"{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -201,6 +201,10 @@ class Orchestrator:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "cut")
             yield pb.Chunk(data=data[start : start + 1000])
 
+    async def Backup(self, request: pb.BackupRequest, context: Any) -> AsyncIterator[Any]:
+        await self._enter("Backup", context)
+        yield pb.BackupChunk(data=b"no backup", done=9, total=9)
+
     async def SetSecret(self, request: pb.SetSecretRequest, context: Any) -> Any:
         await self._enter("SetSecret", context)
         self.secrets[request.name] = request.value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from corral.api.correlation import refused
 from corral.api.service import ERROR_KEY
 from corral.api.submissions import job_of, jobs_like
 from corral.api.views import event_of, job_view, worker_views
+from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Cursor, Feed, Page, Seen
 from corral.controller.loop import Loop
@@ -24,7 +26,7 @@ from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.controller.vault import Vault
 from corral.controller.why import explain
-from corral.core.errors import BlobNotFound, CorralError, InvalidJob
+from corral.core.errors import BlobNotFound, CorralError, InvalidJob, JobNotFound
 from corral.core.events import (
     ArtifactStored,
     AttemptPlaced,
@@ -53,6 +55,7 @@ _STATUS = {
     403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
     409: grpc.StatusCode.FAILED_PRECONDITION,
+    410: grpc.StatusCode.NOT_FOUND,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     422: grpc.StatusCode.INVALID_ARGUMENT,
     503: grpc.StatusCode.UNAVAILABLE,
@@ -125,11 +128,12 @@ class Orchestrator:
         version: str,
         started_at: float,
         package_limit: int,
+        backups: Backups,
     ) -> None:
         self._token, self._store, self._blobs, self._feed = token, store, blobs, feed
         self._queue, self._loop, self._vault = queue, loop, vault
         self._version, self._started_at = version, started_at
-        self._package_limit = package_limit
+        self._package_limit, self._backups = package_limit, backups
 
     def check(self, context: Context) -> None:
         metadata = dict(context.invocation_metadata() or ())
@@ -231,7 +235,11 @@ class Orchestrator:
                 before=request.before, batch=request.batch, states=states, limit=limit
             )
             found = sorted([*found, *(row.job for row in ended)], reverse=True)[:limit]
-        return pb.ListJobsReply(jobs=[self._view(job) for job in found])
+        views = []
+        for job in found:
+            with suppress(JobNotFound):  # pruned this very moment
+                views.append(self._view(job))
+        return pb.ListJobsReply(jobs=views)
 
     @answers
     async def CancelJob(  # noqa: N802
@@ -261,7 +269,8 @@ class Orchestrator:
     ) -> pb.Explanation:
         job = self._queue.find(request.job_id)
         workers = await self._loop.workers()
-        reason = explain(self._store, job, workers, paused=self._loop.paused)
+        paused, full = self._loop.paused, self._loop.full
+        reason = explain(self._store, job, workers, paused=paused, full=full)
         return pb.Explanation(
             job_id=job,
             state=reason.state,
@@ -284,7 +293,8 @@ class Orchestrator:
         world = self._store.world
         workers = await self._loop.workers()
         return pb.HealthReply(
-            status="stopping" if self._queue.stopping else "ok",
+            status="stopping" if self._queue.stopping else "full" if self._loop.full else "ok",
+            reason=self._loop.full,
             version=self._version,
             workers=sum(worker.connected for worker in workers),
             queued=sum(world.waiting.values()),
@@ -298,6 +308,7 @@ class Orchestrator:
     async def PutPackage(  # noqa: N802
         self, request: AsyncIterator[pb.Chunk], context: Context
     ) -> pb.BlobRef:
+        self._queue.check_room()
         chunks = (chunk.data async for chunk in request)
         blob = await self._blobs.put(chunks, limit=self._package_limit)
         return pb.BlobRef(sha256=blob.sha256, size=blob.size)
@@ -326,6 +337,14 @@ class Orchestrator:
             "artifacts.",
             job_id=job,
         )
+
+    @streams
+    async def Backup(  # noqa: N802
+        self, request: pb.BackupRequest, context: Context
+    ) -> AsyncIterator[pb.BackupChunk]:
+        async with aclosing(self._backups.stream()) as pieces:
+            async for piece in pieces:
+                yield pb.BackupChunk(data=piece.data, done=piece.done, total=piece.total)
 
     # --- secrets: values go in and never come out. All three are for the operator alone: where
     # tokens have roles, each of them asks for `admin`.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from corral import __version__
-from corral.cli import bench, controlling, running, secret, watching
+from corral.cli import bench, controlling, keeping, running, secret, watching
 from corral.cli import doctor as doctors
 
 app = typer.Typer(
@@ -55,6 +55,8 @@ app.command()(watching.workers)
 app.command()(bench.bench)
 app.add_typer(secret.app, name="secret")
 app.command()(controlling.config)
+app.command()(keeping.backup)
+app.command()(keeping.restore)
 app.command()(doctors.doctor)
 app.command()(controlling.repair)
 

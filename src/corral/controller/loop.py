@@ -42,6 +42,8 @@ class Loop:
         self._wake = asyncio.Event()
         self._giving_up: set[asyncio.Task[None]] = set()
         self.paused = False
+        self.full = ""
+        """Why nothing is placed though nobody paused it: the disk has no room."""
         self.decided: Callable[[float], None] = lambda seconds: None
         """Told how long each decision took."""
         store.listen(self._committed)
@@ -86,7 +88,7 @@ class Loop:
         """One decision and its consequences; returns when to look again if nothing happens."""
         world, now = self._store.world, time.time()
         due = world.wake_due(now)
-        if self.paused:
+        if self.paused or self.full:
             return None
         if world.lines:
             plan = self._decide(world.snapshot(now, self.known(), self._aging_s))
@@ -102,7 +104,7 @@ class Loop:
         """Where jobs that are not yet written can go at once, so that submission and placement
         share one commit. Only while nobody waits: nobody is overtaken."""
         world = self._store.world
-        if self.paused or world.lines or not submitted:
+        if self.paused or self.full or world.lines or not submitted:
             return ()
         lines: dict[Shape, list[Waiting]] = {}
         for number, fact in enumerate(submitted[:FRONT]):

@@ -11,19 +11,13 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import structlog
 
-from corral.controller.journal import (
-    UNREADABLE,
-    Ended,
-    Journal,
-    Record,
-    Write,
-    index_damaged,
-    sealed,
-    verified,
-)
+from corral.controller.journal import Journal, Write, index_damaged, verified
+from corral.controller.pruned import Slice
+from corral.controller.record import UNREADABLE, Ended, Record, sealed
 from corral.controller.world import World
 from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
 from corral.core.events import (
@@ -34,11 +28,18 @@ from corral.core.events import (
     encode_fact,
 )
 from corral.core.job import Head, JobId
-from corral.core.lifecycle import NOTES, advance, born
+from corral.core.lifecycle import NEXT, NOTES, advance, born
 from corral.core.worker import Worker
 
 log = structlog.get_logger()
 
+BIRTHS = frozenset(kind.__name__ for state, kind in NEXT if state is None)
+ENDINGS = {
+    kind.__name__: state.value
+    for (before, kind), state in NEXT.items()
+    if before is not None and state.ended
+}
+"""Kinds of records that end a living job, and how."""
 RECENT_DOCUMENTS = 16 * 1024 * 1024
 """Bytes of documents kept from submission to placement, so that short waits read no disk."""
 MARK_S = 0.05
@@ -89,6 +90,7 @@ class Store:
         self.world = world
         self._seq = 0
         self._pending: list[_Request] = []
+        self._prunes: list[tuple[Sequence[JobId], float, asyncio.Future[Slice]]] = []
         self._writing: asyncio.Task[None] | None = None
         self._marking: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
@@ -132,13 +134,44 @@ class Store:
             raise self._refusal()
         done: asyncio.Future[list[Change]] = asyncio.get_running_loop().create_future()
         self._pending.append(_Request(facts, documents or {}, workers, skip_conflicts, done))
+        self._begin()
+        return await done
+
+    async def prune(self, jobs: Sequence[JobId], within_s: float) -> Slice:
+        """Removes ended jobs from the journal, between two groups, as many as it finds time for.
+        In line with everything written: a group sees the journal before or after, never both."""
+        if self.failed.is_set():
+            raise self._refusal()
+        done: asyncio.Future[Slice] = asyncio.get_running_loop().create_future()
+        self._prunes.append((jobs, within_s, done))
+        self._begin()
+        return await done
+
+    def _begin(self) -> None:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_groups())
-        return await done
+
+    async def _prune(self) -> None:
+        jobs, within_s, done = self._prunes.pop(0)
+        for job in jobs:
+            self.recent.pop(job, None)  # or a late note could still find its way in
+        loop = asyncio.get_running_loop()
+        try:
+            pruned = await loop.run_in_executor(self._thread, self.journal.prune, jobs, within_s)
+        except CorralError as error:
+            if not done.cancelled():
+                done.set_exception(error)
+            if isinstance(error, StorageFailed) and error.fatal:
+                self._give_up()
+        else:
+            if not done.cancelled():
+                done.set_result(pruned)
 
     async def _write_groups(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._pending:
+        while self._pending or self._prunes:
+            if self._prunes:
+                await self._prune()
             requests, self._pending = self._pending, []
             group = _Group(self._seq, self)
             accepted = [request for request in requests if group.take(request)]
@@ -172,9 +205,11 @@ class Store:
         """After this nothing is written: another sync could only pretend that all is well."""
         self.failed.set()
         requests, self._pending = self._pending, []
-        for request in requests:
-            if not request.done.cancelled():
-                request.done.set_exception(self._refusal())
+        prunes, self._prunes = self._prunes, []
+        waiting: list[asyncio.Future[Any]] = [request.done for request in requests]
+        for done in [*waiting, *(pruned for _, _, pruned in prunes)]:
+            if not done.cancelled():
+                done.set_exception(self._refusal())
 
     def _refusal(self) -> StorageFailed:
         failed = StorageFailed("The controller cannot trust its disk any more and is ending.")
@@ -331,34 +366,47 @@ class _Group:
 
 
 def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
-    """The last number and the heads of all living jobs, every record and every row proven."""
-    seq, heads, history = 0, dict[JobId, Head](), 0
+    """The last number and the heads of all living jobs, every record and every row proven.
+
+    Most jobs have ended: what happened to those in between is proven, and not even decoded."""
+    heads, history = dict[JobId, Head](), 0
+    later: dict[JobId, list[Record]] = {}
     for record in verified(journal):
-        seq = record.seq
-        if not record.job:
+        job, kind = record.job, record.kind
+        if not job:
             continue
-        head = _fold(heads.get(record.job), record)
-        if head is None:
+        head = heads.get(job)
+        if kind in BIRTHS:
+            head = heads[job] = _fold(None, record)
+            if head.state.ended:
+                history += _row(_ended(heads.pop(job), record.at))
+        elif head is None:
             # A note about an ended job: it only moved the end of that job's chain.
-            history += _chain_end(record.job, seq) - _chain_end(record.job, record.prev)
-        elif head.state.ended:
-            heads.pop(record.job, None)
-            history += _row(_ended(head, record.at))
+            history += _chain_end(job, record.seq) - _chain_end(job, record.prev)
+        elif (state := ENDINGS.get(kind)) is not None:
+            del heads[job]
+            later.pop(job, None)
+            history += _row(
+                Ended(job, state, head.submitted_seq, record.seq, record.at, head.batch, head.key)
+            )
         else:
-            heads[record.job] = head
+            later.setdefault(job, []).append(record)
+    for job, records in later.items():
+        for record in records:
+            heads[job] = _fold(heads[job], record)
     try:
         found = sum(map(_row, journal.history()))
     except UNREADABLE as error:
         raise index_damaged(str(error)) from error
     if history != found:
         raise index_damaged("the history of ended jobs is not what the records say")
-    return seq, heads
+    return journal.last_seq(), heads
 
 
 def _row(ended: Ended) -> int:
     """A row of the history as a number; their sum needs no memory for each ended job."""
-    text = "|".join(map(str, ended._replace(last_seq=0)))
-    return zlib.crc32(text.encode()) + _chain_end(ended.job, ended.last_seq)
+    job, state, submitted_seq, last_seq, *rest = ended
+    return zlib.crc32(f"{job}|{state}|{submitted_seq}|{rest}".encode()) + _chain_end(job, last_seq)
 
 
 def _chain_end(job: JobId, last_seq: int) -> int:
@@ -371,10 +419,9 @@ def _ended(head: Head, at: float) -> Ended:
     )
 
 
-def _fold(head: Head | None, record: Record) -> Head | None:
+def _fold(head: Head | None, record: Record) -> Head:
     fact = decode_fact(record.body)
     if isinstance(fact, (JobSubmitted, JobRejected)):
         return born(fact, record.seq)
-    if head is None:
-        return None  # a note about a job that had ended
+    assert head is not None, "a job is born first"
     return advance(head, fact, record.seq)

@@ -37,7 +37,9 @@ class Reason(Struct, frozen=True):
     history: list[str]
 
 
-def explain(store: Store, job: JobId, workers: Sequence[Worker], *, paused: bool) -> Reason:
+def explain(
+    store: Store, job: JobId, workers: Sequence[Worker], *, paused: bool, full: str = ""
+) -> Reason:
     head = store.head(job)
     names = {worker.id: worker.name for worker in workers}
     facts = [record.fact() for record in store.history(head)]
@@ -46,7 +48,9 @@ def explain(store: Store, job: JobId, workers: Sequence[Worker], *, paused: bool
         return Reason(job, head.state, _sentence(_decisive(facts), names), {}, history)
     rooms = [Room(seat.worker, seat.held) for seat in store.world.seats(workers)]
     reasons = {room.worker.name: refuse_now(head.shape, room) or "" for room in rooms}
-    return Reason(job, head.state, _waiting(store, head, reasons, paused), reasons, history)
+    summary = f"{full} Nothing is started until there is room." if full and not paused else ""
+    summary = summary or _waiting(store, head, reasons, paused)
+    return Reason(job, head.state, summary, reasons, history)
 
 
 def _waiting(store: Store, head: Head, reasons: dict[str, str], paused: bool) -> str:
