@@ -16,7 +16,7 @@ from corral.api import corral_pb2 as pb
 from corral.api.auth import check_token
 from corral.api.correlation import refused
 from corral.api.service import ERROR_KEY
-from corral.api.submissions import job_of
+from corral.api.submissions import job_of, jobs_like
 from corral.api.views import event_of, job_view, worker_views
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
@@ -157,9 +157,12 @@ class Orchestrator:
     async def SubmitJobs(  # noqa: N802
         self, request: pb.SubmitJobsRequest, context: Context
     ) -> pb.SubmitJobsReply:
-        if not 0 < len(request.jobs) <= MAX_BATCH:
-            raise InvalidJob(f"Submit 1 to {MAX_BATCH:,} jobs at once; got {len(request.jobs):,}.")
+        count = len(request.jobs) + len(request.calls)
+        if not 0 < count <= MAX_BATCH:
+            raise InvalidJob(f"Submit 1 to {MAX_BATCH:,} jobs at once; got {count:,}.")
         jobs = [job_of(sent, QueueClass.BATCH) for sent in request.jobs]
+        if request.calls:
+            jobs += jobs_like(request.like, request.calls, QueueClass.BATCH)
         accepted = await self._queue.submit(jobs)
         reply = pb.SubmitJobsReply(
             job_ids=[one.job for one in accepted],

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.api import corral_pb2 as pb
 from corral.core.errors import InvalidJob
@@ -64,6 +66,20 @@ def job_of(sent: pb.JobSubmission, default: QueueClass) -> Job:
         secrets=tuple(dict.fromkeys(sent.secrets)) if sent.secrets else (),
         notify=sent.notify,
     )
+
+
+def jobs_like(like: pb.JobSubmission, calls: Sequence[pb.Call], default: QueueClass) -> list[Job]:
+    """Calls of one function: what they share is checked once."""
+    like.function.arguments.CopyFrom(calls[0].arguments)
+    first = job_of(like, default)
+    if not isinstance(first.work, FunctionCall):
+        raise InvalidJob("`like` is a job with a function; its calls bring the arguments.")
+    function, jobs = first.work.function, []
+    for call in calls:
+        _text("idempotency_key", call.idempotency_key)
+        work = FunctionCall(function=function, arguments=_blob(call.arguments))
+        jobs.append(replace(first, work=work, key=call.idempotency_key))
+    return jobs
 
 
 @lru_cache(maxsize=1024)
