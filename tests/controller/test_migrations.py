@@ -35,7 +35,7 @@ async def test_a_version_1_database(tmp_path: Path) -> None:
     store = started(folder)
     assert set(store.world.heads) == {"b"}
     assert store.head("a").state == "succeeded"
-    assert store.journal.ended_by_key("k") == "a"
+    assert store.journal.ended_by_keys(["k"]) == {"k": "a"}
     assert (await store.prune(["a"], 1.0)).records == 4
     await store.close()
     assert contents(folder)[0] == sql.SCHEMA_VERSION

@@ -104,7 +104,7 @@ async def _any_jobs(folder: Path, dealt: list[int], slices: list[list[int]], los
         if job in gone:
             with pytest.raises(JobNotFound):
                 store.head(job)
-            assert store.journal.ended_by_key(f"key-{job}") is None
+            assert store.journal.ended_by_keys([f"key-{job}"]) == {}
         else:
             assert len(facts_of(store, job)) == 4
     kept = [record.seq for record in store.journal.scan()]

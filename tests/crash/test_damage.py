@@ -96,7 +96,7 @@ def state(home: Path) -> dict[str, Any]:
             "documents": [journal.document(head.submitted_seq) for head in heads.values()],
             "chains": [journal.chain(head.last_seq) for head in heads.values()],
             "keys": [
-                store.world.keys.get(head.key) or journal.ended_by_key(head.key)
+                store.world.keys.get(head.key) or journal.ended_by_keys([head.key]).get(head.key)
                 for head in heads.values()
             ],
             "prefixes": [journal.ended_by_prefix(job) for job in jobs],

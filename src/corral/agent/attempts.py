@@ -44,6 +44,7 @@ FRAME_COST = 128
 """What a message takes up beside the bytes it carries."""
 ORDER_COST = 2048
 """What an order has beside its document, at most."""
+PLENTY = 16
 TELL_S = 0.005
 """An attempt that takes longer is told to have begun before it has ended."""
 
@@ -152,8 +153,9 @@ class Ledger:
 
     @property
     def has_work_ahead(self) -> bool:
-        """Whether attempts are here that could start without another word."""
-        return self._waiting.size > 0
+        """Whether enough attempts are here that could start without another word."""
+        ahead = sum(len(runner.orders) - 1 for runner in self._active)
+        return self._waiting.size + ahead >= PLENTY
 
     def load(self) -> float:
         total = self._capabilities.cpus

@@ -38,7 +38,7 @@ FRAME_BYTES = 1 << 20
 BEHIND_BYTES = 1 << 20
 """Output that may wait to be sent before jobs wait in their own writes."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0
-COALESCE_S = 0.001
+COALESCE_S = 0.005
 WELCOME_S = 20.0
 PING_S = 10.0
 CLOSE_S = 1.0

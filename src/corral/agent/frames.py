@@ -8,7 +8,7 @@ from msgspec import Struct
 from corral.core.job import Blob, Failure
 
 
-class Frame(Struct, frozen=True, tag_field="frame"):
+class Frame(Struct, frozen=True, gc=False, tag_field="frame"):
     """Root of all frames; `frame` names the kind."""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -355,6 +356,8 @@ def main(arguments: list[str] | None = None) -> int:
         from corral.runtime import posix
 
         posix.close_to_others()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     with lock, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(serve(config, embedded=options.embedded))
 

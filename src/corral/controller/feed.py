@@ -35,6 +35,8 @@ AFTER_OUTPUT = (ArtifactStored, JobRequeued, JobSucceeded, JobFailed, JobCancell
 """Facts that follow what the attempt had written by then."""
 ENDS = (JobSucceeded, JobFailed, JobCancelled, JobRejected)
 RECENT_ENDS = 4096
+MANY, BREATH_S = 100, 0.004
+"""While so many jobs of a batch live, their ends are told in helpings."""
 PAGE = 500
 AT_ONCE = 16
 """Watchers woken in one moment; together they take the loop a few milliseconds."""
@@ -263,6 +265,8 @@ class Feed:
                 if seen:
                     seq = seen[-1].cursor.seq
                     yield seen
+                    if self._store.world.batches.get(batch, 0) > MANY:
+                        await asyncio.sleep(BREATH_S)  # the next ones come together
                 else:
                     await event.wait()
 

@@ -42,6 +42,9 @@ class Write(NamedTuple):
     workers: Sequence[Worker] = ()
 
 
+KEYS_AT_ONCE = 500
+
+
 class Journal:
     """An open journal, made if it is new, upgraded if it is old. `verified` proves it."""
 
@@ -230,9 +233,14 @@ class Journal:
         row = self._reader.execute(sql.ENDED_JOB, (job,)).fetchone()
         return Ended._make(row) if row else None
 
-    def ended_by_key(self, key: str) -> str | None:
-        row = self._reader.execute(sql.ENDED_BY_KEY, (key,)).fetchone()
-        return str(row[0]) if row else None
+    def ended_by_keys(self, keys: Sequence[str]) -> dict[str, str]:
+        """The jobs that had these idempotency keys, as far as there are any."""
+        found: dict[str, str] = {}
+        for first in range(0, len(keys), KEYS_AT_ONCE):
+            some = keys[first : first + KEYS_AT_ONCE]
+            marks = ",".join("?" * len(some))
+            found.update(self._reader.execute(sql.ENDED_BY_KEYS.format(marks=marks), some))
+        return found
 
     def ended_by_prefix(self, prefix: str) -> list[str]:
         above = prefix + "\x7f"

@@ -145,8 +145,11 @@ class Queue:
         draft, now = _Draft(), time.time()
         mine: dict[str, tuple[JobId, str]] = {}
         alike: dict[tuple[object, ...], tuple[str, CorralError | None]] = {}
+        world = self._store.world
+        keys = [job.key for job in jobs if job.key and job.key not in world.keys]
+        ended = self._store.journal.ended_by_keys(keys) if keys else {}
         for job in jobs:
-            known = self._known(job, mine)
+            known = self._known(job, mine, ended)
             if known is not None:
                 draft.answers.append(Accepted(known))
                 continue
@@ -171,15 +174,16 @@ class Queue:
             draft.documents = {fact.job: draft.documents[fact.job] for fact in draft.facts}
         return draft
 
-    def _known(self, job: Job, mine: Mapping[str, tuple[JobId, str]]) -> JobId | None:
+    def _known(
+        self, job: Job, mine: Mapping[str, tuple[JobId, str]], ended: Mapping[str, JobId]
+    ) -> JobId | None:
         """The job that has this key already, here or earlier in the same submission. The key
         decides: the same function pickled by another process has other bytes."""
         if not job.key:
             return None
         found, name = mine.get(job.key, (None, ""))
         if found is None:
-            found = self._store.world.keys.get(job.key)
-            found = found or self._store.journal.ended_by_key(job.key)
+            found = self._store.world.keys.get(job.key) or ended.get(job.key)
             if found is None:
                 return None
             try:

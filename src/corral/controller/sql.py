@@ -80,7 +80,9 @@ NOTED = "UPDATE history SET last_seq = ? WHERE job = ?"
 ENDED_JOB = """
 SELECT job, state, submitted_seq, last_seq, ended_at, batch, key FROM history WHERE job = ?
 """
-ENDED_BY_KEY = "SELECT job FROM history WHERE key = ? AND key != '' ORDER BY job DESC LIMIT 1"
+ENDED_BY_KEYS = """
+SELECT key, max(job) FROM history WHERE key IN ({marks}) AND key != '' GROUP BY key
+"""
 ENDED_BY_PREFIX = "SELECT job FROM history WHERE job >= ? AND job < ? LIMIT 2"
 ENDED_IN_BATCH = """
 SELECT job, state, submitted_seq, last_seq, ended_at, batch, key FROM history

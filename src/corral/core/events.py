@@ -15,7 +15,7 @@ from corral.core.job import Blob, Failure, JobId, Needs, QueueClass
 from corral.core.worker import Capabilities
 
 
-class Fact(Struct, frozen=True, tag=True, tag_field="fact", omit_defaults=True):
+class Fact(Struct, frozen=True, gc=False, tag=True, tag_field="fact", omit_defaults=True):
     """Something that happened to one job at one moment (seconds since the epoch)."""
 
     job: JobId
@@ -160,7 +160,7 @@ def decode_fact(body: bytes) -> Journaled:
 # --- what engines report -----------------------------------------------------------------------
 
 
-class Report(Struct, frozen=True):
+class Report(Struct, frozen=True, gc=False):
     """Something an engine saw."""
 
 

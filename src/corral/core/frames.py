@@ -6,7 +6,9 @@ import msgspec
 from msgspec import Struct
 
 
-class OutputFrame(Struct, frozen=True, tag="output", tag_field="frame", omit_defaults=True):
+class OutputFrame(
+    Struct, frozen=True, gc=False, tag="output", tag_field="frame", omit_defaults=True
+):
     """Bytes on stdout or stderr: `text` where they are UTF-8, `data` where they are not."""
 
     at: float
@@ -15,7 +17,9 @@ class OutputFrame(Struct, frozen=True, tag="output", tag_field="frame", omit_def
     data: bytes = b""
 
 
-class ProgressFrame(Struct, frozen=True, tag="progress", tag_field="frame", omit_defaults=True):
+class ProgressFrame(
+    Struct, frozen=True, gc=False, tag="progress", tag_field="frame", omit_defaults=True
+):
     at: float
     fraction: float | None = None
     message: str = ""

@@ -48,7 +48,7 @@ ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.REJECTE
 HELD = frozenset({State.PLACED, State.RUNNING, State.STOPPING})
 
 
-class Needs(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Needs(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """What a worker must have. Hashable: jobs with equal needs are scheduled as one group."""
 
     gpus: Annotated[int, Meta(ge=0, le=64)] = 0
@@ -88,7 +88,7 @@ def gpu_needs(
     return (1, 0) if vram_gb else (0, 0)
 
 
-class Blob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Blob(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """Bytes known by their digest; the bytes themselves ride along when they are small."""
 
     sha256: str
@@ -101,14 +101,14 @@ class Blob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         return cls(sha256=hashlib.sha256(data).hexdigest(), size=len(data), data=kept)
 
 
-class FunctionCall(Struct, frozen=True, forbid_unknown_fields=True, tag="function"):
+class FunctionCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag="function"):
     """A cloudpickled callable and its cloudpickled `(args, kwargs)`; opaque to the controller."""
 
     function: Blob
     arguments: Blob
 
 
-class ScriptCall(Struct, frozen=True, forbid_unknown_fields=True, tag="script"):
+class ScriptCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag="script"):
     """A zip of files and what to run in it: a `.py` file, or `package.module:function`."""
 
     package: Blob
@@ -116,7 +116,7 @@ class ScriptCall(Struct, frozen=True, forbid_unknown_fields=True, tag="script"):
     argv: tuple[str, ...] = ()
 
 
-class Job(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Job(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """The job document: everything that decides what runs. It never changes after submission."""
 
     work: FunctionCall | ScriptCall
@@ -170,7 +170,7 @@ def record_digest(document: bytes) -> str:
     return hashlib.sha256(document).hexdigest()
 
 
-class Shape(Struct, frozen=True):
+class Shape(Struct, frozen=True, gc=False):
     """Everything the scheduler asks of a waiting job. Equal shapes wait in one line."""
 
     needs: Needs
@@ -183,7 +183,7 @@ class Shape(Struct, frozen=True):
     """Workers that this job must not meet again."""
 
 
-class Failure(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Failure(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """Why an attempt ended without a result. `code` decides what happens next (see settle)."""
 
     code: str
@@ -195,7 +195,7 @@ class Failure(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     """The exception itself, cloudpickled by the job process; only a client unpickles it."""
 
 
-class Head(Struct, frozen=True):
+class Head(Struct, frozen=True, gc=False):
     """The small part of a job that stays in memory while it lives; the document is on disk."""
 
     id: JobId

@@ -12,7 +12,7 @@ from corral.core.job import JobId, Needs, QueueClass
 from corral.core.worker import Worker
 
 
-class Attempt(Struct, frozen=True):
+class Attempt(Struct, frozen=True, gc=False):
     """One try of a job on one worker: all that an engine needs to start it."""
 
     job: JobId

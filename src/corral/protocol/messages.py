@@ -26,6 +26,7 @@ CLOSE_STOPPING = 4503
 class Message(
     Struct,
     frozen=True,
+    gc=False,
     tag=True,
     tag_field="type",
     forbid_unknown_fields=True,

@@ -17,7 +17,7 @@ AHEAD_S = 0.25
 little enough that nothing waits long behind it."""
 
 
-class Held(Struct, frozen=True):
+class Held(Struct, frozen=True, gc=False):
     """An attempt that a worker has, in the order it was sent."""
 
     needs: Needs

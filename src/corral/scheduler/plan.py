@@ -19,7 +19,7 @@ from corral.scheduler.rank import preference, reason
 CLASS_ORDER = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 1}
 
 
-class Waiting(Struct, frozen=True):
+class Waiting(Struct, frozen=True, gc=False):
     job: JobId
     seq: int
     """Its place in the order of submission; it keeps it through retries."""
@@ -51,7 +51,7 @@ class Snapshot(Struct, frozen=True):
     last_aged_at: float = 0.0
 
 
-class Placement(Struct, frozen=True):
+class Placement(Struct, frozen=True, gc=False):
     job: JobId
     attempt: int
     worker: str
