@@ -21,14 +21,21 @@ import uvicorn
 from corral import __version__, logs, settings
 from corral.api.auth import Hosts
 from corral.api.http import Transfers, application
+from corral.api.http_protocol import limited
+from corral.api.rest.parts import Parts
 from corral.api.rpc import Orchestrator
-from corral.api.service import SERVER_OPTIONS, handler
+from corral.api.service import handler, server_options
+from corral.api.streams import Streams
 from corral.api.worker_socket import WorkerSocket
+from corral.controller.access import Access
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Feed
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
+from corral.controller.listing import Listing
 from corral.controller.loop import Loop
+from corral.controller.output_text import OutputText
+from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.spool import Spool
 from corral.controller.store import Store
@@ -151,7 +158,10 @@ class _Controller:
         stack.callback(self._spool.close)
         blobs = Blobs(home.blobs)
         tokens = AttemptTokens(kept_secret(home.transfer_key))
-        token = kept_secret(home.token)
+        access = Access(home.tokens, kept_secret(home.token))
+        streams = Streams(settings.limits.streams)
+        listing = Listing(self._store)
+        stack.callback(listing.close)
         self._local = LocalAgent(home, settings.worker.name)
         self._agents = AgentsEngine(
             journal.workers(),
@@ -161,7 +171,9 @@ class _Controller:
         )
         engines: dict[str, Engine] = {self._agents.name: self._agents}
         self._feed = Feed(self._store, self._spool)
-        self._loop = Loop(self._store, engines, tokens, aging_s=settings.aging_s)
+        self._loop = Loop(
+            self._store, engines, tokens, aging_s=settings.aging_s, pause=Pause(home.queue)
+        )
         self._queue = Queue(
             self._store,
             blobs,
@@ -181,7 +193,7 @@ class _Controller:
             stop_grace_s=settings.cancel_grace_s,
         )
         self._orchestrator = Orchestrator(
-            token=token,
+            access=access,
             store=self._store,
             blobs=blobs,
             feed=self._feed,
@@ -190,6 +202,9 @@ class _Controller:
             version=__version__,
             started_at=self._started_at,
             package_limit=settings.package_limit,
+            limits=settings.limits,
+            listing=listing,
+            streams=streams,
         )
         self._app = application(
             hosts=Hosts([settings.host]),
@@ -197,7 +212,7 @@ class _Controller:
                 self._store,
                 blobs,
                 tokens,
-                package_limit=settings.package_limit,
+                limits=settings.limits,
                 artifact_limit=settings.artifact_limit,
             ),
             worker_socket=WorkerSocket(
@@ -209,6 +224,21 @@ class _Controller:
             ),
             health=self._health,
             queue=self._queue,
+            parts=Parts(
+                store=self._store,
+                blobs=blobs,
+                feed=self._feed,
+                queue=self._queue,
+                loop=self._loop,
+                listing=listing,
+                output=OutputText(self._spool),
+                access=access,
+                streams=streams,
+                limits=settings.limits,
+                package_limit=settings.package_limit,
+                version=__version__,
+                started_at=self._started_at,
+            ),
             clock=time.time,
         )
 
@@ -224,7 +254,8 @@ class _Controller:
                 log_config=None,
                 access_log=False,
                 lifespan="off",
-                http="httptools",
+                http=limited(settings.limits),
+                timeout_keep_alive=settings.limits.keep_alive_s,  # type: ignore[arg-type]
                 ws="websockets-sansio",
                 ws_max_size=64 << 20,
                 ws_ping_interval=20,
@@ -232,7 +263,7 @@ class _Controller:
                 timeout_graceful_shutdown=1,
             )
         )
-        rpc = grpc.aio.server(options=SERVER_OPTIONS)
+        rpc = grpc.aio.server(options=server_options(settings.limits.message_bytes))
         rpc.add_generic_rpc_handlers((handler(self._orchestrator),))
         # gRPC says on stderr, in its own words, that a port is taken: ask first, in ours.
         _listen(settings.host, settings.grpc_port, "--grpc-port").close()

@@ -24,6 +24,7 @@ from corral.core.worker import DeclaredGPU
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Bytes = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
 class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,6 +44,27 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     isolate: bool = True
     read_paths: tuple[str, ...] = ()
     write_paths: tuple[str, ...] = ()
+
+
+class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How much of anything may come in at once, and how long it may take."""
+
+    body_bytes: Bytes = 64_000_000
+    message_bytes: Bytes = 64 << 20
+    header_bytes: Bytes = 65_536
+    headers: Count = 100
+    header_s: Seconds = 10.0
+    body_s: Seconds = 30.0
+    keep_alive_s: Seconds = 30.0
+    streams: Count = 5_000
+    jobs: Count = 10_000
+    page: Count = 1_000
+    result_bytes: Bytes = 2_000_000_000
+    labels: Count = 64
+    variables: Count = 1_000
+    requirements: Count = 1_000
+    arguments: Count = 10_000
+    text: Annotated[int, Meta(ge=64, le=100_000)] = 512
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,6 +87,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     document_limit: Bytes = 4_000_000
     package_limit: Bytes = 2_000_000_000
     artifact_limit: Bytes = 20_000_000_000
+    limits: LimitSettings = LimitSettings()
     worker: WorkerSettings = WorkerSettings()
 
 
@@ -102,6 +125,10 @@ def keys(cls: type[Struct] = Settings, prefix: str = "") -> Iterator[tuple[str, 
             yield from keys(kind, f"{prefix}{field.name}.")
         else:
             yield f"{prefix}{field.name}", kind
+
+
+SECTIONS = frozenset(key.rpartition(".")[0] for key, _ in keys() if "." in key)
+"""Settings that hold settings."""
 
 
 def variable(key: str) -> str:
@@ -156,8 +183,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        if key == "worker" and not prefix and isinstance(value, dict):
-            yield from _flatten(value, "worker.")
+        if f"{prefix}{key}" in SECTIONS and isinstance(value, dict):
+            yield from _flatten(value, f"{key}.")
         else:
             yield f"{prefix}{key}", value
 

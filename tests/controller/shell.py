@@ -12,6 +12,7 @@ from corral.controller.feed import Cursor, Feed, Seen
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
+from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.spool import Spool
 from corral.controller.store import Store
@@ -55,7 +56,9 @@ class Shell:
         self.feed = Feed(self.store, self.spool)
         self.tokens = AttemptTokens("key")
         engines = {self.engine.name: self.engine}
-        self.loop = Loop(self.store, engines, self.tokens, aging_s=aging_s)
+        self.loop = Loop(
+            self.store, engines, self.tokens, aging_s=aging_s, pause=Pause(home / "queue.json")
+        )
         self.queue = Queue(
             self.store,
             Blobs(home / "blobs"),

@@ -21,6 +21,7 @@ from corral.controller.blobs import Blobs
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
+from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.spool import Spool
 from corral.controller.store import Change, Store
@@ -139,7 +140,7 @@ class Station:
         tokens = AttemptTokens(kept_secret(self.home.transfer_key))
         self.engine = ComputingEngine([WORKER], self.blobs)
         engines = {self.engine.name: self.engine}
-        self.loop = Loop(self.store, engines, tokens, aging_s=60.0)
+        self.loop = Loop(self.store, engines, tokens, aging_s=60.0, pause=Pause(self.home.queue))
         self.queue = Queue(
             self.store,
             self.blobs,

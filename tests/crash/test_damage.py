@@ -95,7 +95,8 @@ def state(home: Path) -> dict[str, Any]:
             ],
             "prefixes": [journal.ended_by_prefix(job) for job in jobs],
             "batch": journal.ended_in_batch("herd", 0, 100),
-            "latest": journal.ended_latest(before="", batch="", states=(), limit=100),
+            "history": sorted(journal.history()),
+            "newest": journal.ended_newest(),
             "last": found[-1].seq,
         }
 

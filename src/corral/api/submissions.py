@@ -5,12 +5,22 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
 
 from corral.api import corral_pb2 as pb
-from corral.core.errors import InvalidJob
+from corral.core.access import Caller
+from corral.core.errors import (
+    InvalidJob,
+    TextTooLong,
+    TooManyArguments,
+    TooManyJobs,
+    TooManyLabels,
+    TooManyRequirements,
+    TooManyVariables,
+)
 from corral.core.job import (
     MAX_DURATION_S,
     Blob,
@@ -21,10 +31,9 @@ from corral.core.job import (
     ScriptCall,
     gpu_needs,
 )
+from corral.settings import LimitSettings as Limits
 
 DEFAULT_DURATION_S = 3600.0
-MAX_REQUIREMENTS, MAX_ENV, MAX_LABELS, MAX_ARGV = 1000, 1000, 64, 10_000
-MAX_TEXT = 512
 _CLASSES = frozenset(member.value for member in QueueClass)
 _PYTHON = re.compile(r"3\.\d{1,2}")
 _LOCAL = re.compile(r"^\s*[./~\\]|file:|^[A-Za-z]:\\")
@@ -32,11 +41,25 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[\w.]+:[\w.]+")
 
 
-def job_of(sent: pb.JobSubmission, default: QueueClass) -> Job:
+def jobs_of(
+    sent: Sequence[pb.JobSubmission], default: QueueClass, limits: Limits, caller: Caller
+) -> list[Job]:
+    """The jobs of one submission, each as the caller's."""
+    if not sent:
+        raise InvalidJob("A submission holds at least one job.")
+    if len(sent) > limits.jobs:
+        raise TooManyJobs(
+            f"{len(sent):,} jobs in one submission; limits.jobs allows {limits.jobs:,}. Submit "
+            "them in several."
+        )
+    return [job_of(one, default, limits, caller) for one in sent]
+
+
+def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: Caller) -> Job:
     """Checks everything; what passes here cannot fail for its form later."""
-    _check(sent)
+    _check(sent, limits)
     return Job(
-        work=_work(sent),
+        work=_work(sent, limits),
         python=sent.python,
         requirements=tuple(sent.requirements),
         env=dict(sent.env),
@@ -48,6 +71,7 @@ def job_of(sent: pb.JobSubmission, default: QueueClass) -> Job:
             sent.memory_gb,
             tuple(sent.worker_labels),
             sent.worker or "auto",
+            limits.text,
         ),
         duration_s=sent.duration or DEFAULT_DURATION_S,
         queue_class=QueueClass(sent.queue_class) if sent.queue_class else default,
@@ -55,7 +79,7 @@ def job_of(sent: pb.JobSubmission, default: QueueClass) -> Job:
         retries=sent.retries,
         name=sent.name,
         labels=dict(sent.labels),
-        user=sent.user,
+        user=caller.user(sent.user),
         key=sent.idempotency_key,
         batch=sent.batch,
         fresh=sent.fresh,
@@ -72,10 +96,11 @@ def _needs(
     memory_gb: float,
     labels: tuple[str, ...],
     worker: str,
+    longest: int,
 ) -> Needs:
     whole, tenths = gpu_needs(gpus=gpus, gpu_memory=gpu_memory, vram_gb=vram_gb)
     for label in (*labels, worker):
-        _text("worker_labels and worker", label)
+        _text("worker_labels and worker", label, longest)
     try:
         return msgspec.convert(
             {
@@ -93,7 +118,7 @@ def _needs(
         raise InvalidJob(f"What the job needs is not possible: {error}.".replace("`", "")) from None
 
 
-def _work(sent: pb.JobSubmission) -> FunctionCall | ScriptCall:
+def _work(sent: pb.JobSubmission, limits: Limits) -> FunctionCall | ScriptCall:
     given = [sent.HasField("function"), sent.HasField("script"), bool(sent.code_package)]
     if sum(given) != 1:
         raise InvalidJob("A job is one of: function, script, or code_package (a zip with main.py).")
@@ -110,8 +135,7 @@ def _work(sent: pb.JobSubmission) -> FunctionCall | ScriptCall:
         raise InvalidJob(
             f"The entry {entry[:100]!r} is neither a .py file of the package nor module:function."
         )
-    if len(sent.script.argv) > MAX_ARGV:
-        raise InvalidJob(f"More than {MAX_ARGV:,} arguments.")
+    _count(TooManyArguments, "arguments", len(sent.script.argv), limits.arguments)
     return ScriptCall(package=_blob(sent.script.package), entry=entry, argv=tuple(sent.script.argv))
 
 
@@ -131,7 +155,7 @@ def _whole(data: bytes) -> Blob:
     return Blob(sha256=hashlib.sha256(data).hexdigest(), size=len(data), data=data)
 
 
-def _check(sent: pb.JobSubmission) -> None:
+def _check(sent: pb.JobSubmission, limits: Limits) -> None:
     for field in ("gpu_memory", "duration", "vram_gb", "cpus", "memory_gb"):
         if not math.isfinite(getattr(sent, field)):
             raise InvalidJob(f"{field} is not a number.")
@@ -148,23 +172,21 @@ def _check(sent: pb.JobSubmission) -> None:
     if sent.python and not _PYTHON.fullmatch(sent.python):
         raise InvalidJob(f"python is a version like 3.11; got {sent.python[:40]!r}.")
     for field in ("name", "user", "idempotency_key", "batch"):
-        _text(field, getattr(sent, field))
-    if len(sent.labels) > MAX_LABELS:
-        raise InvalidJob(f"More than {MAX_LABELS} labels.")
+        _text(field, getattr(sent, field), limits.text)
+    _count(TooManyLabels, "labels", len(sent.labels), limits.labels)
     for key, value in sent.labels.items():
-        _text("labels", key)
-        _text("labels", value)
+        _text("labels", key, limits.text)
+        _text("labels", value, limits.text)
     if sent.requirements:
-        _check_requirements(sent)
+        _check_requirements(sent, limits)
     if sent.env:
-        _check_env(sent)
+        _check_env(sent, limits)
 
 
-def _check_requirements(sent: pb.JobSubmission) -> None:
-    if len(sent.requirements) > MAX_REQUIREMENTS:
-        raise InvalidJob(f"More than {MAX_REQUIREMENTS:,} requirements.")
+def _check_requirements(sent: pb.JobSubmission, limits: Limits) -> None:
+    _count(TooManyRequirements, "requirements", len(sent.requirements), limits.requirements)
     for requirement in sent.requirements:
-        _text("requirements", requirement)
+        _text("requirements", requirement, limits.text)
         if not requirement.strip() or requirement.lstrip().startswith("-"):
             raise InvalidJob(
                 f"{requirement[:100]!r} is no requirement; options of pip are not taken here."
@@ -175,18 +197,24 @@ def _check_requirements(sent: pb.JobSubmission) -> None:
             )
 
 
-def _check_env(sent: pb.JobSubmission) -> None:
-    if len(sent.env) > MAX_ENV:
-        raise InvalidJob(f"More than {MAX_ENV:,} environment variables.")
+def _check_env(sent: pb.JobSubmission, limits: Limits) -> None:
+    _count(TooManyVariables, "variables", len(sent.env), limits.variables)
     for name, value in sent.env.items():
+        if len(name) > limits.text:
+            raise TextTooLong(f"The name of a variable is longer than limits.text = {limits.text}.")
         if not _VARIABLE.fullmatch(name) or "\0" in value:
             raise InvalidJob(f"{name[:100]!r} is no name of an environment variable.")
         if name.startswith("CORRAL_"):
             raise InvalidJob(f"{name[:100]} is Corral's own; choose another name.")
 
 
-def _text(field: str, value: str) -> None:
-    if len(value) > MAX_TEXT:
-        raise InvalidJob(f"{field} is longer than {MAX_TEXT} characters.")
+def _count(error: type[InvalidJob], what: str, found: int, most: int) -> None:
+    if found > most:
+        raise error(f"{found:,} {what}; limits.{what} allows {most:,} for one job.")
+
+
+def _text(field: str, value: str, longest: int) -> None:
+    if len(value) > longest:
+        raise TextTooLong(f"{field} has {len(value):,} characters; limits.text allows {longest:,}.")
     if not value.isprintable():
         raise InvalidJob(f"{field} holds characters that cannot be printed.")

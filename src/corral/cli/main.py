@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from corral import __version__
-from corral.cli import controlling, running, watching
+from corral.cli import controlling, running, steering, watching
 
 app = typer.Typer(
     name="corral",
@@ -50,7 +50,10 @@ app.command()(watching.get)
 app.command()(watching.why)
 app.command()(watching.cancel)
 app.command()(watching.retry)
+app.command()(steering.front)
 app.command()(watching.workers)
+app.add_typer(steering.queue, name="queue")
+app.add_typer(steering.token, name="token")
 app.command()(controlling.config)
 app.command()(controlling.repair)
 

@@ -47,7 +47,7 @@ class Cursor(NamedTuple):
     def parse(cls, text: str) -> Cursor:
         try:
             cursor = cls(*(int(part) for part in text.split("."))) if text else cls()
-            if min(cursor) < 0:
+            if not all(0 <= part < 1 << 53 for part in cursor):
                 raise ValueError(text)
             return cursor
         except (ValueError, TypeError):

@@ -11,7 +11,7 @@ import contextlib
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,12 +19,10 @@ import msgspec
 import structlog
 
 from corral.controller import sql
+from corral.controller.ended import Ended
 from corral.controller.mark import Mark
 from corral.core.errors import HomeUnusable, JournalDamaged, StorageFailed
-from corral.core.events import (
-    Journaled,
-    decode_fact,
-)
+from corral.core.events import Journaled, decode_fact
 from corral.core.worker import Worker
 from corral.home import sync_folder
 
@@ -58,18 +56,6 @@ class Record(NamedTuple):
 
     def fact(self) -> Journaled:
         return decode_fact(self.body)
-
-
-class Ended(NamedTuple):
-    """A row of the history: where to find an ended job in the journal."""
-
-    job: str
-    state: str
-    submitted_seq: int
-    last_seq: int
-    ended_at: float
-    batch: str
-    key: str
 
 
 class Write(NamedTuple):
@@ -120,8 +106,9 @@ class Journal:
 
     def _make(self) -> None:
         writer = self._open_writer()
+        steps = "".join(sql.STEPS.values())
         writer.executescript(
-            f"BEGIN IMMEDIATE;{sql.SCHEMA}PRAGMA user_version = {sql.SCHEMA_VERSION};COMMIT;"
+            f"BEGIN IMMEDIATE;{sql.SCHEMA}{steps}PRAGMA user_version = {sql.SCHEMA_VERSION};COMMIT;"
         )
 
     def _open_writer(self) -> sqlite3.Connection:
@@ -248,13 +235,10 @@ class Journal:
         rows = self._reader.execute(sql.ENDED_IN_BATCH, (batch, after, limit))
         return [Ended._make(row) for row in rows]
 
-    def ended_latest(
-        self, *, before: str, batch: str, states: Iterable[str], limit: int
-    ) -> list[Ended]:
-        wanted = "".join(f",{state}" for state in states)
-        wanted = f"{wanted}," if wanted else ""
-        arguments = (before or "\x7f", batch, batch, wanted, wanted, limit)
-        return [Ended._make(row) for row in self._reader.execute(sql.ENDED_LATEST, arguments)]
+    def ended_newest(self) -> str | None:
+        """The id of the newest job that has ended."""
+        found = self._reader.execute(sql.ENDED_NEWEST).fetchone()[0]
+        return None if found is None else str(found)
 
     def workers(self) -> list[Worker]:
         """Workers met before. One whose row is damaged introduces itself anew when it is back."""
@@ -279,7 +263,7 @@ class Journal:
                 if found != "ok":
                     return str(found)
             with contextlib.closing(sqlite3.connect(":memory:")) as new:
-                new.executescript(sql.SCHEMA)
+                new.executescript(sql.SCHEMA + "".join(sql.STEPS.values()))
                 expected = new.execute(sql.TABLES).fetchall()
             same = self._reader.execute(sql.TABLES).fetchall() == expected
         except UNREADABLE as error:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
+from corral.controller.pause import Pause
 from corral.controller.store import Change, Store
 from corral.controller.tokens import AttemptTokens
 from corral.controller.world import FRONT
@@ -33,12 +34,16 @@ class Loop:
         tokens: AttemptTokens,
         *,
         aging_s: float,
+        pause: Pause,
     ) -> None:
         self._store, self._engines, self._tokens = store, engines, tokens
         self._aging_s = aging_s
         self._wake = asyncio.Event()
         self._giving_up: set[asyncio.Task[None]] = set()
+        self.pause = pause
+        """Of the queue, by somebody's wish; it outlives a restart."""
         self.paused = False
+        """Because the controller is stopping."""
         store.listen(self._committed)
 
     def wake(self) -> None:
@@ -70,6 +75,22 @@ class Loop:
                     async with asyncio.timeout(timeout):
                         await self._wake.wait()
 
+    async def hold(self, active: bool, *, by: str) -> None:
+        """Pauses or resumes the queue, durably."""
+        await self.pause.change(active, by=by)
+        self.wake()
+
+    def why_paused(self) -> str:
+        """Why nothing new is started, or nothing where it is."""
+        if self.paused:
+            return "The controller is stopping: nothing new is started."
+        if self.pause.active:
+            return (
+                f"The queue is paused{self.pause.told()}: nothing new is started. Go on with "
+                "`corral queue resume`."
+            )
+        return ""
+
     async def workers(self) -> list[Worker]:
         return self.known()
 
@@ -80,7 +101,7 @@ class Loop:
         """One decision and its consequences; returns when to look again if nothing happens."""
         world, now = self._store.world, time.time()
         due = world.wake_due(now)
-        if self.paused:
+        if self.paused or self.pause.active:
             return None
         if world.lines:
             plan = decide(world.snapshot(now, self.known(), self._aging_s))
@@ -96,7 +117,7 @@ class Loop:
         """Where jobs that are not yet written can go at once, so that submission and placement
         share one commit. Only while nobody waits: nobody is overtaken."""
         world = self._store.world
-        if self.paused or world.lines or not submitted:
+        if self.paused or self.pause.active or world.lines or not submitted:
             return ()
         lines: dict[Shape, list[Waiting]] = {}
         for number, fact in enumerate(submitted[:FRONT]):

@@ -16,10 +16,10 @@ from typing import Any
 from msgspec import Struct
 
 from corral.controller import sql
+from corral.controller.ended import Ended
 from corral.controller.journal import (
     REPAIRED,
     UNREADABLE,
-    Ended,
     Journal,
     Record,
     Write,
@@ -40,7 +40,7 @@ from corral.core.events import (
     encode_fact,
 )
 from corral.core.job import Head
-from corral.core.lifecycle import advance, born
+from corral.core.lifecycle import NOTES, advance, born
 from corral.core.worker import Worker
 from corral.home import Home, sync_folder
 
@@ -194,8 +194,9 @@ class _Salvage:
             last[fact.job] = seq
             heads[fact.job] = head
             if head.state.ended:
-                ends[head.id] = Ended(
-                    head.id, head.state, head.submitted_seq, seq, fact.at, head.batch, head.key
+                noted = type(fact) in NOTES
+                ends[head.id] = (
+                    ends[head.id]._replace(last_seq=seq) if noted else Ended.of(head, fact)
                 )
 
         for record in self.records:

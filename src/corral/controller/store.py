@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from corral.controller.ended import Ended
 from corral.controller.journal import (
     UNREADABLE,
-    Ended,
     Journal,
     Record,
     Write,
@@ -29,7 +29,6 @@ from corral.core.events import (
     JobRejected,
     JobSubmitted,
     Journaled,
-    decode_fact,
     encode_fact,
 )
 from corral.core.job import Head, JobId
@@ -232,7 +231,7 @@ class Store:
     def _ended_head(self, ended: Ended) -> Head:
         head: Head | None = None
         for record in self.journal.chain(ended.last_seq):
-            head = _fold(head, record)
+            head = folded(head, record.fact(), record.seq)
         assert head is not None
         return head
 
@@ -300,7 +299,7 @@ class _Group:
             if type(fact) in NOTES:
                 self.noted.append((seq, fact.job))
             else:
-                self.ends.append(_ended(head, fact.at))
+                self.ends.append(Ended.of(head, fact))
         change = Change(seq, fact, head)
         self.changes.append(change)
         return change
@@ -319,13 +318,14 @@ def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
         seq = record.seq
         if not record.job:
             continue
-        head = _fold(heads.get(record.job), record)
+        fact = record.fact()
+        head = folded(heads.get(record.job), fact, seq)
         if head is None:
             # A note about an ended job: it only moved the end of that job's chain.
             history += _chain_end(record.job, seq) - _chain_end(record.job, record.prev)
         elif head.state.ended:
             heads.pop(record.job, None)
-            history += _row(_ended(head, record.at))
+            history += _row(Ended.of(head, fact))
         else:
             heads[record.job] = head
     try:
@@ -339,7 +339,7 @@ def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
 
 def _row(ended: Ended) -> int:
     """A row of the history as a number; their sum needs no memory for each ended job."""
-    text = "|".join(map(str, ended._replace(last_seq=0)))
+    text = repr((*ended[:3], *ended[4:]))
     return zlib.crc32(text.encode()) + _chain_end(ended.job, ended.last_seq)
 
 
@@ -347,16 +347,8 @@ def _chain_end(job: JobId, last_seq: int) -> int:
     return zlib.crc32(f"{job}|{last_seq}".encode())
 
 
-def _ended(head: Head, at: float) -> Ended:
-    return Ended(
-        head.id, head.state.value, head.submitted_seq, head.last_seq, at, head.batch, head.key
-    )
-
-
-def _fold(head: Head | None, record: Record) -> Head | None:
-    fact = decode_fact(record.body)
+def folded(head: Head | None, fact: Journaled, seq: int) -> Head | None:
+    """The head after one more fact; None for a note about a job that had ended before."""
     if isinstance(fact, (JobSubmitted, JobRejected)):
-        return born(fact, record.seq)
-    if head is None:
-        return None  # a note about a job that had ended
-    return advance(head, fact, record.seq)
+        return born(fact, seq)
+    return None if head is None else advance(head, fact, seq)

@@ -54,6 +54,10 @@ class JobRejected(Submission, frozen=True):
     message: str = ""
 
 
+class JobMovedToFront(Fact, frozen=True):
+    """Somebody wants it next: it waits before all others of its class and priority."""
+
+
 class AttemptPlaced(Fact, frozen=True):
     attempt: int
     worker: str
@@ -129,6 +133,7 @@ class ResultOrphaned(Fact, frozen=True):
 Life = (
     JobSubmitted
     | JobRejected
+    | JobMovedToFront
     | AttemptPlaced
     | AttemptStarted
     | JobRequeued

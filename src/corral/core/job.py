@@ -219,3 +219,11 @@ class Head(Struct, frozen=True):
     started_at: float = 0.0
     checkpoint: str = ""
     retry_of: JobId = ""
+    front: int = 0
+    """The record that moved it to the front, 0 where it waits in the order of submission."""
+
+    @property
+    def place(self) -> int:
+        """Its place among waiting jobs of its class and priority, lower first: it keeps it through
+        retries, and whoever was moved to the front last is first."""
+        return -self.front if self.front else self.submitted_seq

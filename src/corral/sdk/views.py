@@ -173,6 +173,27 @@ class Health(Shown, frozen=True):
     started_at: float
 
 
+class QueueView(Shown, frozen=True):
+    """The queue as a whole."""
+
+    paused: bool
+    paused_at: float
+    paused_by: str
+    waiting: dict[str, int]
+    """By class."""
+    active: int
+    """Jobs that a worker has or is about to have."""
+
+
+class TokenView(Shown, frozen=True):
+    """What is known of a client's token; the token itself is shown once, when it is made."""
+
+    name: str
+    role: str
+    created_at: float
+    expires_at: float
+
+
 _CLASSES: dict[str, type[Struct]] = {
     "JobView": JobView,
     "ArtifactView": Artifact,
@@ -184,6 +205,8 @@ _CLASSES: dict[str, type[Struct]] = {
     "WorkerView": WorkerView,
     "GpuView": GpuView,
     "HealthReply": Health,
+    "QueueView": QueueView,
+    "TokenView": TokenView,
 }
 _EVENTS: dict[str, type[Event]] = {
     "state": StateChanged,
