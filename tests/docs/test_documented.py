@@ -63,7 +63,11 @@ def test_commands_and_their_options() -> None:
     assert set(headings("docs/cli.md", 2)) == {f"corral {name}" for name in known}
     for name, command in known.items():
         body = section("docs/cli.md", f"corral {name}")
-        options = {o for p in command.params for o in p.opts if o.startswith("--")} - {"--help"}
+        parts = getattr(command, "commands", {})
+        for part in parts:
+            assert f"`corral {name} {part}" in body, f"docs/cli.md, corral {name} {part}"
+        params = [p for one in (command, *parts.values()) for p in one.params]
+        options = {o for p in params for o in p.opts if o.startswith("--")} - {"--help"}
         missing = sorted(option for option in options if f"`{option}" not in body)
         assert not missing, f"docs/cli.md, corral {name}: {missing}"
 
