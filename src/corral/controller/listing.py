@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from corral.controller import sql
-from corral.controller.ended import labels_text
 from corral.controller.journal import open_read_only
 from corral.controller.store import Store
 from corral.core.errors import BatchNotFound, InvalidRequest
@@ -124,18 +123,25 @@ class Listing:
         return heapq.nlargest(limit, found)
 
     async def _living(self, filters: Filters, before: JobId, limit: int) -> list[JobId]:
-        fits = self._chooser(filters)
-        found: list[JobId] = []
+        if filters.batch and filters.batch not in self._store.world.batches:
+            return []
+        fits, found, above = self._chooser(filters), list[JobId](), ""
         async for heads in self._slices():
-            found += [head.id for head in heads if (not before or head.id < before) and fits(head)]
-        return heapq.nlargest(limit, found)
+            newest = [
+                head for head in heads if head.id > above and (not before or head.id < before)
+            ]
+            found += [head.id for head in newest if fits(head)]
+            if len(found) >= limit:
+                found = heapq.nlargest(limit, found)
+                above = found[-1]  # what is older than a full page need not be looked at
+        return found
 
     async def _slices(self) -> Any:
+        """All living jobs, those submitted last first."""
         heads = list(self._store.world.heads.values())
-        for start in range(0, len(heads), SLICE):
-            if start:
-                await asyncio.sleep(0)
-            yield heads[start : start + SLICE]
+        for end in range(len(heads), 0, -SLICE):
+            yield heads[max(0, end - SLICE) : end]
+            await asyncio.sleep(0)
 
     def _workers(self, name: str) -> set[str]:
         """Ids of the workers that a name means."""
@@ -144,7 +150,7 @@ class Listing:
     def _chooser(self, filters: Filters) -> Callable[[Head], bool]:
         states, batch, user = filters.states, filters.batch, filters.user
         workers = self._workers(filters.worker) if filters.worker else None
-        labels = [_label(label) for label in filters.labels]
+        labels = [_having(label) for label in filters.labels]
         text = _lower(filters.text)
         since, until = filters.since, filters.until
 
@@ -157,7 +163,7 @@ class Listing:
                 and (workers is None or head.worker in workers)
                 and (not since or head.submitted_at >= since)
                 and (not until or head.submitted_at < until)
-                and (not labels or all(one in labels_text(head.labels) for one in labels))
+                and (not labels or all(has(head.labels) for has in labels))
                 and (not text or text in _lower(head.name) or text in head.id)
             )
 
@@ -254,6 +260,15 @@ def _label(label: str) -> str:
     return f"\n{label}\n" if "=" in label else f"\n{label}="
 
 
+def _having(label: str) -> Callable[[Sequence[tuple[str, str]]], bool]:
+    """The same question about labels in memory."""
+    if "=" not in label:
+        return lambda labels: any(key == label for key, _ in labels)
+    parts = label.split("=")
+    pairs = [("=".join(parts[:n]), "=".join(parts[n:])) for n in range(1, len(parts))]
+    return lambda labels: any(pair in labels for pair in pairs)
+
+
 def _lower(text: str) -> str:
     """As SQLite's lower() does it: letters beyond ASCII stay as they are."""
-    return text.translate(_ASCII_LOWER)
+    return text.lower() if text.isascii() else text.translate(_ASCII_LOWER)
