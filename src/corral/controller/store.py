@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import structlog
 
 from corral.controller.ended import Ended
@@ -337,10 +338,13 @@ def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
     return seq, heads
 
 
+_packed = msgspec.msgpack.Encoder().encode
+
+
 def _row(ended: Ended) -> int:
     """A row of the history as a number; their sum needs no memory for each ended job."""
-    text = repr((*ended[:3], *ended[4:]))
-    return zlib.crc32(text.encode()) + _chain_end(ended.job, ended.last_seq)
+    known = _packed((*ended[:3], *ended[4:]))
+    return zlib.crc32(known) + _chain_end(ended.job, ended.last_seq)
 
 
 def _chain_end(job: JobId, last_seq: int) -> int:
