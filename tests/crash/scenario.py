@@ -71,9 +71,9 @@ class ComputingEngine(SimulatedEngine):
         self._blobs = blobs
         self._jobs: dict[JobId, Job] = {}
 
-    async def start(self, attempt: Attempt) -> None:
+    def start(self, attempt: Attempt) -> None:
         self._jobs[attempt.job] = decode_document(attempt.document)
-        await super().start(attempt)
+        super().start(attempt)
 
     async def events(self) -> AsyncIterator[Sequence[EngineReport]]:
         async for batch in super().events():

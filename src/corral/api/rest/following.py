@@ -155,7 +155,7 @@ _STREAMED = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 async def _sent(parts: Parts, watching: AsyncIterator[list[Seen]]) -> AsyncIterator[bytes]:
     names = parts.store.world.names
     with parts.streams.one():
-        async for seen in _with_pauses(watching):
+        async for seen in with_pauses(watching):
             if seen is None:
                 yield b": still here\n\n"
                 continue
@@ -187,15 +187,15 @@ async def _followed(parts: Parts, job: str, stream: str) -> AsyncIterator[bytes]
                         yield frame.data or frame.text.encode()
 
 
-async def _with_pauses(
-    watching: Any,
+async def with_pauses(
+    watching: Any, pause_s: float = KEEP_ALIVE_S
 ) -> AsyncIterator[list[Seen] | None]:
     """What is seen, and None whenever nothing was for a while."""
     coming: asyncio.Future[list[Seen]] | None = None
     try:
         while True:
             coming = coming or asyncio.ensure_future(anext(watching))
-            done, _ = await asyncio.wait({coming}, timeout=KEEP_ALIVE_S)
+            done, _ = await asyncio.wait({coming}, timeout=pause_s)
             if not done:
                 yield None
                 continue
