@@ -28,6 +28,8 @@ class Home:
         self.blobs = path / "blobs"
         self.spool = path / "spool"
         self.log = path / "log"
+        self.backups = path / "backups"
+        self.restore = path / "restore"
         self.worker = path / "worker"
         self.agent = path / "worker" / "agent.json"
         self._lock_fd: int | None = None

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import structlog
 import uvicorn
+from msgspec import structs
 
 from corral import __version__, logs, settings
 from corral.api.auth import Hosts
@@ -27,8 +28,11 @@ from corral.api.rpc import Orchestrator
 from corral.api.service import handler, server_options
 from corral.api.streams import Streams
 from corral.api.worker_socket import WorkerSocket
+from corral.controller import restore
 from corral.controller.access import Access
+from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
+from corral.controller.disk import DiskGuard
 from corral.controller.feed import Feed
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
@@ -37,6 +41,7 @@ from corral.controller.loop import Loop
 from corral.controller.output_text import OutputText
 from corral.controller.pause import Pause
 from corral.controller.queue import Queue
+from corral.controller.retention import Limits, Retention
 from corral.controller.spool import Spool
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens, kept_secret
@@ -64,9 +69,13 @@ def serve(config: Config) -> int:
     try:
         _check_host(config.settings.host)
         home.take()
+        if restore.pending(home):
+            log.info("backup_restored", former=str(restore.swap_in(home)))
+            return _again(home)  # the settings may have come from the backup too
         http_socket = _listen(config.settings.host, config.settings.port, "--port")
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_Controller(config, home, http_socket).run())
+            code = runner.run(_Controller(config, home, http_socket).run())
+        return _again(home) if restore.pending(home) and not code else code
     except CorralError as error:
         print(f"corral: {error.message}", file=sys.stderr)
         return 1
@@ -79,6 +88,16 @@ def serve(config: Config) -> int:
         return 1
     finally:
         home.release()
+
+
+def _again(home: Home) -> int:
+    """The same program from its beginning, as the same process: whoever looks after it, a terminal
+    or a service, does not even notice."""
+    home.release()
+    log.info("controller_begins_again", home=str(home.path))
+    if sys.platform == "win32":
+        return 0
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (itself)
 
 
 def _check_host(host: str) -> None:
@@ -170,6 +189,12 @@ class _Controller:
             local_id=self._local.worker_id,
         )
         engines: dict[str, Engine] = {self._agents.name: self._agents}
+        self._retention = Retention(
+            self._store, blobs, self._spool, Limits(**structs.asdict(settings.retention))
+        )
+        self._disk = DiskGuard(
+            home.path, **structs.asdict(settings.disk), changed=self._disk_changed
+        )
         self._feed = Feed(self._store, self._spool)
         self._loop = Loop(
             self._store, engines, tokens, aging_s=settings.aging_s, pause=Pause(home.queue)
@@ -182,6 +207,7 @@ class _Controller:
             self._first_workers,
             document_limit=settings.document_limit,
             cancel_grace_s=settings.cancel_grace_s,
+            check_room=self._disk.check,
         )
         self._intake = Intake(
             self._agents,
@@ -205,6 +231,7 @@ class _Controller:
             limits=settings.limits,
             listing=listing,
             streams=streams,
+            backups=Backups(home, self._retention, __version__),
         )
         self._app = application(
             hosts=Hosts([settings.host]),
@@ -248,6 +275,7 @@ class _Controller:
         reachable = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
         self._url = f"http://{reachable}:{port}"
         self._agents.open(self._world.held)
+        self._disk.look()
         http = _Http(
             uvicorn.Config(
                 self._app,
@@ -273,6 +301,8 @@ class _Controller:
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
             asyncio.create_task(self._intake.run(), name="intake"),
             asyncio.create_task(self._loop.run(), name="loop"),
+            asyncio.create_task(self._disk.run(), name="disk guard"),
+            asyncio.create_task(self._retention.run(), name="retention"),
         ]
         if settings.worker.enabled:
             self._tasks.append(asyncio.create_task(self._local.run(), name="local agent"))
@@ -353,10 +383,18 @@ class _Controller:
     def _credential_of(self, worker_id: str) -> str | None:
         return self._local.credential if worker_id == self._local.worker_id else None
 
+    def _disk_changed(self) -> None:
+        self._loop.full = self._disk.reason
+        self._loop.wake()
+        if self._disk.full:
+            self._retention.wake()
+
     async def _health(self) -> dict[str, object]:
         workers = await self._loop.workers()
+        status = "stopping" if self._queue.stopping else "full" if self._disk.full else "ok"
         return {
-            "status": "stopping" if self._queue.stopping else "ok",
+            "status": status,
+            "reason": self._disk.reason,
             "version": __version__,
             "pid": os.getpid(),
             "workers": sum(worker.connected for worker in workers),

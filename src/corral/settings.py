@@ -40,10 +40,30 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     warm_runners: Annotated[int, Meta(ge=0, le=1024)] = 0
     warm_idle_s: Seconds = 600.0
     environments_gb: Annotated[float, Meta(gt=0)] = 20.0
+    environments_s: Annotated[float, Meta(ge=60)] = 2_592_000.0
     system_site_packages: bool = False
     isolate: bool = True
     read_paths: tuple[str, ...] = ()
     write_paths: tuple[str, ...] = ()
+
+
+class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long ended jobs and their bytes are kept. Living jobs keep everything."""
+
+    history_s: Annotated[float, Meta(ge=86_400)] = 2_592_000.0
+    history_jobs: Annotated[int, Meta(ge=1)] = 200_000
+    artifacts_s: Annotated[float, Meta(ge=0)] = 2_592_000.0
+    artifacts_gb: Annotated[float, Meta(gt=0)] = 100.0
+    output_s: Annotated[float, Meta(ge=0)] = 2_592_000.0
+    output_gb: Annotated[float, Meta(gt=0)] = 20.0
+
+
+class DiskSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """When the disk of the home counts as full, and what is set aside for that moment."""
+
+    refuse_at: Annotated[float, Meta(ge=0.1, le=1.0)] = 0.95
+    min_free_gb: Annotated[float, Meta(ge=0)] = 0.0
+    reserve_mb: Annotated[float, Meta(ge=0, le=10_000)] = 64.0
 
 
 class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,6 +108,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     package_limit: Bytes = 2_000_000_000
     artifact_limit: Bytes = 20_000_000_000
     limits: LimitSettings = LimitSettings()
+    retention: RetentionSettings = RetentionSettings()
+    disk: DiskSettings = DiskSettings()
     worker: WorkerSettings = WorkerSettings()
 
 
@@ -125,10 +147,6 @@ def keys(cls: type[Struct] = Settings, prefix: str = "") -> Iterator[tuple[str, 
             yield from keys(kind, f"{prefix}{field.name}.")
         else:
             yield f"{prefix}{field.name}", kind
-
-
-SECTIONS = frozenset(key.rpartition(".")[0] for key, _ in keys() if "." in key)
-"""Settings that hold settings."""
 
 
 def variable(key: str) -> str:
@@ -181,9 +199,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return parsed
 
 
+_SECTIONS = frozenset(key.partition(".")[0] for key, _ in keys() if "." in key)
+
+
 def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        if f"{prefix}{key}" in SECTIONS and isinstance(value, dict):
+        if key in _SECTIONS and not prefix and isinstance(value, dict):
             yield from _flatten(value, f"{key}.")
         else:
             yield f"{prefix}{key}", value

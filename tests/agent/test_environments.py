@@ -43,10 +43,13 @@ MakeEnvironments = Callable[..., Environments]
 
 @pytest.fixture
 def environments(tmp_path: Path) -> MakeEnvironments:
-    def make(*, limit_gb: float = 1.0, in_use: Collection[str] = ()) -> Environments:
+    def make(
+        *, limit_gb: float = 1.0, keep_s: float = 3600.0, in_use: Collection[str] = ()
+    ) -> Environments:
         made = Environments(
             tmp_path / "environments",
             limit_gb=limit_gb,
+            keep_s=keep_s,
             system_site_packages=False,
             environ=build_environment(),
             in_use=lambda: set(in_use),
@@ -155,6 +158,18 @@ async def test_the_longest_unused_environments_go_and_never_one_in_use(
     for spec in specs:
         await made.get(spec)
     assert [made.ready(spec) is not None for spec in specs] == [True, False, True]
+
+
+async def test_environments_that_nobody_used_for_long_go(environments: MakeEnvironments) -> None:
+    made = environments()
+    found = await made.get(made.spec("", ()))
+    await environments().clean()
+    assert found.path.exists()
+    os.utime(found.path / RECORD, (0, 0))
+    await environments(in_use=[found.digest]).clean()
+    assert found.path.exists()
+    await environments().clean()
+    assert not found.path.exists()
 
 
 async def test_everybody_who_waits_for_a_failed_build_hears_of_it(

@@ -12,7 +12,7 @@ import pytest
 from corral.controller import sql
 from corral.controller.journal import Journal
 from corral.controller.listing import Filters, Listing
-from corral.controller.refill import to_2
+from corral.controller.refill import refill_history
 from corral.controller.store import Store
 from corral.controller.world import World
 from corral.core.errors import BatchNotFound, InvalidRequest
@@ -120,18 +120,14 @@ async def test_batches_are_counted(tmp_path: Path) -> None:
 
 
 async def test_an_old_history_is_filled_from_the_journal(tmp_path: Path) -> None:
-    """As a database of version 1 comes: with the same records and a history that knew less."""
+    """Where its table is empty; test_migrations walks the whole way from version 1."""
     async with shell(tmp_path) as corral:
         ids = await herd(corral)
         rows = sorted(corral.journal.history())
     assert rows
     with contextlib.closing(sqlite3.connect(tmp_path / "journal" / "corral.db")) as old:
-        old.execute("DROP TABLE history")
-        first = sql.SCHEMA.index("CREATE TABLE history")
-        old.executescript(sql.SCHEMA[first : sql.SCHEMA.index("CREATE TABLE workers")])
-        old.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", [r[:7] for r in rows])
-        old.commit()
-        to_2(old)
+        old.executescript(sql.TO_3)
+        refill_history(old)
         old.commit()
     journal = Journal(tmp_path / "journal")
     store = Store(journal, World())

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from corral.controller import sql
-from corral.controller.journal import Record
+from corral.controller.record import Record
 from corral.core.events import (
     AttemptPlaced,
     AttemptStarted,

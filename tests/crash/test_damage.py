@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from corral.controller.journal import UNREADABLE, Journal
+from corral.controller.journal import Journal
+from corral.controller.record import UNREADABLE
 from corral.controller.repair import repair
 from corral.controller.store import Store
 from corral.controller.world import World
@@ -50,7 +51,11 @@ class Homes:
             await life.submit(scenario.function_job("waiting", needs=Needs(gpus=1)))
             for n in range(12):
                 await life.submit(scenario.function_job(f"done-{n}", batch="herd"))
-            await life.until_ended(but=list(life.store.world.heads)[:1])
+            waiting = list(life.store.world.heads)[:1]
+            await life.until_ended(but=waiting)
+            ended = sorted(life.journal.history(), reverse=True)
+            await life.store.prune([row.job for row in ended][3:9:2], 10.0)
+            assert len(life.journal.pruned()) > 1
             mark = (home / "journal" / MARK).read_bytes()
             before = life.journal.last_seq()
             await life.submit(scenario.function_job("last", needs=Needs(gpus=1)))
@@ -85,6 +90,7 @@ def state(home: Path) -> dict[str, Any]:
         heads = {job: store.head(job) for job in jobs}
         return {
             "records": found,
+            "pruned": journal.pruned(),
             "living": dict(store.world.heads),
             "heads": heads,
             "documents": [journal.document(head.submitted_seq) for head in heads.values()],

@@ -91,6 +91,9 @@ def ranch(disk: SmallDisk, tmp_path: Path) -> Iterator[tuple[LiveController, Pat
         "CORRAL_WORKER_WRITE_PATHS": f"[{yard}]",
         "CORRAL_WORKER_CPUS": "3",
         "CORRAL_BACKOFF_S": "0",
+        # Here it is the last byte that is gone: no guard stops before, and nothing is kept aside.
+        "CORRAL_DISK_REFUSE_AT": "1.0",
+        "CORRAL_DISK_RESERVE_MB": "0",
     }
     with LiveController(home, environ=environ) as controller:
         yield controller, yard
@@ -152,7 +155,7 @@ def _refused(client: corral.Client) -> StorageFailed:
 
 def test_start_on_a_full_disk(disk: SmallDisk) -> None:
     """It says so in one sentence, and starts once there is room."""
-    environ = {"CORRAL_WORKER_ENABLED": "false"}
+    environ = {"CORRAL_WORKER_ENABLED": "false", "CORRAL_DISK_RESERVE_MB": "0"}
     with LiveController(disk.place / "home", environ=environ) as controller:
         with corral.Client(controller.address, controller.token) as client:
             job = client.submit(len, ("moo",)).id

@@ -92,6 +92,7 @@ class Environments:
         root: Path,
         *,
         limit_gb: float,
+        keep_s: float,
         system_site_packages: bool,
         environ: Mapping[str, str],
         in_use: Callable[[], set[str]],
@@ -100,7 +101,7 @@ class Environments:
     ) -> None:
         self._root = root
         self._confine = confine
-        self._limit = limit_gb * GIB
+        self._limit, self._keep_s = limit_gb * GIB, keep_s
         self._system = system_site_packages
         self._environ = {
             **environ,
@@ -199,7 +200,7 @@ class Environments:
             found = self.ready(spec)
             if found is None:
                 raise FileNotFoundError(f"uv made no Python in {path}")
-            await self._clean(spec.digest)
+            await self.clean(spec.digest)
         except OSError as error:
             raise BuildFailed(
                 Failure(
@@ -298,14 +299,16 @@ class Environments:
                 await process.wait()
         return process.returncode or 0, said.decode(errors="replace").strip()[-TAIL:]
 
-    async def _clean(self, fresh: str) -> None:
-        """Remove the longest unused environments while all together are over the limit."""
+    async def clean(self, fresh: str = "") -> None:
+        """Remove what nobody used for too long, and the longest unused ones while all together
+        are over the limit."""
         kept = await asyncio.to_thread(_records, self._root)
         total = sum(size for _, size, _ in kept)
-        for _, size, path in sorted(
+        old = time.time() - self._keep_s
+        for used_at, size, path in sorted(
             (self._used_at.get(path.name, touched), size, path) for touched, size, path in kept
         ):
-            if total <= self._limit:
+            if total <= self._limit and used_at > old:
                 return
             if path.name != fresh and path.name not in self._in_use():
                 total -= size

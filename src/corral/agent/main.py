@@ -59,6 +59,7 @@ TAKEN, UNUSABLE = 75, 78
 RECEIVED_S = 5.0
 """How long a leaving agent waits for the controller to have its last results."""
 PROBE_S = 20.0
+TIDY_EVERY_S = 3600.0
 KILL_GRACE_S = 1.0
 
 
@@ -79,6 +80,7 @@ class Agent:
         self._opened = True
         dialling = asyncio.create_task(self._connection.run())
         leaving = asyncio.create_task(self._left.wait())
+        tidying = asyncio.create_task(self._tidy())
         try:
             await asyncio.wait((dialling, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not dialling.done():
@@ -91,8 +93,15 @@ class Agent:
             sys.stderr.write("Another agent took this worker's place; this one ends.\n")
             return TAKEN
         finally:
-            await self._close(dialling, leaving)
+            await self._close(dialling, leaving, tidying)
         return 0
+
+    async def _tidy(self) -> None:
+        """Environments that nobody used for too long go, also where no new one is built."""
+        while True:
+            await asyncio.sleep(TIDY_EVERY_S)
+            with suppress(OSError):
+                await self._environments.clean()
 
     def _confinement(self) -> Confine:
         reads, writes = build_paths()
@@ -123,6 +132,7 @@ class Agent:
         self._environments = Environments(
             home / "environments",
             limit_gb=settings.environments_gb,
+            keep_s=settings.environments_s,
             system_site_packages=settings.system_site_packages,
             environ={**build_environment(), process_tree.HOME_MARKER: str(home)},
             in_use=lambda: self._ledger.environments_in_use(),

@@ -513,20 +513,36 @@ class HealthRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class HealthReply(_message.Message):
-    __slots__ = ("status", "version", "workers", "queued", "running", "started_at")
+    __slots__ = ("status", "version", "workers", "queued", "running", "started_at", "reason")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     status: str
     version: str
     workers: int
     queued: int
     running: int
     started_at: float
-    def __init__(self, status: _Optional[str] = ..., version: _Optional[str] = ..., workers: _Optional[int] = ..., queued: _Optional[int] = ..., running: _Optional[int] = ..., started_at: _Optional[float] = ...) -> None: ...
+    reason: str
+    def __init__(self, status: _Optional[str] = ..., version: _Optional[str] = ..., workers: _Optional[int] = ..., queued: _Optional[int] = ..., running: _Optional[int] = ..., started_at: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class BackupRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BackupChunk(_message.Message):
+    __slots__ = ("data", "done", "total")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    done: int
+    total: int
+    def __init__(self, data: _Optional[bytes] = ..., done: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
 
 class BlobRequest(_message.Message):
     __slots__ = ("job_id", "name")

@@ -27,6 +27,7 @@ METHODS: dict[str, Role] = {
     "CreateToken": ADMIN,
     "ListTokens": ADMIN,
     "RevokeToken": ADMIN,
+    "Backup": ADMIN,
     "HealthCheck": READ,
     "PutPackage": SUBMIT,
     "GetBlob": READ,

@@ -27,6 +27,7 @@ from corral.api.views import (
     worker_views,
 )
 from corral.controller.access import Access
+from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Cursor, Feed, Seen
 from corral.controller.kept import artifact_of, result_of
@@ -53,6 +54,7 @@ _STATUS = {
     404: grpc.StatusCode.NOT_FOUND,
     408: grpc.StatusCode.DEADLINE_EXCEEDED,
     409: grpc.StatusCode.FAILED_PRECONDITION,
+    410: grpc.StatusCode.NOT_FOUND,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     422: grpc.StatusCode.INVALID_ARGUMENT,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -128,11 +130,12 @@ class Orchestrator:
         limits: Limits,
         listing: Listing,
         streams: Streams,
+        backups: Backups,
     ) -> None:
         self._access, self._store, self._blobs, self._feed = access, store, blobs, feed
         self._queue, self._loop = queue, loop
         self._version, self._started_at = version, started_at
-        self._package_limit, self._limits = package_limit, limits
+        self._package_limit, self._limits, self._backups = package_limit, limits, backups
         self._listing, self.streams = listing, streams
 
     def caller(self, context: Context) -> Caller:
@@ -312,7 +315,8 @@ class Orchestrator:
         world = self._store.world
         workers = await self._loop.workers()
         return pb.HealthReply(
-            status="stopping" if self._queue.stopping else "ok",
+            status="stopping" if self._queue.stopping else "full" if self._loop.full else "ok",
+            reason=self._loop.full,
             version=self._version,
             workers=sum(worker.connected for worker in workers),
             queued=sum(world.waiting.values()),
@@ -326,6 +330,7 @@ class Orchestrator:
     async def PutPackage(  # noqa: N802
         self, request: AsyncIterator[pb.Chunk], context: Context
     ) -> pb.BlobRef:
+        self._queue.check_room()
         chunks = (_checked(chunk).data async for chunk in request)
         blob = await self._blobs.put(chunks, limit=self._package_limit)
         return pb.BlobRef(sha256=blob.sha256, size=blob.size)
@@ -345,3 +350,11 @@ class Orchestrator:
             return
         async for chunk in self._blobs.read(blob.sha256):
             yield pb.Chunk(data=chunk)
+
+    @streams
+    async def Backup(  # noqa: N802
+        self, request: pb.BackupRequest, context: Context
+    ) -> AsyncIterator[pb.BackupChunk]:
+        async with contextlib.aclosing(self._backups.stream()) as pieces:
+            async for piece in pieces:
+                yield pb.BackupChunk(data=piece.data, done=piece.done, total=piece.total)

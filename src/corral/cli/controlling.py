@@ -62,7 +62,7 @@ def _start_detached(home: Path, given: list[str], *, as_json: bool) -> int:
     deadline = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < deadline:
         card = read_card(home)
-        if card.get("pid") == process.pid and _health(card):
+        if card.get("pid") == process.pid and health_of(card):
             if as_json:
                 output.show_json(card)
             else:
@@ -94,7 +94,7 @@ def down(
     from corral import settings
 
     home = settings.default_home()
-    process = _controller(home)
+    process = controller_of(home)
     if process is None:
         if as_json:
             output.show_json({"stopped": False})
@@ -102,7 +102,7 @@ def down(
             output.say(f"No controller is running in {home}.")
         return
     config = settings.load()
-    running = 0 if now or as_json else int(_health(read_card(home)).get("running", 0))
+    running = 0 if now or as_json else int(health_of(read_card(home)).get("running", 0))
     if running:
         attempts = "running attempt gets" if running == 1 else "running attempts get"
         grace_s = config.settings.shutdown_grace_s
@@ -112,10 +112,10 @@ def down(
         if now:
             process.send_signal(signal.SIGTERM)
         patience_s = 10.0 if now else config.settings.shutdown_grace_s + 30.0
-        if not _with_spinner("Stopping the controller …", lambda: _gone(process), patience_s):
+        if not with_spinner("Stopping the controller …", lambda: gone(process), patience_s):
             # The journal is made for this: nothing acknowledged is lost.
             process.kill()
-            _with_spinner("Ending the controller …", lambda: _gone(process), 10.0)
+            with_spinner("Ending the controller …", lambda: gone(process), 10.0)
     except psutil.NoSuchProcess:
         pass
     if as_json:
@@ -124,7 +124,7 @@ def down(
         print("The controller is down.")
 
 
-def _with_spinner(message: str, done: Callable[[], bool], patience_s: float) -> bool:
+def with_spinner(message: str, done: Callable[[], bool], patience_s: float) -> bool:
     from rich.console import Console
 
     deadline = time.monotonic() + patience_s
@@ -136,7 +136,7 @@ def _with_spinner(message: str, done: Callable[[], bool], patience_s: float) -> 
     return True
 
 
-def _controller(home: Path) -> Any:
+def controller_of(home: Path) -> Any:
     """The process that the card names, if it still is the one that wrote it: pids are reused."""
     import psutil
 
@@ -147,10 +147,10 @@ def _controller(home: Path) -> Any:
         ours = "corral" in words and process.create_time() <= float(card["started_at"]) + 1.0
     except (KeyError, ValueError, TypeError, psutil.Error):
         return None
-    return process if ours and not _gone(process) else None
+    return process if ours and not gone(process) else None
 
 
-def _gone(process: Any) -> bool:
+def gone(process: Any) -> bool:
     import psutil
 
     try:
@@ -181,6 +181,7 @@ def status(as_json: AsJson = False) -> None:
     output.show_pairs(
         [
             ("status", "up" if health.status == "ok" else health.status),
+            ("reason", health.reason),
             ("version", health.version),
             ("pid", str(card.get("pid", ""))),
             *_places(home, card),
@@ -207,7 +208,7 @@ def _places(home: Path, card: dict[str, Any]) -> list[tuple[str, str]]:
     return [*found, ("home", str(home))] if "pid" in card else found
 
 
-def _health(card: dict[str, Any]) -> dict[str, Any]:
+def health_of(card: dict[str, Any]) -> dict[str, Any]:
     """What a healthy controller says of itself; empty where there is none."""
     url = str(card.get("http"))
     if not url.startswith("http://"):

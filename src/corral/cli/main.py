@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from corral import __version__
-from corral.cli import controlling, running, steering, watching
+from corral.cli import controlling, keeping, running, steering, watching
 
 app = typer.Typer(
     name="corral",
@@ -55,6 +55,8 @@ app.command()(watching.workers)
 app.add_typer(steering.queue, name="queue")
 app.add_typer(steering.token, name="token")
 app.command()(controlling.config)
+app.command()(keeping.backup)
+app.command()(keeping.restore)
 app.command()(controlling.repair)
 
 

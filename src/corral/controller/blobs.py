@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import secrets
+import time
 from collections.abc import AsyncIterable, AsyncIterator
 from pathlib import Path
 
-from corral.core.errors import BlobNotFound, InvalidJob, PackageTooLarge, StorageFailed, TooLarge
+from corral.core.errors import (
+    ArtifactPruned,
+    BlobNotFound,
+    InvalidJob,
+    PackageTooLarge,
+    StorageFailed,
+    TooLarge,
+)
 from corral.core.job import Blob
 from corral.home import sync_folder
 
 CHUNK = 1 << 20
+NOTED = ".pruned"
+"""An empty file with this ending says that the bytes were here, and were removed on purpose."""
+COUNTED_ON_S = 3600.0
 
 
 class Blobs:
@@ -26,6 +38,8 @@ class Blobs:
         self._settled: set[str] = set()
         """Folders whose names are known to be durable, but for those on their way in."""
         self._arriving: set[str] = set()
+        self._asked_for: dict[str, float] = {}
+        """When somebody last counted on these bytes: a job that names them may be on its way."""
 
     def path(self, sha256: str) -> Path:
         if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
@@ -38,6 +52,7 @@ class Blobs:
         path = self.path(sha256)
         if sha256 in self._arriving or not path.exists():
             return False
+        self._asked_for[sha256] = time.monotonic()
         if path.parent.name not in self._settled:
             sync_folder(path.parent)  # it may come from a process that died before doing so
             sync_folder(self.folder)
@@ -47,6 +62,7 @@ class Blobs:
     def open_path(self, sha256: str) -> Path:
         path = self.path(sha256)
         if not path.exists():
+            self.check_not_pruned(sha256)
             raise BlobNotFound(f"No bytes with sha256 {sha256} are stored here.")
         return path
 
@@ -75,6 +91,7 @@ class Blobs:
 
     def _adopt(self, incoming: Path, sha256: str) -> None:
         final = self.path(sha256)
+        self._asked_for[sha256] = time.monotonic()
         self._arriving.add(sha256)
         try:
             final.parent.mkdir(exist_ok=True)
@@ -125,6 +142,53 @@ class Blobs:
         with open(self.open_path(sha256), "rb") as file:
             while chunk := await asyncio.to_thread(file.read, CHUNK):
                 yield chunk
+
+    # --- removing what retention no longer keeps ---
+
+    def check_not_pruned(self, sha256: str) -> None:
+        """Raises ArtifactPruned for bytes that were here and were removed on purpose."""
+        if _note(self.path(sha256)).exists():
+            raise ArtifactPruned(
+                f"The bytes with sha256 {sha256} were removed after the time or for the room that "
+                "the settings retention.* give them. Run the job again to have them again."
+            )
+
+    def stored(self) -> dict[str, os.stat_result]:
+        """Every blob with its size and age; any thread may ask."""
+        found = {}
+        for folder in self.folder.iterdir():
+            if folder == self._incoming or not folder.is_dir():
+                continue
+            for entry in os.scandir(folder):
+                with contextlib.suppress(FileNotFoundError):
+                    found[entry.name] = entry.stat()
+        return found
+
+    def remove(self, sha256: str, *, noted: bool) -> Path | None:
+        """Takes a blob out of the way, unless somebody counts on it just now. `noted`: whoever
+        asks for it later is told that it was pruned. The room is free once the path that this
+        returns is unlinked, which may take its time and is left to the caller."""
+        asked_at = self._asked_for.get(sha256)
+        if sha256 in self._arriving or (
+            asked_at is not None and time.monotonic() - asked_at < COUNTED_ON_S
+        ):
+            return None
+        self._asked_for.pop(sha256, None)
+        path, gone = self.path(sha256), self._incoming / f"pruned-{secrets.token_hex(8)}"
+        note = _note(path)
+        if noted:
+            note.touch(mode=0o600)
+        else:
+            note.unlink(missing_ok=True)
+        try:
+            os.replace(path, gone)
+        except FileNotFoundError:
+            return None
+        return gone
+
+
+def _note(path: Path) -> Path:
+    return path.with_name(f"{path.name}{NOTED}")
 
 
 def _not_stored(error: OSError) -> StorageFailed:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from corral.controller.spool import Spool
 from corral.controller.store import Change, Store
-from corral.core.errors import InvalidJob
+from corral.core.errors import InvalidJob, JobNotFound
 from corral.core.events import (
     ArtifactStored,
     AttemptPlaced,
@@ -188,10 +188,10 @@ class Feed:
                     await event.wait()
 
     def _ends_behind(self, batch: str, seq: int) -> list[Seen]:
-        ends = self._ends
-        if ends and ends[0].seq <= seq + 1 and len(ends) <= RECENT_ENDS:
+        known = self._ends
+        if known and known[0].seq <= seq + 1 and len(known) <= RECENT_ENDS:
             recent = []
-            for change in reversed(ends):
+            for change in reversed(known):
                 if change.seq <= seq:
                     break
                 if change.head.batch == batch:
@@ -200,10 +200,11 @@ class Feed:
                 Seen(change.head.id, Cursor(change.seq), change.head.attempt, change.fact)
                 for change in reversed(recent)
             ]
-        return [
-            self._end_of(ended.job, ended.last_seq)
-            for ended in self._store.journal.ended_in_batch(batch, seq, PAGE)
-        ]
+        ends = []
+        for ended in self._store.journal.ended_in_batch(batch, seq, PAGE):
+            with suppress(JobNotFound):  # pruned this very moment
+                ends.append(self._end_of(ended.job, ended.last_seq))
+        return ends
 
     def _end_of(self, job: JobId, last_seq: int) -> Seen:
         """Read from the journal alone: its rows are there a moment before the world has them."""

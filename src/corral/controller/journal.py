@@ -10,19 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import structlog
 
-from corral.controller import sql
+from corral.controller import migrations, pruned, sql
 from corral.controller.ended import Ended
 from corral.controller.mark import Mark
-from corral.core.errors import HomeUnusable, JournalDamaged, StorageFailed
-from corral.core.events import Journaled, decode_fact
+from corral.controller.migrations import open_read_only
+from corral.controller.record import UNREADABLE, Record
+from corral.core.errors import HomeUnusable, JobNotFound, JournalDamaged, StorageFailed
 from corral.core.worker import Worker
 from corral.home import sync_folder
 
@@ -31,31 +31,6 @@ log = structlog.get_logger()
 
 REPAIRED = "JournalRepaired"
 """The one kind that is no fact about a job: everything before it that is missing is known to be."""
-
-
-UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
-"""What reading damaged pages raises; the second where not even SQLite's own message is text."""
-
-
-class Record(NamedTuple):
-    seq: int
-    at: float
-    kind: str
-    job: str
-    prev: int
-    """The record of the same job before this one, 0 for its first: a chain, and no index."""
-    body: bytes
-    document: bytes | None
-    crc: int
-
-    def intact(self) -> bool:
-        try:
-            return self.crc == checksum(*self[:-1])
-        except (TypeError, ValueError):  # a flipped bit may change a column's very type
-            return False
-
-    def fact(self) -> Journaled:
-        return decode_fact(self.body)
 
 
 class Write(NamedTuple):
@@ -67,36 +42,24 @@ class Write(NamedTuple):
     workers: Sequence[Worker] = ()
 
 
-def checksum(
-    seq: int, at: float, kind: str, job: str, prev: int, body: bytes, document: bytes | None
-) -> int:
-    crc = zlib.crc32(f"{seq}|{float(at)!r}|{kind}|{job}|{prev}|".encode())
-    crc = zlib.crc32(body, crc)
-    return zlib.crc32(document, crc) if document is not None else crc
-
-
-def sealed(
-    seq: int, at: float, kind: str, job: str, prev: int, body: bytes, document: bytes | None
-) -> Record:
-    crc = checksum(seq, at, kind, job, prev, body, document)
-    return Record(seq, at, kind, job, prev, body, document, crc)
-
-
 class Journal:
-    """An open journal, made if it is new. `verified` proves it."""
+    """An open journal, made if it is new, upgraded if it is old. `verified` proves it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, upgrade: bool = True) -> None:
         self.folder = folder
         self.path = folder / "corral.db"
         self._writer: sqlite3.Connection | None = None
         self.mark = Mark(folder / "mark")
         try:
             with self._asked():
-                if _version(self.path) == 0:
+                self.version = migrations.current_version(self.path)
+                if self.version == 0:
                     if self.mark.seq:
                         raise lost(1, "the database is empty or gone")
                     self._make()
                 self._reader = open_read_only(self.path)
+                if upgrade and self.version < sql.SCHEMA_VERSION:
+                    self._upgrade()
                 if self.mark.seq is None and self.last_seq() == 0:
                     self.mark.write(0)
             sync_folder(folder)
@@ -105,11 +68,18 @@ class Journal:
             raise
 
     def _make(self) -> None:
+        migrations.make(self._open_writer())
+        self.version = sql.SCHEMA_VERSION
+
+    def _upgrade(self) -> None:
+        """Nothing is written before the old one is proven, and nothing of it changes before there
+        is a proven copy."""
+        _exhaust(verified(self))
+        self._reader.close()
         writer = self._open_writer()
-        steps = "".join(sql.STEPS.values())
-        writer.executescript(
-            f"BEGIN IMMEDIATE;{sql.SCHEMA}{steps}PRAGMA user_version = {sql.SCHEMA_VERSION};COMMIT;"
-        )
+        migrations.upgrade(writer, self.folder, self.version, _prove)
+        self.version = sql.SCHEMA_VERSION
+        self._reader = open_read_only(self.path)
 
     def _open_writer(self) -> sqlite3.Connection:
         self._writer = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
@@ -167,17 +137,7 @@ class Journal:
                 connection.executemany(sql.KNOW_WORKER, rows)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            if connection is not None and connection.in_transaction:
-                with contextlib.suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-            failed = StorageFailed(
-                f"The journal in {self.folder} could not be written ({error}). Nothing that was "
-                "acknowledged is lost. Free some space, then submit again."
-            )
-            # A full disk leaves the transaction out, surely. After any other error nobody knows
-            # what reached the disk, and a second sync would lie.
-            failed.fatal = not error.sqlite_errorname.startswith(_NO_ROOM)
-            raise failed from error
+            raise self._not_written(error) from error
         if group.records:
             try:
                 self.mark.write(group.records[-1].seq)
@@ -185,10 +145,45 @@ class Journal:
                 # The records are safe. A mark that lags only promises less.
                 log.warning("mark_not_written", error=str(error))
 
+    def _not_written(self, error: sqlite3.Error) -> StorageFailed:
+        if self._writer is not None and self._writer.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self._writer.execute("ROLLBACK")
+        failed = StorageFailed(
+            f"The journal in {self.folder} could not be written ({error}). Nothing that was "
+            "acknowledged is lost. Free some space, then submit again."
+        )
+        # A full disk leaves the transaction out, surely. After any other error nobody knows
+        # what reached the disk, and a second sync would lie.
+        failed.fatal = not error.sqlite_errorname.startswith(_NO_ROOM)
+        return failed
+
+    def prune(self, jobs: Sequence[str], within_s: float) -> pruned.Slice:
+        """Removes ended jobs, as many as it finds time for, in one transaction."""
+        try:
+            return pruned.remove(self._writer or self._open_writer(), jobs, within_s)
+        except sqlite3.Error as error:
+            raise self._not_written(error) from error
+
+    def skip_to(self, seq: int) -> None:
+        """Leaves out the numbers from the last record up to this one, and says so."""
+        writer = self._writer or self._open_writer()
+        writer.execute("BEGIN IMMEDIATE")
+        pruned.note_run(writer, self.last_seq() + 1, seq)
+        writer.execute("COMMIT")
+
     # --- reading (the event loop's thread) ---
 
     def last_seq(self) -> int:
-        return int(self._reader.execute(sql.LAST_SEQ).fetchone()[0])
+        found = int(self._reader.execute(sql.LAST_SEQ).fetchone()[0])
+        if self.version >= sql.PRUNED_SINCE:
+            found = max(found, int(self._reader.execute(sql.PRUNED_LAST).fetchone()[0]))
+        return found
+
+    def pruned(self) -> list[pruned.Interval]:
+        if self.version < sql.PRUNED_SINCE:
+            return []
+        return [pruned.Interval._make(row) for row in self._reader.execute(sql.PRUNED_INTERVALS)]
 
     def scan(self) -> Iterator[Record]:
         return map(Record._make, self._reader.execute(sql.SCAN))
@@ -196,6 +191,9 @@ class Journal:
     def record(self, seq: int) -> Record:
         with self._asked():
             row = self._reader.execute(sql.RECORD, (seq,)).fetchone()
+            forgotten = row is None and pruned.covers(self._reader, seq)
+        if forgotten:
+            raise JobNotFound("This job ended so long ago that it was removed from the history.")
         if row is None:
             raise JournalDamaged(f"Record {seq} of the journal is missing. Run `corral repair`.")
         record = Record._make(row)
@@ -262,9 +260,7 @@ class Journal:
                 found = self._reader.execute(check).fetchone()[0]
                 if found != "ok":
                     return str(found)
-            with contextlib.closing(sqlite3.connect(":memory:")) as new:
-                new.executescript(sql.SCHEMA + "".join(sql.STEPS.values()))
-                expected = new.execute(sql.TABLES).fetchall()
+            expected = migrations.tables(self.version)
             same = self._reader.execute(sql.TABLES).fetchall() == expected
         except UNREADABLE as error:
             return str(error)
@@ -284,30 +280,15 @@ _NO_ROOM = (
 """Errors after which the transaction is surely out, and nothing is wrong with what is in."""
 
 
-def open_read_only(path: Path) -> sqlite3.Connection:
-    """Reads, and leaves every byte of database and log as it found them."""
-    uri = f"{path.absolute().as_uri()}?mode=ro"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+def _exhaust(records: Iterable[Record]) -> None:
+    for _ in records:
+        pass
 
 
-def _version(path: Path) -> int:
-    """The schema in the file, 0 where there is none yet; refused if a newer Corral made it."""
-    if not path.exists() or not path.stat().st_size:
-        return 0
-    # A rollback journal is there only where the making of the database was cut off: SQLite must
-    # first take that back, and may.
-    cut_off = Path(f"{path}-journal").exists()
-    connection = sqlite3.connect(path) if cut_off else open_read_only(path)
-    try:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    finally:
-        connection.close()
-    if version > sql.SCHEMA_VERSION:
-        raise HomeUnusable(
-            f"{path} was written by a newer Corral (schema {version}, this one knows "
-            f"{sql.SCHEMA_VERSION}). Install that version again, or choose another CORRAL_HOME."
-        )
-    return version
+def _prove(folder: Path) -> None:
+    """Raises where the journal in this folder is not whole; upgrades nothing."""
+    with contextlib.closing(Journal(folder, upgrade=False)) as journal:
+        _exhaust(verified(journal))
 
 
 def verified(journal: Journal) -> Iterator[Record]:
@@ -318,17 +299,25 @@ def verified(journal: Journal) -> Iterator[Record]:
     marked = journal.mark.seq
     expected = 1
     try:
+        gaps = pruned.Gaps(journal.pruned())
         for record in journal.scan():
-            if record.kind == REPAIRED and record.intact():
-                expected = record.seq
             if record.seq != expected:
-                raise lost(expected, f"{record.seq - expected} missing")
+                expected = gaps.skipped(expected)
+                if record.kind == REPAIRED and record.intact():
+                    expected = record.seq
+                if record.seq < expected:
+                    raise pruned.damaged(f"record {record.seq} is in it, and is there")
+                if record.seq != expected:
+                    raise lost(expected, f"{record.seq - expected} missing")
             if not record.intact():
                 raise lost(record.seq, "its checksum does not match")
             expected += 1
             yield record
     except UNREADABLE as error:
         raise lost(expected, str(error)) from error
+    expected = gaps.skipped(expected)
+    if gaps.unused:
+        raise lost(expected, f"records from {min(gaps.unused)} are pruned, this one is not")
     if marked is not None and expected <= marked:
         raise lost(expected, f"{marked - expected + 1} acknowledged records are gone")
     if marked is None and expected > 1:

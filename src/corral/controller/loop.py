@@ -44,6 +44,8 @@ class Loop:
         """Of the queue, by somebody's wish; it outlives a restart."""
         self.paused = False
         """Because the controller is stopping."""
+        self.full = ""
+        """Why nothing is placed though nobody paused it: the disk has no room."""
         store.listen(self._committed)
 
     def wake(self) -> None:
@@ -84,6 +86,8 @@ class Loop:
         """Why nothing new is started, or nothing where it is."""
         if self.paused:
             return "The controller is stopping: nothing new is started."
+        if self.full:
+            return f"{self.full} Nothing is started until there is room."
         if self.pause.active:
             return (
                 f"The queue is paused{self.pause.told()}: nothing new is started. Go on with "
@@ -101,7 +105,7 @@ class Loop:
         """One decision and its consequences; returns when to look again if nothing happens."""
         world, now = self._store.world, time.time()
         due = world.wake_due(now)
-        if self.paused or self.pause.active:
+        if self.why_paused():
             return None
         if world.lines:
             plan = decide(world.snapshot(now, self.known(), self._aging_s))
@@ -117,7 +121,7 @@ class Loop:
         """Where jobs that are not yet written can go at once, so that submission and placement
         share one commit. Only while nobody waits: nobody is overtaken."""
         world = self._store.world
-        if self.paused or self.pause.active or world.lines or not submitted:
+        if world.lines or not submitted or self.why_paused():
             return ()
         lines: dict[Shape, list[Waiting]] = {}
         for number, fact in enumerate(submitted[:FRONT]):

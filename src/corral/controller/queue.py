@@ -74,10 +74,13 @@ class Queue:
         *,
         document_limit: int,
         cancel_grace_s: float,
+        check_room: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._blobs, self._engines = store, blobs, engines
         self._loop, self._first_workers = loop, first_workers
         self._document_limit, self._cancel_grace_s = document_limit, cancel_grace_s
+        self.check_room = check_room
+        """Raises where no new work may come in, because the disk is full."""
         self._ids = Ids(secrets.randbits(30))
         self._submitting: dict[str, asyncio.Event] = {}
         self._changes: set[asyncio.Task[Any]] = set()
@@ -107,6 +110,7 @@ class Queue:
             raise Unavailable(
                 "The controller is stopping and takes no new jobs. Submit again soon."
             )
+        self.check_room()
         jobs = [await self._stored(job) for job in jobs]
         workers = self._loop.known() or await self._first_workers()
         keys = {job.key for job in jobs if job.key}
@@ -178,7 +182,10 @@ class Queue:
             found = found or self._store.journal.ended_by_key(job.key)
             if found is None:
                 return None
-            name = self._store.head(found).name
+            try:
+                name = self._store.head(found).name
+            except JobNotFound:
+                return None  # pruned from the history this very moment
         if name != job.name:
             raise Conflict(
                 f"The idempotency key {job.key!r} already belongs to job {found}, "
@@ -203,6 +210,7 @@ class Queue:
     async def _stored_blob(self, blob: Blob) -> Blob:
         if blob.data is None:
             if not self._blobs.has(blob.sha256):
+                self._blobs.check_not_pruned(blob.sha256)
                 raise InvalidJob(
                     f"The package {blob.sha256} is not stored here. Upload it first: "
                     "PutPackage, or PUT /packages."

@@ -6,21 +6,12 @@ import sqlite3
 
 from corral.controller import sql
 from corral.controller.ended import Ended
-from corral.controller.journal import Record
-from corral.controller.store import folded
+from corral.controller.record import Record
+from corral.core.events import JobRejected, JobSubmitted
 from corral.core.job import Head, JobId
-from corral.core.lifecycle import NOTES
+from corral.core.lifecycle import NOTES, advance, born
 
 GROUP = 1000
-
-
-def to_2(connection: sqlite3.Connection) -> None:
-    """From schema 1 to 2, inside the caller's transaction: the history gets columns to look for
-    jobs by."""
-    for statement in sql.TO_2.split(";"):
-        if statement.strip():
-            connection.execute(statement)
-    refill_history(connection)
 
 
 def refill_history(connection: sqlite3.Connection) -> None:
@@ -32,12 +23,18 @@ def refill_history(connection: sqlite3.Connection) -> None:
         if not record.job:
             continue
         fact = record.fact()
-        head = folded(heads.get(record.job), fact, record.seq)
-        if head is None:
-            if type(fact) in NOTES:
-                _flush(connection, ends)
-                connection.execute(sql.NOTED, (record.seq, record.job))
-        elif head.state.ended:
+        known = heads.get(record.job)
+        if isinstance(fact, (JobSubmitted, JobRejected)):
+            head = born(fact, record.seq)
+        elif known is not None:
+            head = advance(known, fact, record.seq)
+        elif type(fact) in NOTES:  # about a job that has ended
+            _flush(connection, ends)
+            connection.execute(sql.NOTED, (record.seq, record.job))
+            continue
+        else:
+            continue  # what `verified` lets pass of a repaired journal
+        if head.state.ended:
             heads.pop(record.job, None)
             ends.append(Ended.of(head, fact))
             if len(ends) >= GROUP:

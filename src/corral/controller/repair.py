@@ -10,24 +10,19 @@ import contextlib
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from corral.controller import sql
+from corral.controller import pruned, sql
 from corral.controller.ended import Ended
-from corral.controller.journal import (
-    REPAIRED,
-    UNREADABLE,
-    Journal,
-    Record,
-    Write,
-    open_read_only,
-    sealed,
-)
+from corral.controller.journal import REPAIRED, Journal, Write
 from corral.controller.mark import Mark
-from corral.controller.store import recovered
+from corral.controller.migrations import open_read_only
+from corral.controller.record import UNREADABLE, Record, sealed
+from corral.controller.recovery import recovered
 from corral.controller.wal import mended
 from corral.core.errors import Conflict, CorralError, HomeUnusable, JournalDamaged
 from corral.core.events import (
@@ -47,6 +42,9 @@ from corral.home import Home, sync_folder
 CHUNK = 1000
 ATTEMPTS_SKIPPED = 1000
 """Lost records may have placed attempts that still run somewhere: their numbers stay unused."""
+
+
+REPAIRED_CODE = "repaired"
 
 
 class RepairReport(Struct, frozen=True):
@@ -98,16 +96,21 @@ class _Salvage:
         self._marked = mark.seq or 0
         mark.close()
         found: dict[int, Record] = {}
-        _read(folder / "corral.db", self._marked, found)
-        _read_past_damage(folder, self._marked, found)
+        gone: set[tuple[int, int]] = set()
+        _read(folder / "corral.db", self._marked, found, gone)
+        _read_past_damage(folder, self._marked, found, gone)
         self.records = [found[seq] for seq in sorted(found)]
-        self.last_seq = max([self._marked, *(record.seq for record in self.records)])
+        self.last_seq = max(
+            [self._marked, *(record.seq for record in self.records), *(last for _, last in gone)]
+        )
         self.heads: dict[str, Head] = {}
         self.lost_jobs: set[str] = set()
         for record in self.records:
             self._fold(record)
         gap_before = min(found, default=1) - 1 if found and _repaired(self.records) else 0
-        self.missing = [seq for seq in range(gap_before + 1, self.last_seq + 1) if seq not in found]
+        self.missing = [
+            seq for seq in _without(gone, gap_before + 1, self.last_seq) if seq not in found
+        ]
 
     def _fold(self, record: Record) -> None:
         if not record.job:
@@ -203,34 +206,69 @@ class _Salvage:
             if record.job:
                 add(decode_fact(record.body), record.document)
         for job in list(heads):
-            if heads[job].state.held:
-                add(_requeued(heads[job], now), None)
-            if not heads[job].state.ended:
-                number = heads[job].attempt + ATTEMPTS_SKIPPED
-                placed = AttemptPlaced(job=job, at=now, attempt=number, worker="", why="repaired")
-                add(placed, None)
-                add(_requeued(heads[job], now), None)
+            for fact in fence(heads[job], now, REPAIRED_CODE):
+                add(fact, None)
         for start in range(0, len(records), CHUNK):
             journal.write(Write(records[start : start + CHUNK]))
         journal.write(Write([], ends=list(ends.values()), workers=_workers(self._folder)))
 
 
-def _requeued(head: Head, now: float) -> JobRequeued:
+def fence(head: Head, now: float, code: str) -> Iterator[Journaled]:
+    """What puts an unfinished job back into the queue, above every attempt that nobody knows of."""
+    if head.state.ended:
+        return
+    if head.state.held:
+        yield _requeued(head.id, head.attempt, now, code)
+    number = head.attempt + ATTEMPTS_SKIPPED
+    yield AttemptPlaced(job=head.id, at=now, attempt=number, worker="", why=code)
+    yield _requeued(head.id, number, now, code)
+
+
+def _requeued(job: str, attempt: int, now: float, code: str) -> JobRequeued:
     return JobRequeued(
-        job=head.id,
+        job=job,
         at=now,
-        attempt=head.attempt,
-        code="repaired",
-        message="The journal was repaired; what became of this attempt is not known.",
+        attempt=attempt,
+        code=code,
+        message=f"The journal was {code}; what became of this attempt is not known.",
         fault="none",
     )
+
+
+def fenced(journal: Journal, promised: int) -> None:
+    """A restored journal goes on above all that was promised since its backup was made, and its
+    unfinished jobs above all attempts that may have been placed since."""
+    seq, heads = recovered(journal)
+    if promised > seq:
+        journal.skip_to(promised)
+        seq = promised
+    now, records = time.time(), list[Record]()
+    for job, head in heads.items():
+        prev = head.last_seq
+        for fact in fence(head, now, "restored"):
+            seq += 1
+            kind = type(fact).__name__
+            records.append(sealed(seq, now, kind, job, prev, encode_fact(fact), None))
+            prev = seq
+    for start in range(0, len(records), CHUNK):
+        journal.write(Write(records[start : start + CHUNK]))
 
 
 def _repaired(records: list[Record]) -> bool:
     return bool(records) and records[0].kind == REPAIRED
 
 
-def _read_past_damage(folder: Path, marked: int, found: dict[int, Record]) -> None:
+def _without(gone: set[tuple[int, int]], first: int, last: int) -> Iterator[int]:
+    """The numbers from `first` to `last` that were not pruned on purpose."""
+    for start, end in sorted(gone):
+        yield from range(first, min(start, last + 1))
+        first = max(first, end + 1)
+    yield from range(first, last + 1)
+
+
+def _read_past_damage(
+    folder: Path, marked: int, found: dict[int, Record], gone: set[tuple[int, int]]
+) -> None:
     """What SQLite dropped behind a damaged frame of its log, read from a copy."""
     database, log = folder / "corral.db", folder / "corral.db-wal"
     if not (database.exists() and log.exists() and (whole := mended(log.read_bytes()))):
@@ -239,11 +277,12 @@ def _read_past_damage(folder: Path, marked: int, found: dict[int, Record]) -> No
         copy = Path(copies) / database.name
         shutil.copyfile(database, copy)
         copy.with_name(log.name).write_bytes(whole)
-        _read(copy, marked, found)
+        _read(copy, marked, found, gone)
 
 
-def _read(path: Path, marked: int, found: dict[int, Record]) -> None:
-    """Every intact record: from both ends as far as a scan gets, then one by one in between."""
+def _read(path: Path, marked: int, found: dict[int, Record], gone: set[tuple[int, int]]) -> None:
+    """Every intact record: from both ends as far as a scan gets, then one by one in between. And
+    which numbers are said, under an intact checksum, to be gone on purpose."""
     try:
         connection = open_read_only(path)
     except UNREADABLE:
@@ -253,8 +292,12 @@ def _read(path: Path, marked: int, found: dict[int, Record]) -> None:
             with contextlib.suppress(*UNREADABLE):
                 for row in connection.execute(scan):
                     _keep(row, found)
+        with contextlib.suppress(*UNREADABLE):
+            for row in connection.execute(sql.PRUNED_INTERVALS):
+                if (interval := pruned.Interval._make(row)).intact():
+                    gone.add(interval[:2])
         first, last = min(found, default=1), max([marked, *found])
-        for seq in range(first, last + CHUNK):
+        for seq in _without(gone, first, last + CHUNK):
             if seq not in found:
                 with contextlib.suppress(*UNREADABLE):
                     _keep(connection.execute(sql.RECORD, (seq,)).fetchone(), found)

@@ -33,6 +33,13 @@ class Piece(NamedTuple):
     skipped: int = 0
 
 
+class Kept(NamedTuple):
+    """What a job's streams take on the disk, and when the last of it was written."""
+
+    size: int
+    written_at: float
+
+
 class _Stream:
     """One attempt's stream while it grows."""
 
@@ -158,6 +165,36 @@ class Spool:
             lines = file.read().split(b"\n")
             return lines[1 if size > TAIL else 0 : -1]
         return []
+
+    # --- removing what retention no longer keeps ---
+
+    def stored(self) -> dict[JobId, Kept]:
+        """What each job's streams take on the disk; any thread may ask."""
+        found: dict[JobId, Kept] = {}
+        for folder in self.folder.iterdir():
+            for entry in os.scandir(folder):
+                job = entry.name.split(".")[0]
+                with contextlib.suppress(FileNotFoundError):
+                    info, before = entry.stat(), found.get(job, Kept(0, 0.0))
+                    latest = max(before.written_at, info.st_mtime)
+                    found[job] = Kept(before.size + info.st_size, latest)
+        return found
+
+    def prune(self, job: JobId, *, noted: bool) -> None:
+        """Drops what an ended job wrote. `noted`: an empty segment stays where the stream ended,
+        so that readers are told how much is missing."""
+        folder = self.folder / job[-2:]
+        ends: dict[str, int] = {}
+        paths = sorted(folder.glob(f"{job}.*"))
+        for path in paths:
+            stem, _, start = path.name.rpartition(".")
+            ends[stem] = int(start) + path.stat().st_size
+        kept = {_path(folder / stem, end) for stem, end in ends.items()} if noted else set()
+        for path in kept:
+            path.touch(mode=0o600)
+        for path in paths:
+            if path not in kept:
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         for stream in self._open.values():

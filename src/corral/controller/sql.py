@@ -32,6 +32,14 @@ CREATE TABLE workers (
 """
 
 TO_2 = """
+CREATE TABLE pruned (
+    first INTEGER PRIMARY KEY,
+    last  INTEGER NOT NULL,
+    crc   INTEGER NOT NULL
+);
+"""
+
+TO_3 = """
 DROP TABLE history;
 CREATE TABLE history (
     job           TEXT PRIMARY KEY,
@@ -60,9 +68,11 @@ CREATE INDEX history_user  ON history (user, job) WHERE user != '';
 """What ended jobs are looked for by; `labels` holds one `key=value` between newlines. The rows come
 from the journal, which is the truth anyway: `refill.refill_history`."""
 
-STEPS = {2: TO_2}
+STEPS = {2: TO_2, 3: TO_3}
 """What leads to each version from the one before. A step that was released never changes."""
 SCHEMA_VERSION = 1 + len(STEPS)
+PRUNED_SINCE = 2
+"""The version that brought the table of pruned records."""
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -79,6 +89,17 @@ SCAN = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal ORDER 
 SCAN_BACKWARDS = f"{SCAN} DESC"
 RECORD = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal WHERE seq = ?"
 LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM journal"
+
+PRUNED_INTERVALS = "SELECT first, last, crc FROM pruned ORDER BY first"
+PRUNED_LAST = "SELECT coalesce(max(last), 0) FROM pruned"
+PRUNED_UNTIL = """
+SELECT first, last, crc FROM pruned WHERE first <= ? ORDER BY first DESC LIMIT 1
+"""
+PRUNED_FROM = "SELECT first, last, crc FROM pruned WHERE first = ?"
+PRUNED = "INSERT OR REPLACE INTO pruned (first, last, crc) VALUES (?, ?, ?)"
+UNPRUNE = "DELETE FROM pruned WHERE first = ?"
+DELETE_RECORD = "DELETE FROM journal WHERE seq = ?"
+DELETE_ENDED = "DELETE FROM history WHERE job = ?"
 
 END = """
 INSERT OR REPLACE INTO history (
@@ -123,6 +144,16 @@ LISTED_BY = {
 KNOW_WORKER = "INSERT OR REPLACE INTO workers (id, body) VALUES (?, ?)"
 WORKERS = "SELECT id, body FROM workers ORDER BY id"
 HISTORY = "SELECT * FROM history"
+
+ENDED_BEFORE = "SELECT job FROM history WHERE ended_at < ? ORDER BY ended_at LIMIT ?"
+ENDED_COUNT = "SELECT count(*) FROM history"
+ENDED_NTH = "SELECT ended_at FROM history ORDER BY ended_at LIMIT 1 OFFSET ?"
+
+SCAN_WITH_END = """
+SELECT seq, at, kind, journal.job, prev, body, document, crc, ended_at
+FROM journal LEFT JOIN history ON history.job = journal.job
+WHERE seq > ? ORDER BY seq LIMIT ?
+"""
 
 TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 CHECKS = ("PRAGMA quick_check(1)", "PRAGMA integrity_check(history)")

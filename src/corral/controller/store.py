@@ -7,23 +7,17 @@ world and published. Nothing leaves the controller before the fact behind it is 
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-import msgspec
 import structlog
 
 from corral.controller.ended import Ended
-from corral.controller.journal import (
-    UNREADABLE,
-    Journal,
-    Record,
-    Write,
-    index_damaged,
-    sealed,
-    verified,
-)
+from corral.controller.journal import Journal, Write
+from corral.controller.pruned import Slice
+from corral.controller.record import Record, sealed
+from corral.controller.recovery import fold, recovered
 from corral.controller.world import World
 from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
 from corral.core.events import (
@@ -85,6 +79,7 @@ class Store:
         self.world = world
         self._seq = 0
         self._pending: list[_Request] = []
+        self._prunes: list[tuple[Sequence[JobId], float, asyncio.Future[Slice]]] = []
         self._writing: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._listeners: list[Callable[[Sequence[Change]], None]] = []
@@ -125,13 +120,42 @@ class Store:
             raise self._refusal()
         done: asyncio.Future[list[Change]] = asyncio.get_running_loop().create_future()
         self._pending.append(_Request(facts, documents or {}, workers, skip_conflicts, done))
+        self._begin()
+        return await done
+
+    async def prune(self, jobs: Sequence[JobId], within_s: float) -> Slice:
+        """Removes ended jobs from the journal, between two groups, as many as it finds time for.
+        In line with everything written: a group sees the journal before or after, never both."""
+        if self.failed.is_set():
+            raise self._refusal()
+        done: asyncio.Future[Slice] = asyncio.get_running_loop().create_future()
+        self._prunes.append((jobs, within_s, done))
+        self._begin()
+        return await done
+
+    def _begin(self) -> None:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_groups())
-        return await done
+
+    async def _prune(self) -> None:
+        jobs, within_s, done = self._prunes.pop(0)
+        loop = asyncio.get_running_loop()
+        try:
+            pruned = await loop.run_in_executor(self._thread, self.journal.prune, jobs, within_s)
+        except CorralError as error:
+            if not done.cancelled():
+                done.set_exception(error)
+            if isinstance(error, StorageFailed) and error.fatal:
+                self._give_up()
+        else:
+            if not done.cancelled():
+                done.set_result(pruned)
 
     async def _write_groups(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._pending:
+        while self._pending or self._prunes:
+            if self._prunes:
+                await self._prune()
             requests, self._pending = self._pending, []
             group = _Group(self._seq, self)
             accepted = [request for request in requests if group.take(request)]
@@ -157,9 +181,11 @@ class Store:
         """After this nothing is written: another sync could only pretend that all is well."""
         self.failed.set()
         requests, self._pending = self._pending, []
-        for request in requests:
-            if not request.done.cancelled():
-                request.done.set_exception(self._refusal())
+        prunes, self._prunes = self._prunes, []
+        waiting: list[asyncio.Future[Any]] = [request.done for request in requests]
+        for done in [*waiting, *(pruned for _, _, pruned in prunes)]:
+            if not done.cancelled():
+                done.set_exception(self._refusal())
 
     def _refusal(self) -> StorageFailed:
         failed = StorageFailed("The controller cannot trust its disk any more and is ending.")
@@ -232,7 +258,7 @@ class Store:
     def _ended_head(self, ended: Ended) -> Head:
         head: Head | None = None
         for record in self.journal.chain(ended.last_seq):
-            head = folded(head, record.fact(), record.seq)
+            head = fold(head, record.fact(), record.seq)
         assert head is not None
         return head
 
@@ -310,49 +336,3 @@ class _Group:
             return born(fact, seq), 0
         head = self.heads.get(fact.job) or self._store.head(fact.job)
         return advance(head, fact, seq), head.last_seq
-
-
-def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
-    """The last number and the heads of all living jobs, every record and every row proven."""
-    seq, heads, history = 0, dict[JobId, Head](), 0
-    for record in verified(journal):
-        seq = record.seq
-        if not record.job:
-            continue
-        fact = record.fact()
-        head = folded(heads.get(record.job), fact, seq)
-        if head is None:
-            # A note about an ended job: it only moved the end of that job's chain.
-            history += _chain_end(record.job, seq) - _chain_end(record.job, record.prev)
-        elif head.state.ended:
-            heads.pop(record.job, None)
-            history += _row(Ended.of(head, fact))
-        else:
-            heads[record.job] = head
-    try:
-        found = sum(map(_row, journal.history()))
-    except UNREADABLE as error:
-        raise index_damaged(str(error)) from error
-    if history != found:
-        raise index_damaged("the history of ended jobs is not what the records say")
-    return seq, heads
-
-
-_packed = msgspec.msgpack.Encoder().encode
-
-
-def _row(ended: Ended) -> int:
-    """A row of the history as a number; their sum needs no memory for each ended job."""
-    known = _packed((*ended[:3], *ended[4:]))
-    return zlib.crc32(known) + _chain_end(ended.job, ended.last_seq)
-
-
-def _chain_end(job: JobId, last_seq: int) -> int:
-    return zlib.crc32(f"{job}|{last_seq}".encode())
-
-
-def folded(head: Head | None, fact: Journaled, seq: int) -> Head | None:
-    """The head after one more fact; None for a note about a job that had ended before."""
-    if isinstance(fact, (JobSubmitted, JobRejected)):
-        return born(fact, seq)
-    return None if head is None else advance(head, fact, seq)

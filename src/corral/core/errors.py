@@ -16,6 +16,7 @@ CorralError
 ├── InvalidSettings       invalid_settings     corral.yaml, CORRAL_* or a flag is wrong
 ├── JobNotFound           job_not_found        no job has this id
 ├── BlobNotFound          blob_not_found       no package, result or artifact has this name
+├── ArtifactPruned        artifact_pruned      its bytes were removed by retention
 ├── Conflict              conflict             the job's state does not allow this
 ├── NoGpuWorkers          no_gpu_workers       no worker is known at all
 ├── ExceedsAllWorkers     exceeds_all_workers  no known worker could ever run it
@@ -26,7 +27,9 @@ CorralError
 ├── Forbidden             forbidden            the token is not good for this
 ├── Unavailable           unavailable          the controller cannot be reached or is stopping
 ├── StorageFailed         storage_failed       the journal could not be written
+│   └── DiskFull          disk_full            the disk is so full that no work is accepted
 ├── JournalDamaged        journal_damaged      acknowledged records are missing or changed
+├── BackupRefused         backup_refused       the file is no whole backup
 ├── HomeUnusable          home_unusable        the home cannot be used by this process
 └── JobError              job_error            the job ended without a result
     ├── JobFailed         job_failed           its last attempt failed
@@ -142,6 +145,10 @@ class BlobNotFound(CorralError):
     code, status = "blob_not_found", 404
 
 
+class ArtifactPruned(CorralError):
+    code, status = "artifact_pruned", 410
+
+
 class Conflict(CorralError):
     code, status = "conflict", 409
 
@@ -201,8 +208,16 @@ class StorageFailed(CorralError):
     """Set where it is unknown what reached the disk: only a restart can tell."""
 
 
+class DiskFull(StorageFailed):
+    code, status = "disk_full", 507
+
+
 class JournalDamaged(CorralError):
     code, status = "journal_damaged", 500
+
+
+class BackupRefused(CorralError):
+    code, status = "backup_refused", 422
 
 
 class HomeUnusable(CorralError):

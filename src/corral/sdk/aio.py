@@ -224,6 +224,19 @@ class AsyncClient:
         )
         return health
 
+    async def backup(
+        self,
+        write: Callable[[bytes], object],
+        progress: Callable[[int, int], object] = lambda done, total: None,
+    ) -> None:
+        """Everything the controller knows, as one tar file, handed to `write` piece by piece."""
+        async with contextlib.aclosing(
+            self._connection.stream("Backup", pb.BackupRequest())
+        ) as chunks:
+            async for chunk in chunks:
+                write(chunk.data)
+                progress(chunk.done, chunk.total)
+
     # --- from the call to the wire ---
 
     async def _function(

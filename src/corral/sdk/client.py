@@ -358,3 +358,11 @@ class Client:
 
     def health(self) -> views.Health:
         return _bridge().call(self._client.health())
+
+    def backup(
+        self,
+        write: Callable[[bytes], object],
+        progress: Callable[[int, int], object] = lambda done, total: None,
+    ) -> None:
+        """Everything the controller knows, as one tar file, handed to `write` piece by piece."""
+        _bridge().call(self._client.backup(write, progress))

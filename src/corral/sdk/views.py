@@ -171,6 +171,8 @@ class Health(Shown, frozen=True):
     queued: int
     running: int
     started_at: float
+    reason: str = ""
+    """Why its status is `full`."""
 
 
 class QueueView(Shown, frozen=True):

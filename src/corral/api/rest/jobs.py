@@ -204,6 +204,7 @@ def routes(parts: Parts) -> APIRouter:
         request: Request,
         sha256: Annotated[str, Query(description="Refused if the bytes have another.")] = "",
     ) -> Response:
+        parts.queue.check_room()
         blob = await parts.blobs.put(
             incoming.pieces(request, parts.limits),
             limit=parts.package_limit,

@@ -1,0 +1,109 @@
+"""The disk of the home: when it counts as full no new work is taken, and there is room kept aside
+so that what runs can still end.
+
+A full disk does not break the journal, it only stops it. But a controller that takes work until
+the last byte has no room left to write down how that work ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from corral.core.errors import DiskFull
+
+log = structlog.get_logger()
+
+LOOK_S = 2.0
+LOOK_WHEN_FULL_S = 0.5
+STEP_BACK = 0.02
+"""How far below the limit it must fall before work is taken again: at the limit itself each job
+would open and close the door."""
+RESERVE_SHARE = 0.01
+"""The reserve is never more of the disk than this."""
+GB, MB = 1e9, 1e6
+
+
+class DiskGuard:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        refuse_at: float,
+        min_free_gb: float,
+        reserve_mb: float,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._home = home
+        self._refuse_at, self._min_free = refuse_at, min_free_gb * GB
+        self._reserve, self._reserve_bytes = home / "reserve", int(reserve_mb * MB)
+        self._changed = changed
+        self._full = False
+        self.reason = ""
+        """Why no work is taken, empty where it is."""
+
+    @property
+    def full(self) -> bool:
+        return self._full
+
+    def check(self) -> None:
+        """Raises DiskFull where no new work may come in."""
+        if self._full:
+            raise DiskFull(
+                f"{self.reason} No new work is accepted, running work goes on. Free some space, "
+                "or lower retention.* in corral.yaml; then submit again."
+            )
+
+    async def run(self) -> None:
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_WHEN_FULL_S if self._full else LOOK_S)
+
+    def look(self) -> None:
+        """One look at the disk, and what follows from it."""
+        try:
+            found = os.statvfs(self._home)
+        except OSError as error:
+            log.warning("disk_not_readable", error=error.strerror)
+            return
+        free = found.f_bavail * found.f_frsize
+        usable = free + (found.f_blocks - found.f_bfree) * found.f_frsize
+        used = 1 - free / usable if usable else 1.0
+        limit, least = self._refuse_at, self._min_free
+        if self._full:
+            limit, least = limit - STEP_BACK, least * 1.2
+        full = used >= limit or free < least
+        size = min(self._reserve_bytes, int(usable * RESERVE_SHARE))
+        if full:
+            if free < size:
+                self._release()
+            self.reason = (
+                f"The disk of {self._home} is {used:.1%} full ({free / GB:.2f} GB free; the limit "
+                f"is {self._refuse_at:.0%}" + (f", {least / GB:g} GB)." if least else ").")
+            )
+        else:
+            self.reason = ""
+            self._set_aside(size, free)
+        if full != self._full:
+            self._full = full
+            log.warning("disk_full" if full else "disk_has_room", used=f"{used:.1%}", free=free)
+            self._changed()
+
+    def _set_aside(self, size: int, free: int) -> None:
+        """Room that nobody else can take, while there is plenty."""
+        try:
+            if size and not self._reserve.exists() and free > 4 * size:
+                with self._reserve.open("wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            self._release()
+            log.warning("reserve_not_made", error=error.strerror)
+
+    def _release(self) -> None:
+        if self._reserve.exists():
+            self._reserve.unlink(missing_ok=True)
+            log.warning("reserve_released")

@@ -1,0 +1,179 @@
+"""Kills upkeep (upgrade, pruning, restore) at each system call that changes a file, and checks what
+is left.
+
+A program of its own, `python -m tests.crash.upkeep WHAT FOLDER`, like `sweep`: it forks for each
+call, and prints one JSON object for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from corral.controller import restore, sql
+from corral.controller.backup import Backups
+from corral.controller.journal import Journal
+from corral.controller.retention import DAY_S, Retention
+from corral.controller.store import Store
+from corral.controller.world import World
+from corral.core.job import Head, Needs, decode_document
+from corral.home import Home
+from tests.controller.test_retention import KEEP
+from tests.controller.version_1 import contents, make_version_1
+from tests.crash import scenario, tracing
+from tests.crash.sweep import Counter, apart
+
+Part = Callable[[Path], None]
+
+
+def upgrade(home: Path) -> None:
+    Journal(home / "journal").close()
+
+
+def upgraded(home: Path) -> None:
+    store = Store(Journal(home / "journal"), World())
+    store.recover()
+    assert set(store.world.heads) == {"b"}
+    assert store.head("a").state == "succeeded"
+    assert store.journal.version == sql.SCHEMA_VERSION
+    store.journal.close()
+    copies = [path for path in (home / "backups").iterdir() if path.name[0] != "."]
+    assert copies
+    # Killed between two steps, the second one was preceded by a copy of its own.
+    assert all(copy.name.startswith(f"schema-{contents(copy)[0]}-") for copy in copies), copies
+    assert contents(copies[0])[0] == 1, copies
+
+
+async def _prepare_restore(home: Path) -> None:
+    """A home that went on after its backup, and everything ready to go back."""
+    file = home.with_suffix(".tar")
+    async with scenario.station(home) as life:
+        [waiting] = await life.submit(scenario.function_job("waiting", needs=Needs(gpus=1)))
+        await life.submit(scenario.function_job("done", b"z" * 20_000))
+        await life.until_ended(but=[waiting])
+        retention = Retention(life.store, life.blobs, life.spool, KEEP)
+        pieces = [piece.data async for piece in Backups(life.home, retention, "test").stream()]
+        file.write_bytes(b"".join(pieces))
+        await life.submit(scenario.function_job("later"))
+        await life.until_ended(but=[waiting])
+    (home / "corral.yaml").write_text("aging_s: 61")
+    restore.commit(Home(home), restore.prepare(Home(home), file)[0])
+
+
+def swap(home: Path) -> None:
+    place = Home(home)
+    place.take()
+    restore.swap_in(place)
+    place.release()
+
+
+def swapped(home: Path) -> None:
+    if restore.pending(Home(home)):
+        swap(home)
+    store = Store(Journal(home / "journal"), World())
+    store.recover()
+    [waiting] = store.world.heads.values()
+    assert waiting.name == "waiting"
+    assert waiting.attempt >= 1000
+    names = {head.name for head in _ended(store)}
+    assert names == {"done"}
+    store.journal.close()
+    [kept] = (home / "backups").glob("before-restore-*")
+    former = Store(Journal(kept / "journal"), World())
+    former.recover()
+    assert {head.name for head in _ended(former)} == {"done", "later"}
+    former.journal.close()
+    assert (kept / "corral.yaml").read_text() == "aging_s: 61"
+    assert not (home / "corral.yaml").exists()
+    assert (home / "token").read_text() == (kept / "token").read_text()
+    assert list(home.glob("blobs/*/*"))
+
+
+def _ended(store: Store) -> list[Head]:
+    found = sorted(store.journal.history(), reverse=True)
+    return [store.head(row.job) for row in found]
+
+
+async def _prepare_pruning(home: Path) -> None:
+    async with scenario.station(home) as life:
+        [waiting] = await life.submit(scenario.function_job("waiting", needs=Needs(gpus=1)))
+        for n in range(4):
+            await life.submit(scenario.function_job(f"done-{n}", b"%d" % n * 20_000))
+        await life.until_ended(but=[waiting])
+
+
+async def _prune(home: Path) -> None:
+    async with scenario.station(home) as life:
+        life.loop.paused = True
+        await _retention(life).turn()
+
+
+def _retention(life: scenario.Station) -> Retention:
+    """As of next month."""
+    limits = replace(KEEP, history_s=DAY_S)
+    stores = (life.store, life.blobs, life.spool)
+    return Retention(*stores, limits, clock=lambda: time.time() + 30 * DAY_S)
+
+
+async def _pruned(home: Path) -> None:
+    async with scenario.station(home) as life:
+        [waiting] = life.store.world.heads.values()
+        assert waiting.name == "waiting"
+        for head in _ended(life.store):
+            document = decode_document(life.journal.document(head.submitted_seq))
+            for blob in document.blobs():
+                there = blob.data is not None or life.blobs.path(blob.sha256).exists()
+                assert there, "bytes went before their records"
+        await _retention(life).turn()
+        assert not _ended(life.store)
+        await life.cancel(waiting.id)
+        await life.submit(scenario.function_job("after"))
+        await life.until_ended()
+    left = [path for path in home.glob("blobs/??/*") if path.is_file()]
+    assert not left, left
+    assert len(list(home.glob("spool/*/*"))) <= 1
+
+
+def runs(part: Callable[[Path], Coroutine[Any, Any, None]]) -> Part:
+    return lambda home: asyncio.run(part(home))
+
+
+PARTS: dict[str, tuple[Part, Part, Part]] = {
+    "upgrade": (lambda home: make_version_1(home / "journal"), upgrade, upgraded),
+    "restore": (runs(_prepare_restore), swap, swapped),
+    "prune": (runs(_prepare_pruning), runs(_prune), runs(_pruned)),
+}
+"""What is there, what is interrupted, and what must be true after the next start."""
+
+
+def main(what: str, folder: Path) -> None:
+    scenario.quiet()
+    prepare, work, check = PARTS[what]
+    prepared, home = folder / "prepared", folder / "home"
+    if wrong := apart(lambda: prepare(prepared)):
+        raise AssertionError(wrong)
+    number, killed = 0, True
+    while killed:
+        number += 1
+        shutil.rmtree(home, ignore_errors=True)
+        shutil.copytree(prepared, home)
+        counter = Counter(home, number)
+        status = tracing.watch(lambda: work(home), counter)
+        killed = os.WIFSIGNALED(status)
+        wrong = "" if killed or status == 0 else f"ended with status {status}"
+        wrong = wrong or apart(lambda: check(home))
+        told = {"number": number, "killed": killed, "at": counter.last, "wrong": wrong}
+        print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
