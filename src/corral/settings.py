@@ -51,10 +51,10 @@ class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """How long ended jobs and their bytes are kept. Living jobs keep everything."""
 
     history_s: Annotated[float, Meta(ge=86_400)] = 2_592_000.0
-    history_jobs: Annotated[int, Meta(ge=1)] = 200_000
-    artifacts_s: Annotated[float, Meta(ge=0)] = 2_592_000.0
+    history_jobs: Annotated[int, Meta(ge=1)] = 100_000
+    artifacts_s: Annotated[float, Meta(ge=3600)] = 2_592_000.0
     artifacts_gb: Annotated[float, Meta(gt=0)] = 100.0
-    output_s: Annotated[float, Meta(ge=0)] = 2_592_000.0
+    output_s: Annotated[float, Meta(ge=3600)] = 2_592_000.0
     output_gb: Annotated[float, Meta(gt=0)] = 20.0
 
 

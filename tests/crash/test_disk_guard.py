@@ -83,7 +83,7 @@ def test_least_that_must_be_free(disk: SmallDisk) -> None:
     guard.check()
     hay = fill(disk, 0.6)
     guard.look()
-    with pytest.raises(DiskFull, match=r"0\.004 GB"):
+    with pytest.raises(DiskFull, match=r"0\.004 GB free"):
         guard.check()
     hay.unlink()
     guard.look()

@@ -46,7 +46,7 @@ def upgraded(home: Path) -> None:
     assert store.head("a").state == "succeeded"
     assert store.journal.version == sql.SCHEMA_VERSION
     store.journal.close()
-    copies = [path for path in (home / "backups").iterdir() if path.name[0] != "."]
+    copies = sorted(path for path in (home / "backups").iterdir() if path.name[0] != ".")
     assert copies
     # Killed between two steps, the second one was preceded by a copy of its own.
     assert all(copy.name.startswith(f"schema-{contents(copy)[0]}-") for copy in copies), copies

@@ -302,6 +302,9 @@ class Environments:
     async def clean(self, fresh: str = "") -> None:
         """Remove what nobody used for too long, and the longest unused ones while all together
         are over the limit."""
+        for digest, used_at in self._used_at.items():
+            with suppress(OSError):  # the next agent goes by this
+                os.utime(self._root / digest / RECORD, (used_at, used_at))
         kept = await asyncio.to_thread(_records, self._root)
         total = sum(size for _, size, _ in kept)
         old = time.time() - self._keep_s

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,13 +68,12 @@ class DiskGuard:
     def look(self) -> None:
         """One look at the disk, and what follows from it."""
         try:
-            found = os.statvfs(self._home)
+            _, taken, free = shutil.disk_usage(self._home)
         except OSError as error:
             log.warning("disk_not_readable", error=error.strerror)
             return
-        free = found.f_bavail * found.f_frsize
-        usable = free + (found.f_blocks - found.f_bfree) * found.f_frsize
-        used = 1 - free / usable if usable else 1.0
+        usable = taken + free  # without what the system keeps for its administrator
+        used = taken / usable if usable else 1.0
         limit, least = self._refuse_at, self._min_free
         if self._full:
             limit, least = limit - STEP_BACK, least * 1.2
@@ -83,7 +84,8 @@ class DiskGuard:
                 self._release()
             self.reason = (
                 f"The disk of {self._home} is {used:.1%} full ({free / GB:.2f} GB free; the limit "
-                f"is {self._refuse_at:.0%}" + (f", {least / GB:g} GB)." if least else ").")
+                f"is {self._refuse_at:.0%}"
+                + (f", or {self._min_free / GB:g} GB free)." if least else ").")
             )
         else:
             self.reason = ""
@@ -98,7 +100,10 @@ class DiskGuard:
         try:
             if size and not self._reserve.exists() and free > 4 * size:
                 with self._reserve.open("wb") as file:
-                    os.posix_fallocate(file.fileno(), 0, size)
+                    if sys.platform == "win32":
+                        file.truncate(size)
+                    else:
+                        os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
             self._release()
             log.warning("reserve_not_made", error=error.strerror)

@@ -139,6 +139,8 @@ class Store:
 
     async def _prune(self) -> None:
         jobs, within_s, done = self._prunes.pop(0)
+        for job in jobs:
+            self.recent.pop(job, None)  # or a late note could still find its way in
         loop = asyncio.get_running_loop()
         try:
             pruned = await loop.run_in_executor(self._thread, self.journal.prune, jobs, within_s)
