@@ -285,7 +285,7 @@ class _Controller:
                 http=limited(settings.limits),
                 timeout_keep_alive=settings.limits.keep_alive_s,  # type: ignore[arg-type]
                 ws="websockets-sansio",
-                ws_max_size=64 << 20,
+                ws_max_size=settings.limits.frame_bytes,
                 ws_ping_interval=20,
                 ws_ping_timeout=30,
                 timeout_graceful_shutdown=1,
