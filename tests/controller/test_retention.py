@@ -91,6 +91,22 @@ async def test_history_goes_with_everything_that_was_its_own(tmp_path: Path) -> 
         assert again != old, "its key is free again"
 
 
+async def test_what_is_not_ours_stays(tmp_path: Path) -> None:
+    async with ranch(tmp_path) as place:
+        job = await place.ended("moo")
+        strange = [
+            place.argument("moo").with_name("notes.txt"),
+            next(place.life.spool.folder.glob(f"*/{job}*")).with_name(f"{job}.bak"),
+            place.life.spool.folder / "README",
+        ]
+        for path in strange:
+            path.write_text("mine")
+        place.later(100 * DAY_S)
+        await place.tidy(history_s=DAY_S)
+        assert not place.argument("moo").exists()
+        assert [path.read_text() for path in strange] == ["mine"] * 3
+
+
 async def test_too_many_jobs_keep_a_day(tmp_path: Path) -> None:
     async with ranch(tmp_path) as place:
         jobs = [await place.ended(f"n{n}") for n in range(5)]

@@ -149,6 +149,10 @@ async def make(home: Path, file: Path) -> None:
             await life.submit(scenario.function_job(f"done-{n}"))
         await life.submit(scenario.function_job("large", b"y" * 20_000))
         await life.until_ended(but=waiting)
+        # What somebody else put there is left out, and does no harm.
+        next(life.blobs.folder.glob("??/*")).with_name("notes.txt").write_text("mine")
+        (life.spool.folder / "my notes").mkdir()
+        (home / "some notes").write_text("mine")
         retention = Retention(life.store, life.blobs, life.spool, KEEP)
         pieces = [piece async for piece in Backups(life.home, retention, "test").stream()]
         assert pieces[-1].done == pieces[-1].total
@@ -247,6 +251,11 @@ def replaced(name: str, edit: Callable[[bytes], bytes]) -> Change:
         (entry("spool/aa/../x"), "no place"),
         (entry("worker/agent.json"), "no place"),
         (entry("lock"), "no place"),
+        (entry("plan.json", b'{"before": "../../..", "aside": ["token"]}'), "no place"),
+        (entry("backups"), "no place"),
+        (entry("restore"), "no place"),
+        (entry("journal"), "no place"),
+        (entry("journal/mark"), "no place"),
         (entry("a\nb"), "no place"),
         (entry("link", kind=tarfile.SYMTYPE), "no plain file"),
         (entry("link", kind=tarfile.LNKTYPE), "no plain file"),

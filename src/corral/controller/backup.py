@@ -37,9 +37,20 @@ HEADER, MANIFEST = "corral-backup.json", "manifest.json"
 JOURNAL = "journal/corral.db"
 PIECE = 1 << 20
 
-OWN_FILES = frozenset({"lock", "controller.json", "reserve", HEADER, MANIFEST})
-"""Files of a home that say something about one process, or have a meaning in the backup."""
+PLAN = "plan.json"
+"""What a restore writes down before it begins, beside what it restores."""
+FOLDERS = frozenset({"journal", "blobs", "spool", "log", "worker", "backups", "restore"})
+OWN_FILES = frozenset({"lock", "controller.json", "reserve", HEADER, MANIFEST, PLAN}) | FOLDERS
+"""Names that are no settings or keys of a home: they say something about one process, are folders,
+or have a meaning in a backup."""
 HOME_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}(?<!\.log)(?<!\.tar)(?<!\.partial)")
+MEMBER = re.compile(
+    r"journal/corral\.db"
+    r"|blobs/[0-9a-f]{2}/[0-9a-f]{64}(\.pruned)?"
+    r"|spool/[0-9a-z]{1,2}/[0-9a-z]+\.[0-9]+\.[0-9]{16}"
+    rf"|{HOME_FILE.pattern}"
+)
+"""Everything that may be in a backup. What somebody else put into the home is not."""
 
 
 class Piece(NamedTuple):
@@ -122,6 +133,8 @@ class Backups:
                     ]
         found = []
         for name, path in paths:
+            if not MEMBER.fullmatch(name):
+                continue
             with contextlib.suppress(FileNotFoundError):
                 found.append((name, path, path.stat().st_size))
         return found

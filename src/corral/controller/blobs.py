@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import time
 from collections.abc import AsyncIterable, AsyncIterator
@@ -26,6 +27,7 @@ CHUNK = 1 << 20
 NOTED = ".pruned"
 """An empty file with this ending says that the bytes were here, and were removed on purpose."""
 COUNTED_ON_S = 3600.0
+_NAME = re.compile(rf"[0-9a-f]{{64}}({re.escape(NOTED)})?")
 
 
 class Blobs:
@@ -160,8 +162,10 @@ class Blobs:
             if folder == self._incoming or not folder.is_dir():
                 continue
             for entry in os.scandir(folder):
-                with contextlib.suppress(FileNotFoundError):
-                    found[entry.name] = entry.stat()
+                # Whatever else somebody put there is not ours to remove.
+                if _NAME.fullmatch(entry.name):
+                    with contextlib.suppress(FileNotFoundError):
+                        found[entry.name] = entry.stat()
         return found
 
     def remove(self, sha256: str, *, noted: bool) -> Path | None:

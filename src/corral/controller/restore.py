@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 import tarfile
@@ -26,11 +25,12 @@ from corral.controller import sql
 from corral.controller.backup import (
     FORMAT,
     HEADER,
-    HOME_FILE,
     JOURNAL,
     MANIFEST,
+    MEMBER,
     OWN_FILES,
     PIECE,
+    PLAN,
     home_files,
 )
 from corral.controller.journal import Journal, verified
@@ -44,13 +44,6 @@ from corral.home import Home, read_json, sync_folder, write_private_json
 MAX_SMALL = 256 << 20
 """More than this is no header or manifest."""
 PARTS = ("journal", "blobs", "spool")
-
-_NAMES = re.compile(
-    r"journal/corral\.db"
-    r"|blobs/[0-9a-f]{2}/[0-9a-f]{64}(\.pruned)?"
-    r"|spool/[0-9a-z]{1,2}/[0-9a-z]+\.[0-9]+\.[0-9]{16}"
-    rf"|{HOME_FILE.pattern}"
-)
 
 
 class Contents(Struct, frozen=True):
@@ -117,7 +110,7 @@ def pending(home: Home) -> bool:
 def swap_in(home: Home) -> Path:
     """Puts a prepared backup in the place of what is there; the lock of the home is held. Killed
     in the middle, it goes on when it is called again. Returns where the former state is kept."""
-    plan_path = home.restore / "plan.json"
+    plan_path = home.restore / PLAN
     plan = read_json(plan_path)
     if not plan:
         _fence(home)
@@ -216,7 +209,7 @@ def _check_member(
         raise _refused(file, "it does not begin as a backup does")
     if not member.isreg() or member.issparse():
         raise _refused(file, f"{name[:100]!r} is no plain file")
-    if not _NAMES.fullmatch(name) or name in OWN_FILES - {HEADER, MANIFEST}:
+    if not MEMBER.fullmatch(name) or name in OWN_FILES - {HEADER, MANIFEST}:
         raise _refused(file, f"{name[:100]!r} has no place in a home")
     if name in seen:
         raise _refused(file, f"{name[:100]!r} is in it twice")

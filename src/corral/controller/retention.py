@@ -23,7 +23,7 @@ from corral.controller import sql
 from corral.controller.blobs import NOTED, Blobs
 from corral.controller.ended import Ended
 from corral.controller.migrations import open_read_only
-from corral.controller.record import Record
+from corral.controller.record import UNREADABLE, Record
 from corral.controller.spool import Spool
 from corral.controller.store import Store
 from corral.core.errors import CorralError, JournalDamaged
@@ -121,7 +121,7 @@ class Retention:
             self._wake.clear()
             try:
                 await self.turn(at_once=woken)
-            except (CorralError, OSError, sqlite3.Error) as error:
+            except (CorralError, OSError, *UNREADABLE) as error:
                 # A full disk, for one. What cannot go now goes later.
                 log.warning("retention_failed", error=str(error))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,7 @@ MAX_SEGMENT = 8 << 20
 OPEN_FILES = 128
 READ = 256 << 10
 TAIL = 64 << 10
+_NAME = re.compile(r"[^.]+\.[0-9]+\.[0-9]{16}")
 
 
 class Piece(NamedTuple):
@@ -172,8 +174,10 @@ class Spool:
         """What each job's streams take on the disk; any thread may ask."""
         found: dict[JobId, Kept] = {}
         for folder in self.folder.iterdir():
-            for entry in os.scandir(folder):
-                job = entry.name.split(".")[0]
+            for entry in os.scandir(folder) if folder.is_dir() else ():
+                if not _NAME.fullmatch(entry.name):
+                    continue  # whatever else somebody put there is not ours to remove
+                job = entry.name.partition(".")[0]
                 with contextlib.suppress(FileNotFoundError):
                     info, before = entry.stat(), found.get(job, Kept(0, 0.0))
                     latest = max(before.written_at, info.st_mtime)
@@ -185,7 +189,7 @@ class Spool:
         so that readers are told how much is missing."""
         folder = self.folder / job[-2:]
         ends: dict[str, int] = {}
-        paths = sorted(folder.glob(f"{job}.*"))
+        paths = [path for path in sorted(folder.glob(f"{job}.*")) if _NAME.fullmatch(path.name)]
         for path in paths:
             stem, _, start = path.name.rpartition(".")
             ends[stem] = int(start) + path.stat().st_size
