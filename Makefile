@@ -8,7 +8,7 @@ PYTHON ?=
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format proto bench-restart clean
+.PHONY: help setup demo test check format proto bench bench-load bench-restart clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,9 +39,15 @@ format: $(READY) ## what `check` can repair by itself
 proto: $(READY) ## src/corral/api/corral_pb2.py(i) from corral.proto
 	@$(BIN)/python tools/generated.py write
 
+bench: $(READY) ## Corral beside its peers, with bars (ARGS=--all for every peer, --quick to try it)
+	@$(BIN)/python -m bench $(ARGS)
+
+bench-load: $(READY) ## 1 GB of output, 1,000 watchers, 100,000 queued jobs: memory and answers
+	@$(BIN)/python -m bench.load $(ARGS)
+
 bench-restart: $(READY) ## a restart with 100,000 queued jobs: to /health and the first placement
 	@$(BIN)/python bench/restart.py $(ARGS)
 
 clean: ## remove .venv and everything that tools left behind
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	-find src tests examples bench tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null

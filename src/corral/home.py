@@ -30,6 +30,7 @@ class Home:
         self.log = path / "log"
         self.backups = path / "backups"
         self.restore = path / "restore"
+        self.log_file = self.log / "controller.log"
         self.worker = path / "worker"
         self.agent = path / "worker" / "agent.json"
         self._lock_fd: int | None = None

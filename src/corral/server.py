@@ -20,9 +20,10 @@ import uvicorn
 from msgspec import structs
 
 from corral import __version__, logs, settings
-from corral.api.auth import Hosts
+from corral.api.auth import Hosts, bearer
 from corral.api.http import Transfers, application
 from corral.api.http_protocol import limited
+from corral.api.metrics import Metrics, Sources
 from corral.api.rest.parts import Parts
 from corral.api.rpc import Orchestrator
 from corral.api.service import handler, server_options
@@ -38,14 +39,17 @@ from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.listing import Listing
 from corral.controller.loop import Loop
+from corral.controller.narration import Narration
 from corral.controller.output_text import OutputText
 from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.retention import Limits, Retention
 from corral.controller.spool import Spool
+from corral.controller.statistics import Statistics
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens, kept_secret
 from corral.controller.world import World
+from corral.core.access import Role
 from corral.core.errors import CorralError, HomeUnusable, InvalidSettings
 from corral.core.worker import Worker
 from corral.engines.agents import AgentsEngine
@@ -63,7 +67,13 @@ FIRST_WORKER_WITHIN_S = 15.0
 
 def serve(config: Config) -> int:
     """Runs the controller until it is asked to stop; returns the process's exit code."""
-    logs.configure(config.settings.log_level, config.settings.log_format)
+    logs.configure(
+        config.settings.log_level,
+        config.settings.log_format,
+        file=Home(config.home).log_file,
+        limit=config.settings.log_limit,
+        rotates=True,
+    )
     settings.quiet_grpc()
     home = Home(config.home)
     try:
@@ -233,6 +243,21 @@ class _Controller:
             streams=streams,
             backups=Backups(home, self._retention, __version__),
         )
+        statistics = Statistics()
+        statistics.listen(self._store)
+        self._store.listen(Narration(lambda: self._world.names).take)
+        self._loop.decided = statistics.decisions.add
+        metrics = Metrics(
+            Sources(
+                statistics=statistics,
+                store=self._store,
+                loop=self._loop,
+                blobs=blobs,
+                spool=self._spool,
+                version=__version__,
+                started_at=self._started_at,
+            )
+        )
         self._app = application(
             hosts=Hosts([settings.host]),
             transfers=Transfers(
@@ -266,6 +291,7 @@ class _Controller:
                 version=__version__,
                 started_at=self._started_at,
             ),
+            metrics=metrics.router(lambda header: access.caller(bearer(header)).needs(Role.READ)),
             clock=time.time,
         )
 
@@ -309,6 +335,7 @@ class _Controller:
             stack.push_async_callback(self._local.end)
         await rpc.start()
         stack.push_async_callback(rpc.stop, 0.5)
+        log_file = self._home.log_file
         write_private_json(
             self._home.controller,
             {
@@ -316,6 +343,7 @@ class _Controller:
                 "http": self._url,
                 "grpc": f"{reachable}:{grpc_port}",
                 "started_at": self._started_at,
+                "log": str(log_file) if logs.is_stderr(log_file) else "stderr",
             },
         )
         log.info(

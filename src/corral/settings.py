@@ -96,6 +96,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     grpc_port: Port = 50051
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
+    log_limit: Bytes = 100_000_000
     grace_s: Seconds = 30.0
     heartbeat_s: Seconds = 5.0
     cancel_grace_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0
@@ -312,6 +313,17 @@ def build_paths(
     reads = [config / "uv", config / "pip", home / ".pip", home / ".netrc", home / ".pyenv"]
     writes = [Path(environ.get("UV_CACHE_DIR") or cache / "uv"), data / "uv"]
     return tuple(map(str, reads)), tuple(map(str, writes))
+
+
+def proxies(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Proxies that programs started from here would use, and what they spare as `no_proxy`."""
+    environ = os.environ if environ is None else environ
+    names = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy")
+    return {
+        name.lower(): text
+        for name, text in environ.items()
+        if name.lower() in names and text.strip()
+    }
 
 
 def quiet_grpc() -> None:

@@ -88,6 +88,16 @@ async def test_attempts_that_wait_for_the_same_environment_share_one_build(
     ]
 
 
+async def test_a_project_around_the_home_changes_nothing(
+    environments: MakeEnvironments, tmp_path: Path
+) -> None:
+    """A home may lie inside somebody's checkout; its uv settings are not the job's."""
+    (tmp_path / "pyproject.toml").write_text('[tool.uv]\nrequired-version = "==0.0.1"\n')
+    made = environments()
+    built = await made.get(made.spec("", (make_wheel(tmp_path, "inside"),)))
+    assert Path(built.python).exists()
+
+
 async def test_a_requirement_that_cannot_be_installed_fails_with_what_uv_said(
     controller: FakeController, start: StartAgent, tmp_path: Path
 ) -> None:

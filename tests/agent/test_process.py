@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -123,7 +123,7 @@ async def test_its_log_reads_like_the_controllers(
     assert {"controller_connected", "worker_leaving"} <= {line["event"] for line in lines}
     for line in lines:
         assert re.fullmatch("[a-z]+(_[a-z]+)*", line["event"])
-        assert datetime.fromisoformat(line["timestamp"]).tzinfo is None  # the machine's own time
+        assert datetime.fromisoformat(line["timestamp"]).tzinfo is UTC  # machines compare lines
 
 
 async def test_the_agent_stays_small(controller: FakeController, spawn: Spawn) -> None:

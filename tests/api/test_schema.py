@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
 
 from corral.api.auth import Hosts
 from corral.api.http import Transfers, application
+from corral.api.metrics import Metrics
 from corral.api.rest.mounting import document
 from corral.api.rest.parts import Parts
 from corral.settings import LimitSettings
@@ -51,6 +52,7 @@ def described() -> FastAPI:
         health=nothing,
         queue=nothing,
         parts=parts,
+        metrics=Metrics(nothing).router(nothing),
         clock=time.time,
     )
 

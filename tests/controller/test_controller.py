@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.controller.feed import Cursor
+from corral.controller.feed import AT_ONCE, Cursor
 from corral.controller.journal import Journal
 from corral.controller.store import Store
 from corral.controller.why import explain
@@ -29,7 +29,7 @@ from corral.core.events import (
     JobRequeued,
     WorkerJoined,
 )
-from corral.core.frames import OutputFrame, ProgressFrame
+from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
 from corral.core.job import Blob, Failure, FunctionCall, Job, Needs, QueueClass, State
 from tests.controller.shell import function_job, shell, worker
 
@@ -258,6 +258,33 @@ async def test_output_is_followed_from_any_cursor(tmp_path: Path) -> None:
                 one async for batch in corral.feed.watch(job, seen[start].cursor) for one in batch
             ]
             assert again == seen[start + 1 :]
+
+
+async def test_a_crowd_of_watchers_sees_everything_in_order(tmp_path: Path) -> None:
+    """More of them than are woken in one moment, some late, one that stops reading."""
+
+    async def frames(job: str) -> list[bytes]:
+        return [one.frame async for page in corral.feed.watch(job, Cursor()) for one in page]
+
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        job = await corral.submit()
+        await _running(corral, job, 1)
+        stalled = corral.feed.watch(job, Cursor())
+        await anext(stalled)
+        crowd = [asyncio.create_task(frames(job)) for _ in range(3 * AT_ONCE)]
+        for n in range(100):
+            frame = OutputFrame(float(n), "stdout", f"line {n}\n")
+            await corral.intake.take([AttemptOutput(job, 1, "w1", frame)])
+            await asyncio.sleep(0)
+            if n == 50:
+                crowd += [asyncio.create_task(frames(job)) for _ in range(AT_ONCE)]
+        corral.engine.fail(job, 1, Failure(code="bad_package", message="end"))
+        for seen in await asyncio.gather(*crowd):
+            texts = [decode_frame(line) for line in seen if line]
+            assert [f.text for f in texts if isinstance(f, OutputFrame)] == [
+                f"line {n}\n" for n in range(100)
+            ]
+        await stalled.aclose()  # type: ignore[attr-defined]
 
 
 async def test_a_batch_is_watched_from_any_cursor(tmp_path: Path) -> None:

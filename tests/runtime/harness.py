@@ -134,14 +134,18 @@ class Runner:
         folder.mkdir(parents=True, exist_ok=True)
         # A socket, as asyncio and uvloop use for a child's stdin.
         self._mouth, ear = socket.socketpair()
+        self._orders, hand = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        runner = str(kit / "corral" / "runtime" / "runner.py")
         self.process = subprocess.Popen(
-            [sys.executable, "-I", str(kit / "corral" / "runtime" / "runner.py")],
+            [sys.executable, "-I", runner, str(hand.fileno())],
+            pass_fds=(hand.fileno(),),
             stdin=ear.fileno(),
             stdout=subprocess.PIPE,
             start_new_session=True,
             bufsize=0,
         )
         ear.close()
+        hand.close()
         self.say(
             {
                 "limits": {"memory_bytes": None, "cpus": None},
@@ -157,8 +161,13 @@ class Runner:
 
     # --- speaking ------------------------------------------------------------------------------
 
-    def say(self, order: Frame) -> None:
-        self._mouth.sendall(json.dumps(order).encode() + b"\n")
+    def say(self, word: Frame) -> None:
+        self._mouth.sendall(json.dumps(word).encode() + b"\n")
+
+    def order(self, order: Frame) -> None:
+        line = json.dumps(order).encode() + b"\n"
+        for start in range(0, len(line), 32 * 1024):
+            self._orders.sendall(line[start : start + 32 * 1024])
 
     def start(
         self, function: Callable[..., Any], *args: Any, checkpoint: str = "", **kwargs: Any
@@ -190,7 +199,7 @@ class Runner:
         folder = self.folder / f"a{self._count}"
         for name in ("work", "output", "tmp"):
             (folder / name).mkdir(parents=True)
-        self.say(
+        self.order(
             {
                 "job": f"job-{self._count}",
                 "attempt": self._count,
@@ -279,9 +288,12 @@ class Runner:
 
     # --- ending --------------------------------------------------------------------------------
 
+    def say_cancel(self) -> None:
+        self.say({"cancel": True, "job": f"job-{self._count}", "attempt": self._count})
+
     def cancel(self) -> None:
         """As the agent does it: the line first, then the signal to the whole tree."""
-        self.say({"cancel": True})
+        self.say_cancel()
         os.killpg(self.process.pid, signal.SIGTERM)
 
     def terminate(self) -> None:
@@ -296,6 +308,7 @@ class Runner:
     def close(self) -> None:
         assert self.process.stdout is not None
         self._mouth.close()
+        self._orders.close()
         try:
             self.process.wait(PATIENCE_S)
         finally:

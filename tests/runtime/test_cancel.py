@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -82,7 +83,7 @@ def test_a_function_that_asks_ends_by_itself_on_a_signal(runner: Runner) -> None
 
 def test_a_function_that_asks_ends_by_itself_on_a_line(runner: Runner) -> None:
     asking(runner)
-    runner.say({"cancel": True})
+    runner.say_cancel()
     frame = runner.end()
     assert runner.load(frame) == "ended by itself"
     assert not frame["retire"]
@@ -108,7 +109,7 @@ def test_an_exception_after_a_cancel_is_the_cancels(runner: Runner) -> None:
 
     runner.start(give_up)
     runner.until("output")
-    runner.say({"cancel": True})
+    runner.say_cancel()
     failure = runner.end()["failure"]
     assert failure["code"] == "cancelled"
     assert failure["message"] == "stopped halfway"
@@ -116,7 +117,7 @@ def test_an_exception_after_a_cancel_is_the_cancels(runner: Runner) -> None:
 
 def test_a_late_cancel_hits_nobody(runner: Runner) -> None:
     assert runner.value(len, "a") == 1
-    runner.say({"cancel": True})
+    runner.say_cancel()
     assert runner.value(job.cancelled) is False
 
 
@@ -275,10 +276,20 @@ def test_when_the_agent_is_gone_the_whole_tree_goes(runner: Runner) -> None:
 
 
 def test_a_pipe_that_closes_says_the_same_as_a_socket(kit: Path) -> None:
-    command = [sys.executable, "-I", str(kit / "corral" / "runtime" / "runner.py")]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
-    ) as process:
+    orders, hand = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    runner = str(kit / "corral" / "runtime" / "runner.py")
+    with (
+        orders,
+        hand,
+        subprocess.Popen(
+            [sys.executable, "-I", runner, str(hand.fileno())],
+            pass_fds=(hand.fileno(),),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        ) as process,
+    ):
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"{}\n")

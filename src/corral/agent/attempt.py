@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 from msgspec import Struct
 
@@ -38,8 +40,8 @@ class Attempt:
     """One try of one job on this worker."""
 
     __slots__ = (
-        "deadline", "dispatch", "ending", "fresh", "holding", "lane", "makeup", "memory_seen",
-        "rank", "recipe", "runner", "since", "spec", "started", "waiting",
+        "assumed", "deadline", "dispatch", "ending", "fresh", "holding", "lane", "makeup",
+        "memory_seen", "rank", "recipe", "runner", "since", "spec", "started", "waiting",
     )  # fmt: skip
 
     def __init__(self, dispatch: JobDispatch, recipe: Recipe, spec: Spec, arrival: int) -> None:
@@ -54,8 +56,10 @@ class Attempt:
         self.holding: Holding | None = None
         self.runner: Runner | None = None
         self.started: JobStarted | None = None
+        self.assumed = False
+        """It runs, by all we know: a warm runner says so only where that is not so."""
         self.since = 0.0
-        self.deadline = 0.0
+        self.deadline = math.inf
         self.memory_seen = 0
         self.ending: Failure | None = None
         """Why it is being ended by force; what its job still says then no longer counts."""

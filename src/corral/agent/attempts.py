@@ -19,7 +19,7 @@ import structlog
 from corral.agent import endings
 from corral.agent.attempt import Attempt, Lane, decode_recipe
 from corral.agent.environments import BuildFailed, Environments
-from corral.agent.frames import AnyFrame, Error, Metric, Output, Progress, Result, Started
+from corral.agent.frames import AnyFrame, Error, Fetching, Metric, Output, Progress, Result, Started
 from corral.agent.limits import Limits
 from corral.agent.results import Results
 from corral.agent.runner_process import Makeup, Runner
@@ -42,6 +42,10 @@ log = structlog.get_logger("corral.agent.attempts")
 
 FRAME_COST = 128
 """What a message takes up beside the bytes it carries."""
+ORDER_COST = 2048
+"""What an order has beside its document, at most."""
+TELL_S = 0.005
+"""An attempt that takes longer is told to have begun before it has ended."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -70,6 +74,9 @@ class Ledger:
         self._waiting = Waiting()
         self._known: dict[tuple[JobId, int], Attempt] = {}
         self._running: dict[tuple[JobId, int], Attempt] = {}
+        self._active: dict[Runner, None] = {}
+        """Runners with attempts, in the order they got their first."""
+        self._telling: asyncio.TimerHandle | None = None
         self._paused: set[Runner] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet = asyncio.Event()
@@ -115,15 +122,21 @@ class Ledger:
         attempt = self._known.get((message.job, message.attempt))
         if attempt is None:
             return
+        if attempt.runner is not None:
+            self._take_back(attempt.runner)
         if attempt.runner is None:
             self._forget_waiting(attempt)
             self.results.failed(attempt, endings.CANCELLED_BEFORE)
-        else:
-            attempt.runner.write(b'{"cancel":true}\n')
+        elif attempt is attempt.runner.orders[-1]:
+            attempt.runner.write(
+                b'{"cancel":true,"job":%b,"attempt":%d}\n' % (_encode(message.job), message.attempt)
+            )
             self._end(attempt, endings.CANCELLED, message.grace_s)
 
     def recalled(self, message: JobRecall) -> None:
         attempt = self._known.get((message.job, message.attempt))
+        if attempt is not None and attempt.runner is not None:
+            self._take_back(attempt.runner)
         if attempt is not None and attempt.runner is None:
             self._return(attempt, "recalled")
 
@@ -178,9 +191,11 @@ class Ledger:
 
     def start_ready(self) -> None:
         while self._waiting.size:
-            now = asyncio.get_running_loop().time()
+            now = time.monotonic()
             found = self._waiting.next(self._capacity)
             if found is None:
+                for runner in self._active:
+                    self._send_ahead(runner)
                 return
             self._start(*found, now)
 
@@ -204,19 +219,73 @@ class Ledger:
             del self._known[attempt.key]
             return self.results.failed(attempt, endings.no_runner(error))
         self._capacity.take(holding)
-        runner.attempt = attempt
-        attempt.holding = holding
+        self._active[runner] = None
         attempt.runner = runner
-        attempt.since = now
-        attempt.deadline = now + dispatch.duration_s
-        self._running[attempt.key] = attempt
-        runner.write(self._line(dispatch, runner))
+        runner.order(attempt, self._line(dispatch, runner))
+        self._runs(attempt, holding, now)
         self._limits.watch()
+
+    def _runs(self, attempt: Attempt, holding: Holding, now: float) -> None:
+        """It is the one that runs in its runner. A warm runner says nothing of that, because most
+        such attempts end before anybody could care; for the others `_tell_starts` looks."""
+        runner = attempt.runner
+        assert runner is not None
+        attempt.holding = holding
+        attempt.since = now
+        attempt.deadline = now + attempt.dispatch.duration_s
+        attempt.assumed = runner.typical_s > 0
+        self._running[attempt.key] = attempt
+        if attempt.assumed and self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(TELL_S, self._tell_starts)
+
+    def _tell_starts(self) -> None:
+        """Attempts that are not over in a moment: the controller hears that they run, and nobody
+        waits behind them."""
+        self._telling = None
+        now = time.monotonic()
+        again = False
+        for runner in list(self._active):
+            attempt = runner.attempt
+            if attempt is None or not attempt.assumed:
+                continue
+            if now - attempt.since < TELL_S:
+                again = True
+            elif attempt.ending is None:
+                self._began(attempt, runner)
+                self._take_back(runner)
+        if self._waiting.size:
+            self.start_ready()
+        if again and self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(TELL_S, self._tell_starts)
+
+    def _send_ahead(self, runner: Runner) -> None:
+        """Short attempts wait in the runner itself: between two it then waits for nobody."""
+        last = runner.orders[-1] if runner.orders and runner.code is None else None
+        while last is not None and last.ending is None and not last.fresh and self._waiting.size:
+            if not runner.takes_ahead(len(last.dispatch.document) + ORDER_COST):
+                return
+            attempt = self._waiting.next_like(last)
+            if attempt is None:
+                return
+            attempt.runner = runner
+            runner.used += 1
+            runner.order(attempt, self._line(attempt.dispatch, runner))
+            last = attempt
+
+    def _take_back(self, runner: Runner) -> None:
+        """What a runner has not begun waits for any other again."""
+        for attempt in runner.take_back():
+            attempt.runner = None
+            runner.used -= 1
+            if self.draining:
+                self._return(attempt, self.draining)
+            else:
+                self._waiting.add(attempt)
 
     def _line(self, dispatch: JobDispatch, runner: Runner) -> bytes:
         """The document goes in as it came: nothing on a worker may change it."""
         return (
-            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"token":%b,"work_dir":%b,"checkpoint":%b}\n'
+            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b}\n'
             % (
                 _encode(dispatch.job),
                 dispatch.attempt,
@@ -225,6 +294,7 @@ class Ledger:
                 _encode(dispatch.token),
                 runner.directory.as_json,
                 _encode(dispatch.checkpoint),
+                _encode(dispatch.correlation_id),
             )
         )
 
@@ -237,16 +307,24 @@ class Ledger:
                 continue
             if isinstance(frame, Result):
                 if attempt.ending is None:
+                    if attempt.assumed:
+                        self._began(attempt, runner)
                     self.results.completed(attempt, frame.result)
                     self._leave(attempt, runner, retire=frame.retire)
                 else:
                     runner.settled = True
             elif isinstance(frame, Started):
+                attempt.since = time.monotonic()
+                attempt.deadline = attempt.since + attempt.dispatch.duration_s
                 self._began(attempt, runner)
+            elif isinstance(frame, Fetching):
+                attempt.assumed = False
             elif isinstance(frame, Output):
                 self._output(attempt, runner, frame)
             elif isinstance(frame, Error):
                 if attempt.ending is None:
+                    if attempt.assumed:
+                        self._began(attempt, runner)
                     self.results.failed(attempt, endings.of_error(frame.failure, attempt))
                     self._leave(attempt, runner, retire=frame.retire)
                 else:
@@ -259,9 +337,15 @@ class Ledger:
                 self._forward(runner, told, 64 * len(frame.values))
 
     def gone(self, runner: Runner) -> None:
+        self._take_back(runner)
+        while len(runner.orders) > 1:  # the first ones ended, and their last words are lost
+            self.results.failed(runner.orders[0], endings.of_death(runner, runner.orders[0]))
+            self._leave(runner.orders[0], runner, retire=False)
         attempt = runner.attempt
         if attempt is None:
             return self._runners.lost(runner)
+        if attempt.assumed:
+            self._began(attempt, runner)
         if attempt.started is None:
             self._environments.forget(attempt.spec)  # gone or broken on disk, perhaps
         if attempt.ending is None:
@@ -269,16 +353,15 @@ class Ledger:
             self._spawn(self._bury(attempt, runner, 0.0))
 
     def _began(self, attempt: Attempt, runner: Runner) -> None:
-        attempt.since = asyncio.get_running_loop().time()
-        attempt.deadline = attempt.since + attempt.dispatch.duration_s
+        attempt.assumed = False
         attempt.started = JobStarted(
-            attempt.dispatch.job,
-            attempt.dispatch.attempt,
-            time.time(),
+            *attempt.key,
+            time.time() - time.monotonic() + attempt.since,
             runner.makeup.devices,
             runner.used > 1,
         )
         self._send(attempt.started)
+        self.results.narration.started(attempt.dispatch)
 
     def _output(self, attempt: Attempt, runner: Runner, frame: Output) -> None:
         message = JobOutput(*attempt.key, frame.stream, frame.text, frame.data)
@@ -300,11 +383,26 @@ class Ledger:
     def _leave(self, attempt: Attempt, runner: Runner, *, retire: bool) -> None:
         """The attempt is over: make its runner fit for the next one, or end it. What it held is
         free only then."""
-        runner.attempt = None
+        runner.orders.popleft()
         del self._known[attempt.key]
+        now = time.monotonic()
+        seconds = max(now - attempt.since, 1e-5)
+        runner.typical_s += (0.5 if seconds > runner.typical_s else 0.1) * (
+            seconds - runner.typical_s
+        )
         if retire or attempt.fresh:
+            self._take_back(runner)
+            del self._active[runner]
             self._spawn(self._retire(attempt, runner))
-        elif runner.directory.empty():
+            return
+        if runner.orders:
+            assert attempt.holding is not None
+            del self._running[attempt.key]
+            self._runs(runner.orders[0], attempt.holding, now)
+            self._send_ahead(runner)
+            return
+        del self._active[runner]
+        if runner.directory.empty():
             self._runners.give_back(runner)
             self._release(attempt)
         else:
@@ -323,16 +421,21 @@ class Ledger:
                 await self._runners.end(runner, grace_s=0.0)
 
     def _end(self, attempt: Attempt, failure: Failure, grace_s: float) -> None:
-        if attempt.ending is None and attempt.runner is not None:
+        runner = attempt.runner
+        if runner is None or attempt.ending is not None:
+            return
+        self._take_back(runner)
+        if attempt.runner is not None and attempt is runner.orders[-1]:
             attempt.ending = failure
-            self._spawn(self._bury(attempt, attempt.runner, grace_s))
+            self._spawn(self._bury(attempt, runner, grace_s))
 
     async def _bury(self, attempt: Attempt, runner: Runner, grace_s: float) -> None:
         """The failure is told when the whole process tree is proved gone, not before."""
         with self._releasing(attempt):
             await self._runners.end(runner, grace_s=grace_s)
             self._paused.discard(runner)
-            runner.attempt = None
+            runner.orders.clear()
+            self._active.pop(runner, None)
             assert attempt.ending is not None
             del self._known[attempt.key]
             self.results.failed(attempt, attempt.ending)
@@ -384,6 +487,9 @@ class Ledger:
 
     async def close(self) -> None:
         self._limits.close()
+        if self._telling is not None:
+            self._telling.cancel()
+        self.results.narration.flush()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

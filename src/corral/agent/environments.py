@@ -239,7 +239,7 @@ class Environments:
             )
         await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
         (self._root / TEMPORARY).mkdir(exist_ok=True)
-        make = [_uv(), "venv", "--quiet", "--no-project", "--relocatable", "--python"]
+        make = [uv_program(), "venv", "--quiet", "--no-project", "--relocatable", "--python"]
         make.append(_own_python() if spec.python == self._own else spec.python)
         if spec.system_site_packages:
             make.append("--system-site-packages")
@@ -262,7 +262,7 @@ class Environments:
             listing = building / "requirements.txt"
             listing.write_text("\n".join(spec.requirements) + "\n", encoding="utf-8")
             # Inside a job the environment is read-only, so bytecode is made now or never kept.
-            install = [_uv(), "pip", "install", "--quiet", "--compile-bytecode"]
+            install = [uv_program(), "pip", "install", "--quiet", "--compile-bytecode"]
             code, said = await self._uv([*install, "--python", str(python), "-r", str(listing)])
             if code:
                 raise BuildFailed(
@@ -285,7 +285,7 @@ class Environments:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env=self._environ,
-            cwd=self._root,  # elsewhere uv would look for a project around it
+            cwd=os.path.abspath(os.sep),  # uv obeys, or may not read, a project around its place
             start_new_session=True,
         )
         try:
@@ -339,7 +339,7 @@ def _records(root: Path) -> list[tuple[float, int, Path]]:
     return found
 
 
-def _uv() -> str:
+def uv_program() -> str:
     from uv import find_uv_bin
 
     return str(find_uv_bin())

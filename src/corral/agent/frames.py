@@ -21,6 +21,10 @@ class Started(Frame, frozen=True, tag="started"):
     """User code is about to run."""
 
 
+class Fetching(Frame, frozen=True, tag="fetching"):
+    """Something has to be fetched before user code can run."""
+
+
 class Output(Frame, frozen=True, tag="output"):
     stream: str
     text: str = ""
@@ -61,6 +65,8 @@ class Error(Frame, frozen=True, tag="error"):
     retire: bool = False
 
 
-AnyFrame = Ready | Started | Output | Progress | Metric | Artifact | Checkpoint | Result | Error
+AnyFrame = (
+    Ready | Started | Fetching | Output | Progress | Metric | Artifact | Checkpoint | Result | Error
+)
 
 decode_lines = msgspec.json.Decoder(AnyFrame).decode_lines

@@ -31,6 +31,7 @@ from corral.agent.runner_process import Makeup
 from corral.agent.runners import Runners
 from corral.core.errors import CorralError
 from corral.core.job import Needs
+from corral.home import Home
 from corral.protocol.messages import (
     VERSION,
     Drain,
@@ -345,7 +346,11 @@ def main(arguments: list[str] | None = None) -> int:
     if lock is None:
         sys.stderr.write(f"Another agent already runs on {config.home}; this one ends.\n")
         return TAKEN
-    logs.configure(config.settings.log_level, config.settings.log_format)
+    logs.configure(
+        config.settings.log_level,
+        config.settings.log_format,
+        file=Home(config.home).log_file,
+    )
     with lock, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(serve(config, embedded=options.embedded))
 

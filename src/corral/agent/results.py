@@ -9,6 +9,7 @@ from collections.abc import Callable
 import structlog
 
 from corral.agent.attempt import Attempt
+from corral.agent.narration import Narration
 from corral.core.job import Blob, Failure, JobId
 from corral.protocol.messages import JobCompleted, JobDispatch, JobFailed, Message
 
@@ -19,7 +20,7 @@ class Results:
     """Kept, and said again after every reconnect, until they are received."""
 
     def __init__(self, send: Callable[[Message], None]) -> None:
-        self._send = send
+        self._send, self.narration = send, Narration()
         self._kept: dict[tuple[JobId, int], JobCompleted | JobFailed] = {}
         self._emptied = asyncio.Event()
 
@@ -28,17 +29,17 @@ class Results:
 
     def completed(self, attempt: Attempt, result: Blob | None) -> None:
         dispatch = attempt.dispatch
-        seconds = asyncio.get_running_loop().time() - attempt.since
+        seconds = time.monotonic() - attempt.since
         message = JobCompleted(
             dispatch.job, dispatch.attempt, time.time(), seconds, dispatch.digest, result
         )
         self._kept[attempt.key] = message
         self._send(message)
-        log.debug("attempt_completed", job=dispatch.job, attempt=dispatch.attempt)
+        self.narration.succeeded(dispatch, seconds)
 
     def failed(self, attempt: Attempt, failure: Failure) -> None:
-        now = asyncio.get_running_loop().time()
-        self.refused(attempt.dispatch, failure, now - attempt.since if attempt.since else 0.0)
+        seconds = time.monotonic() - attempt.since if attempt.since else 0.0
+        self.refused(attempt.dispatch, failure, seconds)
 
     def refused(self, dispatch: JobDispatch, failure: Failure, seconds: float = 0.0) -> None:
         """Failed, perhaps before anything was made of it."""
@@ -52,7 +53,9 @@ class Results:
             job=dispatch.job,
             attempt=dispatch.attempt,
             code=failure.code,
+            error=failure.message[:500],
             seconds=round(seconds, 3),
+            correlation_id=dispatch.correlation_id,
         )
 
     def say_again(self, job: JobId, attempt: int) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import msgspec
 
 from corral.agent.environments import Environment
 from corral.agent.frames import AnyFrame, Ready, decode_lines
+from corral.agent.orders import PACKET, Orders
 from corral.agent.process_tree import Tree
 from corral.agent.run_directory import RunDirectory
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 STDERR_KEPT = 4000
 LINE_LIMIT = 16 * 1024 * 1024
+AHEAD_S = 0.004
+MOST_AHEAD = 32
 DRAIN_S = 1.0
 """How long the last output of a dead runner is waited for."""
 
@@ -38,7 +42,8 @@ class Listener(Protocol):
 
 
 class Runner(asyncio.SubprocessProtocol):
-    """Exactly one attempt at a time runs in it; `attempt` is that one."""
+    """Exactly one attempt at a time runs in it. Short ones are sent ahead of their turn, so that
+    it need not wait for us between two."""
 
     def __init__(
         self,
@@ -55,7 +60,12 @@ class Runner(asyncio.SubprocessProtocol):
         self.environment = environment
         self.directory = directory
         self.listener = listener
-        self.attempt: Attempt | None = None
+        self.orders: deque[Attempt] = deque()
+        """Sent and not answered, in their order; the first is the one that runs, as far as we
+        have heard."""
+        self._way = Orders()
+        self.typical_s = 0.0
+        """How long its attempts take, lately; 0 before it has answered one."""
         self.processors: tuple[int, ...] = ()
         self.used = 0
         self.idle_since = 0.0
@@ -76,6 +86,30 @@ class Runner(asyncio.SubprocessProtocol):
         self._paused = False
         self._stdout_closed = False
 
+    @property
+    def attempt(self) -> Attempt | None:
+        return self.orders[0] if self.orders else None
+
+    def order(self, attempt: Attempt, line: bytes) -> None:
+        self.orders.append(attempt)
+        self._way.send(line)
+
+    def takes_ahead(self, line_size: int) -> bool:
+        """Whether one more order may wait in it: only as many as it goes through in a moment."""
+        ahead = AHEAD_S / self.typical_s if self.typical_s else 0
+        return len(self.orders) <= min(ahead, MOST_AHEAD) and line_size < PACKET
+
+    def take_back(self) -> list[Attempt]:
+        """The attempts that it had not begun; it will not begin them any more. Of those that are
+        left only the last can still be running: the others have ended, and that is on its way."""
+        ahead = len(self.orders) - 1
+        if ahead < 1:
+            return []
+        packets = self._way.take_back()
+        for packet in packets[: max(len(packets) - ahead, 0)]:
+            self._way.send(packet)  # of the first one, which is to run
+        return [self.orders.pop() for _ in packets[-ahead:]][::-1]
+
     async def spawn(self, command: list[str], environ: dict[str, str], first_line: bytes) -> None:
         loop = asyncio.get_running_loop()
         self._lines.insert(0, first_line)
@@ -83,9 +117,11 @@ class Runner(asyncio.SubprocessProtocol):
             await loop.subprocess_exec(
                 lambda: self,
                 *command,
+                str(self._way.runner_end()),
                 env=environ,
                 cwd=self.directory.path,
                 start_new_session=True,
+                pass_fds=(self._way.runner_end(),),
             )
         except (OSError, ValueError) as error:
             self.stderr = str(error).encode()
@@ -124,6 +160,7 @@ class Runner(asyncio.SubprocessProtocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+        self._way.close()
 
     # --- called by the event loop --------------------------------------------------------------
 

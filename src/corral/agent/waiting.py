@@ -49,6 +49,18 @@ class Waiting:
             return attempt, holding
         return None
 
+    def next_like(self, other: Attempt) -> Attempt | None:
+        """The next one in order, if it could run in the same process as the other."""
+        lane, entries = next(self._ordered(), (None, []))
+        if lane != other.lane:
+            return None
+        attempt = entries[0][1]
+        if attempt.fresh or attempt.spec != other.spec or attempt.recipe.env != other.recipe.env:
+            return None
+        heapq.heappop(entries)
+        self.drop(attempt)
+        return attempt
+
     def _ordered(self) -> Iterator[tuple[Lane, list[tuple[Rank, Attempt]]]]:
         for lane, entries in list(self._lanes.items()):
             while entries and not entries[0][1].waiting:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import PurePosixPath
 
-from fastapi import FastAPI, Request, WebSocket
+from fastapi import APIRouter, FastAPI, Request, WebSocket
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api import incoming
 from corral.api.auth import Hosts, bearer
+from corral.api.correlation import Correlated
 from corral.api.rest.answers import refusal
 from corral.api.rest.mounting import mount
 from corral.api.rest.parts import Parts
@@ -160,6 +161,7 @@ def application(
     health: Callable[[], Awaitable[dict[str, object]]],
     queue: Queue,
     parts: Parts,
+    metrics: APIRouter,
     clock: Callable[[], float],
 ) -> FastAPI:
     app = FastAPI(
@@ -167,12 +169,15 @@ def application(
     )
     app.state.clock = clock
     app.add_middleware(OnlyOurHosts, hosts=hosts)
+    app.add_middleware(Correlated)
     mount(app, parts)
 
     @app.get("/health", operation_id="health", summary="Whether the controller is well")
     async def get_health() -> JSONResponse:
         """Open to everybody: it says nothing about jobs but how many there are."""
         return JSONResponse(await health(), 503 if queue.stopping else 200)
+
+    app.include_router(metrics)
 
     @app.websocket("/worker")
     async def worker(websocket: WebSocket) -> None:

@@ -35,6 +35,7 @@ METHODS: dict[str, Role] = {
 
 ROUTES: dict[tuple[str, str], Role] = {
     ("GET", "/openapi.json"): READ,
+    ("GET", "/metrics"): READ,
     ("GET", "/cluster/status"): READ,
     ("POST", "/jobs"): SUBMIT,
     ("GET", "/jobs"): READ,

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 
+from corral import correlation
 from corral.api import corral_pb2 as pb
 from corral.api.auth import bearer
+from corral.api.correlation import refused
 from corral.api.roles import METHODS
 from corral.api.service import ERROR_KEY
 from corral.api.streams import Streams
@@ -29,7 +31,7 @@ from corral.api.views import (
 from corral.controller.access import Access
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
-from corral.controller.feed import Cursor, Feed, Seen
+from corral.controller.feed import Cursor, Feed, Page, Seen
 from corral.controller.kept import artifact_of, result_of
 from corral.controller.listing import Filters, Listing
 from corral.controller.loop import Loop
@@ -63,9 +65,18 @@ _STATUS = {
 }
 
 
-async def _abort(context: Context, error: CorralError) -> None:
+def _enter(context: Context) -> str:
+    """The call's correlation id, from its metadata or new; the answer names it too."""
+    told = next((v for k, v in context.invocation_metadata() or () if k == correlation.KEY), "")
+    chosen = correlation.enter(told)
+    context.set_trailing_metadata(((correlation.KEY, chosen),))
+    return chosen
+
+
+async def _abort(context: Context, error: CorralError, call: str, correlation_id: str) -> None:
     code = _STATUS.get(error.status, grpc.StatusCode.INTERNAL)
-    trailer = ((ERROR_KEY, json.dumps(error.view())),)
+    refused(error, call)
+    trailer = ((ERROR_KEY, json.dumps(error.view())), (correlation.KEY, correlation_id))
     await context.abort(code, error.message, trailing_metadata=trailer)
 
 
@@ -83,12 +94,13 @@ def answers(
 
     @wraps(method)
     async def guarded(self: Any, request: Request, context: Context) -> Reply:
+        correlation_id = _enter(context)
         try:
             self.caller(context).needs(role)
             _checked(request)
             return await method(self, request, context)
         except CorralError as error:
-            await _abort(context, error)
+            await _abort(context, error, method.__name__, correlation_id)
             raise
 
     return guarded
@@ -102,6 +114,7 @@ def streams(
 
     @wraps(method)
     async def guarded(self: Any, request: Request, context: Context) -> AsyncIterator[Reply]:
+        correlation_id = _enter(context)
         try:
             self.caller(context).needs(role)
             _checked(request)
@@ -109,7 +122,7 @@ def streams(
                 async for reply in method(self, request, context):
                     yield reply
         except CorralError as error:
-            await _abort(context, error)
+            await _abort(context, error, method.__name__, correlation_id)
 
     return guarded
 
@@ -182,7 +195,12 @@ class Orchestrator:
             job = self._queue.find(request.job_id)
             source = self._feed.watch(job, cursor, until_now=request.until_now)
         async for seen in source:
-            yield pb.JobEvents(events=self._events(seen))
+            if not isinstance(seen, Page):
+                yield pb.JobEvents(events=self._events(seen))
+                continue
+            if seen.encoded is None:
+                seen.encoded = pb.JobEvents(events=self._events(seen))
+            yield seen.encoded
 
     def _events(self, seen: Sequence[Seen]) -> list[pb.JobEvent]:
         names = self._store.world.names

@@ -143,6 +143,7 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
         retry_of=head.retry_of,
         devices=head.devices,
         workload=head.shape.workload,
+        correlation_id=head.correlation_id,
     )
     if progress is not None:
         view.progress.CopyFrom(_progress(progress))
@@ -240,6 +241,7 @@ def worker_views(seats: Sequence[Seat]) -> list[pb.WorkerView]:
                 waiting=sum(not held.started for held in seat.held),
                 seen_at=worker.seen_at,
                 draining=worker.draining,
+                version=worker.version,
             )
         )
     return views

@@ -48,7 +48,9 @@ def up(
 
 def _start_detached(home: Path, given: list[str], *, as_json: bool) -> int:
     log = home / "log" / "controller.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    # Private from the first moment on: the token will lie here.
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log.parent.mkdir(mode=0o700, exist_ok=True)
     begin = log.stat().st_size if log.exists() else 0
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -172,7 +174,8 @@ def status(as_json: AsJson = False) -> None:
     card = read_card(home)
     if card.get("grpc") != address:
         card = {"grpc": address}  # found by CORRAL_ADDRESS: not the controller of this home
-    here = {"home": str(home), "log": str(home / "log" / "controller.log")} if "pid" in card else {}
+    log = card.pop("log", str(home / "log" / "controller.log"))
+    here = {"home": str(home), "log": log} if "pid" in card else {}
     if as_json:
         import msgspec
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from corral import __version__
-from corral.cli import controlling, keeping, running, steering, watching
+from corral.cli import bench, controlling, keeping, running, steering, watching
+from corral.cli import doctor as doctors
 
 app = typer.Typer(
     name="corral",
@@ -54,7 +55,9 @@ app.command()(steering.front)
 app.command()(watching.workers)
 app.add_typer(steering.queue, name="queue")
 app.add_typer(steering.token, name="token")
+app.command()(bench.bench)
 app.command()(controlling.config)
+app.command()(doctors.doctor)
 app.command()(keeping.backup)
 app.command()(keeping.restore)
 app.command()(controlling.repair)

@@ -64,7 +64,8 @@ def _keep(report: str) -> str:
 
     path = settings.default_home() / "log" / "cli.log"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.write(report)
     except OSError:

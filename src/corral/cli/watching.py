@@ -156,6 +156,7 @@ def show(job: JobArgument, as_json: AsJson = False) -> None:
             ("batch", view.batch),
             ("labels", ", ".join(f"{key}={value}" for key, value in view.labels.items())),
             ("retry of", view.retry_of),
+            ("correlation", view.correlation_id),
             ("submitted", output.ago(view.submitted_at)),
             ("started", output.ago(view.started_at)),
             ("ended", output.ago(view.ended_at)),

@@ -42,6 +42,8 @@ class Blobs:
         self._arriving: set[str] = set()
         self._asked_for: dict[str, float] = {}
         """When somebody last counted on these bytes: a job that names them may be on its way."""
+        self.received = self.sent = 0
+        """Bytes since the start."""
 
     def path(self, sha256: str) -> Path:
         if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
@@ -76,6 +78,7 @@ class Blobs:
         blob = Blob.of(data, inline=False)
         if not self.has(blob.sha256):
             await asyncio.to_thread(self._put, data, blob.sha256)
+            self.received += len(data)
         return blob
 
     def _put(self, data: bytes, sha256: str) -> None:
@@ -134,6 +137,7 @@ class Blobs:
             if expected is not None and expected != sha256:
                 raise InvalidJob(f"The bytes have sha256 {sha256}, not {expected} as announced.")
             await asyncio.to_thread(self._adopt, incoming, sha256)
+            self.received += size
         except OSError as error:
             raise _not_stored(error) from error
         finally:
@@ -143,6 +147,7 @@ class Blobs:
     async def read(self, sha256: str) -> AsyncIterator[bytes]:
         with open(self.open_path(sha256), "rb") as file:
             while chunk := await asyncio.to_thread(file.read, CHUNK):
+                self.sent += len(chunk)
                 yield chunk
 
     # --- removing what retention no longer keeps ---

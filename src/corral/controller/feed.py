@@ -1,7 +1,9 @@
 """Everything that happens to jobs, as any number of watchers see it, each at its own pace.
 
 A watcher holds a cursor and nothing else: it is woken, reads what lies behind its cursor from
-journal and spool, and sleeps again. One that stops reading costs nobody anything.
+journal and spool, and sleeps again. One that stops reading costs nobody anything. Where many watch
+the same job they are woken a few at a time, round by round, so that a crowd of watchers costs a
+fixed share of the loop and each of its members a longer wait with more to read at its end.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from corral.controller.spool import Spool
 from corral.controller.store import Change, Store
@@ -34,6 +36,10 @@ AFTER_OUTPUT = (ArtifactStored, JobRequeued, JobSucceeded, JobFailed, JobCancell
 ENDS = (JobSucceeded, JobFailed, JobCancelled, JobRejected)
 RECENT_ENDS = 4096
 PAGE = 500
+AT_ONCE = 16
+"""Watchers woken in one moment; together they take the loop a few milliseconds."""
+SHARE_S = 0.0005
+"""The time that each watcher of a crowd has to itself: a thousand are woken twice a second."""
 
 
 class Cursor(NamedTuple):
@@ -70,17 +76,54 @@ class Seen(NamedTuple):
     skipped: int = 0
 
 
+class Page(list[Seen]):
+    """What watchers with the same cursor see next. Whoever encodes it first keeps it for them."""
+
+    encoded: Any = None
+
+
 class Feed:
     def __init__(self, store: Store, spool: Spool) -> None:
         self._store, self._spool = store, spool
+        self._rounds: dict[str, asyncio.Task[None]] = {}
+        self._heard_meanwhile: set[str] = set()
+        self._all_read: dict[JobId, tuple[int, int]] = {}
+        """Where the output of a watched job ended, until it goes on."""
+        self._last_page: tuple[JobId, Cursor, Page] | None = None
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._ends: deque[Change] = deque(maxlen=RECENT_ENDS)
         store.listen(self._committed)
 
     def heard(self, job: JobId) -> None:
         """The job printed or told something."""
-        for event in self._watchers.get(job, ()):
-            event.set()
+        self._all_read.pop(job, None)
+        self._wake(job)
+
+    def _wake(self, key: str) -> None:
+        events = self._watchers.get(key)
+        if not events:
+            return
+        if len(events) <= AT_ONCE:
+            for event in events:
+                event.set()
+        elif key in self._rounds:
+            self._heard_meanwhile.add(key)
+        else:
+            self._rounds[key] = asyncio.get_running_loop().create_task(self._wake_crowd(key))
+
+    async def _wake_crowd(self, key: str) -> None:
+        try:
+            while events := list(self._watchers.get(key, ())):
+                self._heard_meanwhile.discard(key)
+                for first in range(0, len(events), AT_ONCE):
+                    for event in events[first : first + AT_ONCE]:
+                        event.set()
+                    await asyncio.sleep(AT_ONCE * SHARE_S)
+                if key not in self._heard_meanwhile:
+                    return
+        finally:
+            self._heard_meanwhile.discard(key)
+            del self._rounds[key]
 
     def _committed(self, changes: Sequence[Change]) -> None:
         watchers = self._watchers
@@ -89,11 +132,9 @@ class Feed:
             if head.state.ended and head.batch:
                 self._ends.append(change)
             if watchers:
-                for event in watchers.get(head.id, ()):
-                    event.set()
+                self._wake(head.id)
                 if head.batch and head.state.ended:
-                    for event in watchers.get(f"batch {head.batch}", ()):
-                        event.set()
+                    self._wake(f"batch {head.batch}")
 
     @contextmanager
     def _watching(self, key: str):  # type: ignore[no-untyped-def]
@@ -105,6 +146,9 @@ class Feed:
             self._watchers[key].discard(event)
             if not self._watchers[key]:
                 del self._watchers[key]
+                self._all_read.pop(key, None)
+                if self._last_page is not None and self._last_page[0] == key:
+                    self._last_page = None  # read for a crowd that is gone; retention may follow
 
     def progress(self, head: Head) -> ProgressFrame | None:
         """The latest that a job told of itself, running or ended."""
@@ -161,18 +205,30 @@ class Feed:
         recent = self._store.recent.get(job)
         if recent is not None and not recent.spoke:
             return
-        while attempt:
-            piece = self._spool.read(job, attempt, offset)
-            seen = []
-            if piece.skipped:
-                offset += piece.skipped
-                seen.append(Seen(job, Cursor(seq, attempt, offset), attempt, skipped=piece.skipped))
-            for line in piece.lines:
-                offset += len(line) + 1
-                seen.append(Seen(job, Cursor(seq, attempt, offset), attempt, frame=line))
-            if not seen:
+        while attempt and self._all_read.get(job) != (attempt, offset):
+            page = self._page(job, Cursor(seq, attempt, offset))
+            if not page:
                 return
-            yield seen
+            offset = page[-1].cursor.offset
+            yield page
+
+    def _page(self, job: JobId, cursor: Cursor) -> Page:
+        """Of a crowd that was woken together the first one reads for all."""
+        if self._last_page is not None and self._last_page[:2] == (job, cursor):
+            return self._last_page[2]
+        seq, attempt, offset = cursor
+        piece, page = self._spool.read(job, attempt, offset), Page()
+        if piece.skipped:
+            offset += piece.skipped
+            page.append(Seen(job, Cursor(seq, attempt, offset), attempt, skipped=piece.skipped))
+        for line in piece.lines:
+            offset += len(line) + 1
+            page.append(Seen(job, Cursor(seq, attempt, offset), attempt, frame=line))
+        if page:
+            self._last_page = (job, cursor, page)
+        elif job in self._watchers:
+            self._all_read[job] = (attempt, offset)
+        return page
 
     async def watch_batch(self, batch: str, cursor: Cursor) -> AsyncIterator[list[Seen]]:
         """The ends of a batch's jobs behind the cursor, for as long as somebody listens."""

@@ -20,7 +20,6 @@ from corral.core.events import (
     AttemptReturned,
     AttemptStarted,
     EngineReport,
-    JobFailed,
     JobRequeued,
     JobSucceeded,
     Journaled,
@@ -167,7 +166,6 @@ class Intake:
         if head.attempt == report.attempt and head.state.held:
             log.warning("foreign_result_dropped", job=report.job, worker=report.worker)
             return []
-        log.warning("result_orphaned", job=report.job, attempt=report.attempt)
         return [
             ResultOrphaned(
                 job=report.job,
@@ -248,13 +246,3 @@ class Intake:
             fact = change.fact
             if isinstance(fact, JobSucceeded):
                 self._store.world.took(change.head.shape, fact.seconds)
-            elif isinstance(fact, JobFailed):
-                log.warning(
-                    "job_failed",
-                    job=fact.job,
-                    attempt=fact.attempt,
-                    code=fact.failure.code,
-                    error=fact.failure.message,
-                )
-            elif isinstance(fact, JobRequeued):
-                log.info("job_requeued", job=fact.job, attempt=fact.attempt, code=fact.code)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from corral.controller.mark import Mark
 from corral.controller.migrations import open_read_only
 from corral.controller.record import UNREADABLE, Record
 from corral.core.errors import HomeUnusable, JobNotFound, JournalDamaged, StorageFailed
+from corral.core.events import Journaled, decode_fact
 from corral.core.worker import Worker
 from corral.home import sync_folder
 
@@ -238,6 +239,11 @@ class Journal:
         found = self._reader.execute(sql.ENDED_NEWEST).fetchone()[0]
         return None if found is None else str(found)
 
+    def last_ends(self, limit: int) -> list[Journaled]:
+        """How the jobs that ended last did, oldest first; a later note stands in for some."""
+        rows = self._reader.execute(sql.LAST_ENDS, (limit,)).fetchall()
+        return [decode_fact(row[0]) for row in reversed(rows)]
+
     def workers(self) -> list[Worker]:
         """Workers met before. One whose row is damaged introduces itself anew when it is back."""
         decode = msgspec.json.Decoder(Worker).decode
@@ -252,6 +258,10 @@ class Journal:
                 if worker.id == worker_id:
                     found.append(worker)
         return found
+
+    def interrupt_when(self, due: Callable[[], bool]) -> None:
+        """Reads end with an error once this says so: for who looks only for a while."""
+        self._reader.set_progress_handler(due, 10_000)
 
     def damage(self) -> str:
         """What SQLite itself finds wrong with its pages, and with the index of ended jobs."""

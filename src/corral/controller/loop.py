@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -19,7 +19,7 @@ from corral.core.job import Failure, Head, Shape, State
 from corral.core.lifecycle import shape_of
 from corral.core.worker import Worker
 from corral.engines.engine import Attempt, Engine
-from corral.scheduler.plan import Placement, Waiting, decide
+from corral.scheduler.plan import Placement, Plan, Snapshot, Waiting, decide
 
 log = structlog.get_logger()
 
@@ -46,6 +46,8 @@ class Loop:
         """Because the controller is stopping."""
         self.full = ""
         """Why nothing is placed though nobody paused it: the disk has no room."""
+        self.decided: Callable[[float], None] = lambda seconds: None
+        """Told how long each decision took."""
         store.listen(self._committed)
 
     def wake(self) -> None:
@@ -108,7 +110,7 @@ class Loop:
         if self.why_paused():
             return None
         if world.lines:
-            plan = decide(world.snapshot(now, self.known(), self._aging_s))
+            plan = self._decide(world.snapshot(now, self.known(), self._aging_s))
             if plan.placements:
                 with world.reserving(plan.placements):
                     await self._store.append(facts_of(plan.placements, now), skip_conflicts=True)
@@ -127,7 +129,13 @@ class Loop:
         for number, fact in enumerate(submitted[:FRONT]):
             lines.setdefault(shape_of(fact), []).append(Waiting(fact.job, number, fact.at, 0))
         now = submitted[0].at
-        return decide(world.snapshot(now, self.known(), self._aging_s, lines)).placements
+        return self._decide(world.snapshot(now, self.known(), self._aging_s, lines)).placements
+
+    def _decide(self, snapshot: Snapshot) -> Plan:
+        began = time.perf_counter()
+        plan = decide(snapshot)
+        self.decided(time.perf_counter() - began)
+        return plan
 
     def _next_look(self, now: float, due: float | None) -> float | None:
         times = [due] if due is not None else []
@@ -162,6 +170,7 @@ class Loop:
                 queue_class=head.shape.queue_class,
                 priority=head.shape.priority,
                 checkpoint=head.checkpoint,
+                correlation_id=head.correlation_id,
             )
         )
 

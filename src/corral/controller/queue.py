@@ -12,6 +12,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from corral import correlation
 from corral.controller.blobs import Blobs
 from corral.controller.loop import Loop, facts_of
 from corral.controller.store import Store
@@ -128,12 +129,7 @@ class Queue:
                 del self._submitting[key]
             written.set()
         if draft.refusal is not None:
-            log.warning("job_rejected", job=draft.refusal.job_id, code=draft.refusal.code)
             raise draft.refusal
-        if len(draft.facts) == 1:
-            log.info("job_submitted", job=draft.facts[0].job)
-        elif draft.facts:
-            log.info("jobs_submitted", count=len(draft.facts), first=draft.facts[0].job)
         return draft.answers
 
     async def _write(self, draft: _Draft) -> None:
@@ -248,7 +244,6 @@ class Queue:
                 await self._store.append([fact])
             except Conflict:
                 continue  # it moved on meanwhile: look again
-            log.info("job_cancelled", job=job, was=head.state.value)
             if head.state is not State.QUEUED:
                 await self._stop(head)
             return self._store.head(job)
@@ -359,6 +354,7 @@ class _Draft:
     """A submission on its way to the store."""
 
     def __init__(self) -> None:
+        self.correlation_id = correlation.current()
         self.facts: list[Journaled] = []
         self.documents: dict[JobId, bytes] = {}
         self.answers: list[Accepted] = []
@@ -388,6 +384,7 @@ class _Draft:
             "duration_s": job.duration_s,
             "retries": job.retries,
             "retry_of": job.retry_of,
+            "correlation_id": self.correlation_id,
         }
         self.documents[job_id] = document
         self.answers.append(Accepted(job_id, warning))

@@ -107,6 +107,8 @@ class Spool:
         self.folder = folder
         self.limit = limit
         self._open: OrderedDict[tuple[JobId, int], _Stream] = OrderedDict()
+        self.received = 0
+        """Bytes of frames since the start."""
 
     def append(self, job: JobId, attempt: int, line: bytes) -> None:
         """Adds one frame; nothing here is synced, output may lose its last moments in a power
@@ -115,6 +117,7 @@ class Spool:
         if stream is None:
             stream = self._start(job, attempt)
         stream.append(line)
+        self.received += len(line)
 
     def _start(self, job: JobId, attempt: int) -> _Stream:
         stem = self._stem(job, attempt)

@@ -141,6 +141,11 @@ LISTED_BY = {
     "not succeeded": "state != 'succeeded'",
 }
 
+LAST_ENDS = """
+SELECT body FROM history JOIN journal ON journal.seq = history.last_seq
+ORDER BY ended_at DESC LIMIT ?
+"""
+
 KNOW_WORKER = "INSERT OR REPLACE INTO workers (id, body) VALUES (?, ?)"
 WORKERS = "SELECT id, body FROM workers ORDER BY id"
 HISTORY = "SELECT * FROM history"

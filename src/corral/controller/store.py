@@ -7,6 +7,7 @@ world and published. Nothing leaves the controller before the fact behind it is 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -83,6 +84,8 @@ class Store:
         self._writing: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._listeners: list[Callable[[Sequence[Change]], None]] = []
+        self.committed: Callable[[float, int], None] = lambda seconds, facts: None
+        """Told how long each commit took and how many facts shared it."""
         self._documents: dict[JobId, bytes] = {}
         self._documents_size = 0
         self.recent: dict[JobId, Recent] = {}
@@ -164,7 +167,9 @@ class Store:
             try:
                 if group.records or group.workers:
                     write = Write(group.records, group.ends, group.noted, group.workers)
+                    began = time.perf_counter()
                     await loop.run_in_executor(self._thread, self.journal.write, write)
+                    self.committed(time.perf_counter() - began, len(group.records))
             except StorageFailed as error:
                 log.error("journal_not_written", error=str(error), facts=len(group.records))
                 for request in accepted:

@@ -195,6 +195,14 @@ class World:
         """When the longest-waiting job was submitted, for the aging clock."""
         return min((line[0].since for line in self.lines.values()), default=None)
 
+    def oldest_waits(self) -> dict[QueueClass, float]:
+        """When the longest-waiting job of each class was submitted."""
+        found: dict[QueueClass, float] = {}
+        for shape, line in self.lines.items():
+            since = line[0].since
+            found[shape.queue_class] = min(found.get(shape.queue_class, since), since)
+        return found
+
     def position(self, head: Head) -> int:
         """How many jobs are ahead of a waiting one in its own line."""
         line = self.lines.get(head.shape, ())

@@ -41,6 +41,8 @@ class Submission(Fact, frozen=True):
     duration_s: float = 3600.0
     retries: int = 0
     retry_of: JobId = ""
+    correlation_id: str = ""
+    """Of the call that submitted it."""
 
 
 class JobSubmitted(Submission, frozen=True):

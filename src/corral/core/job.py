@@ -219,6 +219,7 @@ class Head(Struct, frozen=True):
     started_at: float = 0.0
     checkpoint: str = ""
     retry_of: JobId = ""
+    correlation_id: str = ""
     front: int = 0
     """The record that moved it to the front, 0 where it waits in the order of submission."""
 

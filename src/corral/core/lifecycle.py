@@ -80,6 +80,7 @@ def born(fact: JobSubmitted | JobRejected, seq: int) -> Head:
         duration_s=fact.duration_s,
         retries=fact.retries,
         retry_of=fact.retry_of,
+        correlation_id=fact.correlation_id,
     )
 
 

@@ -54,6 +54,8 @@ class Worker(Struct, frozen=True):
     connected: bool = True
     draining: bool = False
     seen_at: float = 0.0
+    version: str = ""
+    """Of the Corral that it runs."""
 
 
 class Holding(Struct, frozen=True):

@@ -100,6 +100,7 @@ class AgentsEngine:
                 queue_class=attempt.queue_class,
                 priority=attempt.priority,
                 checkpoint=attempt.checkpoint,
+                correlation_id=attempt.correlation_id,
                 output_limit=self._output_limit,
             )
         )
@@ -143,6 +144,7 @@ class AgentsEngine:
             capabilities=register.capabilities,
             local=register.worker_id == self._local_id,
             seen_at=time.time(),
+            version=register.software_version,
         )
         former = self._sessions.pop(worker.id, None)
         if former is not None:

@@ -27,6 +27,7 @@ class Attempt(Struct, frozen=True):
     queue_class: QueueClass = QueueClass.BATCH
     priority: int = 0
     checkpoint: str = ""
+    correlation_id: str = ""
 
 
 class Engine(Protocol):

@@ -141,6 +141,8 @@ class JobDispatch(Message, frozen=True):
     queue_class: QueueClass = QueueClass.BATCH
     priority: int = 0
     checkpoint: str = ""
+    correlation_id: str = ""
+    """For the log and the job's own environment."""
     output_limit: int = 2_000_000_000
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from corral import job
 from corral.runtime import artifacts, failures, hints, posix
 from corral.runtime.cancellation import Cancellation
-from corral.runtime.frames import STARTED, Road, frame, output_frame
+from corral.runtime.frames import FETCHING, STARTED, Road, frame, output_frame
 from corral.runtime.functions import Functions, result_frame
 from corral.runtime.inbox import Inbox
 from corral.runtime.process_state import ProcessState
+from corral.runtime.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from corral.runtime.sandbox import Bounds
@@ -37,20 +38,23 @@ class AttemptLoop:
         self._process = ProcessState(road)
         self._order: dict[str, Any] = {}
         self._way: Transfer | None = None
+        self._folder: RunFolder | None = None
+        self._cold = True
+        self._said = False
 
     def run(self) -> None:
         """Attempts until the agent closes the line, or until one must be the last here."""
         while (line := self._inbox.next()) is not None:
-            order = json.loads(line)
-            # A cancel that finds no attempt came too late for the one it meant.
-            if "document" in order and self._attempt(order):
+            if self._attempt(json.loads(line)):
                 return
+            self._cold = False
 
     def _attempt(self, order: dict[str, Any]) -> bool:
         cancellation, road = self._cancellation, self._road
         road.begin()
         cancellation.begin(order["job"], order["attempt"])
         self._order = order
+        self._said = False
         script = order["document"]["work"]["type"] == "script"
         failure: failures.Failure | None = None
         data: bytes | None = None
@@ -91,11 +95,17 @@ class AttemptLoop:
         scripts.run(command, folder, self._road.words_in, self._inbox.fd, cancellation.told)
 
     def _started(self) -> None:
-        self._road.send(STARTED)
+        """User code is next. A warm process says so only after it said that it is not so yet."""
+        if self._cold or self._said:
+            self._road.send(STARTED)
+        self._said = True
 
     def _transfer(self) -> Transfer:
         """This attempt's way to the controller, made when something is first sent or fetched."""
         if self._way is None:
+            if not self._said:
+                self._said = True
+                self._road.send(FETCHING)
             from corral.runtime.transfer import Transfer
 
             order = self._order
@@ -121,8 +131,10 @@ class AttemptLoop:
         self._process.quiet()
         posix.flush_c()
         end = b""
+        untouched = self._folder is not None and self._folder.untouched()
         try:
-            self._keep_files()
+            if not untouched:
+                self._keep_files()
             if failure is None:
                 end = NO_RESULT if data is None else result_frame(data, self._transfer)
         except Exception as error:
@@ -135,7 +147,7 @@ class AttemptLoop:
             if way is not None:
                 way.close()
         self._way = None
-        retire = last or self._spent(failure)
+        retire = last or self._spent(failure) or not (untouched or self._cleared())
         if failure is not None:
             end = frame("error", failure=failure, retire=retire)
         elif retire:
@@ -150,6 +162,9 @@ class AttemptLoop:
     def _keep_files(self) -> None:
         folder = f"{self._order['work_dir']}/output"
         artifacts.keep(folder, self._cancellation.state.kept, self._transfer, self._road.send)
+
+    def _cleared(self) -> bool:
+        return self._folder is not None and self._folder.cleared()
 
     def _spent(self, failure: failures.Failure | None) -> bool:
         """Whether this process must not meet another attempt: something of this one is left in
@@ -172,6 +187,7 @@ class AttemptLoop:
                 "CORRAL_URL": order["url"],
                 "CORRAL_TRANSFER_TOKEN": order["token"],
                 "CORRAL_CHECKPOINT": order.get("checkpoint", ""),
+                "CORRAL_CORRELATION_ID": order.get("correlation_id", ""),
                 "CORRAL_OUTPUT_DIR": f"{folder}/output",
                 "TMPDIR": f"{folder}/tmp",  # noqa: S108
             },
@@ -180,7 +196,11 @@ class AttemptLoop:
         tempfile = sys.modules.get("tempfile")
         if tempfile is not None:
             tempfile.tempdir = None  # type: ignore[attr-defined] # It remembers the last attempt's.
-        os.chdir(f"{folder}/work")
+        if self._folder is None or self._folder.path != folder:
+            if self._folder is not None:
+                self._folder.close()
+            self._folder = RunFolder(folder)
+        self._folder.enter()
 
 
 def _is_task_cancelled(error: BaseException) -> bool:

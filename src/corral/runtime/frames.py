@@ -31,6 +31,7 @@ WORDS_READ = 1 << 20
 """More than the pipe of words ever holds, so that one read never cuts a line in two."""
 
 STARTED = b'{"frame":"started"}\n'
+FETCHING = b'{"frame":"fetching"}\n'
 
 # Bytes of the page that both processes see.
 STATE, WAITING, CANCEL = 0, 1, 2

@@ -1,8 +1,9 @@
-"""Lines from the agent, read without a thread.
+"""Words from the agent, read without a thread: orders to run, and cancels.
 
 A thread in the job process would make every fork of a job a fork of a threaded process. Between
-attempts the job process waits here; during one it looks here only when the job asks whether it is
-cancelled.
+attempts the job process waits here for the next order; during one it looks for a cancel, only when
+the job asks whether it is cancelled. The two come by different ways, so that looking for a cancel
+never takes an order: what is not taken the agent may still give to somebody else.
 """
 
 from __future__ import annotations
@@ -11,45 +12,56 @@ import json
 import os
 import select
 from _thread import allocate_lock
-from collections import deque
 
-READ = 1 << 18
-CANCEL_LINE = 256
+READ = 40 * 1024
+"""More than one packet of orders has."""
+KEPT = 64
+"""Cancels of other attempts: most came too late for the one they meant, one may be early."""
 LOCK_S = 0.1
 """Longer than any thread looks. Only between attempts is the lock held for good."""
 
 
 class Inbox:
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, orders: int = -1) -> None:
         self.fd = fd
+        self._orders = orders
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
-        self._lines: deque[bytes] = deque()
+        self._lines: list[bytes] = []
         self._partial: list[bytes] = []
         # Several threads of a job may ask at once; and one that outlived its attempt must not
-        # take from here what the next attempt is waited for with.
+        # look while the next one is waited for.
         self._lock = allocate_lock()
 
+    def first(self) -> bytes | None:
+        """The agent's first line, waited for; None when it is gone."""
+        while not self._lines:
+            if not self._read():
+                return None
+        return self._lines.pop(0)
+
     def next(self) -> bytes | None:
-        """The next line, waited for; None when the agent is gone."""
+        """The next order, waited for; None when the agent is gone."""
         with self._lock:
-            while not self._lines:
-                if not self._read():
-                    return None
-            return self._lines.popleft()
+            order = os.read(self._orders, READ)
+            while order and not order.endswith(b"\n"):
+                more = os.read(self._orders, READ)
+                order = order + more if more else b""
+            return order or None
 
     def cancel_came(self, job: str = "", attempt: int = 0) -> bool:
-        """Whether the agent cancelled this attempt (without a name: the one that runs); orders
-        that came meanwhile stay in line."""
+        """Whether the agent cancelled this attempt, or any if it has no name."""
         if not self._lock.acquire(timeout=LOCK_S):
             return False
         try:
             while self._poll.poll(0) and self._read():
                 continue
             for line in self._lines:
-                if len(line) < CANCEL_LINE and _cancels(json.loads(line), job, attempt):
+                word = json.loads(line)
+                if not job or (word["job"], word["attempt"]) == (job, attempt):
                     self._lines.remove(line)
                     return True
+            del self._lines[:-KEPT]
             return False
         finally:
             self._lock.release()
@@ -66,10 +78,3 @@ class Inbox:
         if rest:
             self._partial.append(rest)
         return True
-
-
-def _cancels(order: dict[str, object], job: str, attempt: int) -> bool:
-    """A cancel that names no attempt means the one that runs."""
-    if not order.get("cancel"):
-        return False
-    return "job" not in order or (order["job"], order.get("attempt")) == (job, attempt)

@@ -46,6 +46,7 @@ class ProcessState:
         road.capture()
         self._open_streams()
         self._environ = dict(os.environ)
+        self._given: Mapping[str, str] = {}
         self._entered = dict(_raw_environ())
         self._umask = os.umask(0o022)
         os.umask(self._umask)
@@ -110,12 +111,16 @@ class ProcessState:
         job's own, which must be gone afterwards. What the agent gave the process stands: a job
         cannot show itself another job's GPU."""
         self._processors = os.sched_getaffinity(0)  # The agent may move us between attempts.
-        os.environ.update(environ)
+        for name, value in environ.items():
+            if self._given.get(name) != value:
+                os.environ[name] = value
+        self._given = environ
         self._entered = dict(_raw_environ())
         for name in own.keys() - self._environ.keys():
             os.environ[name] = own[name]
 
     def _restore_environ(self) -> None:
+        self._given = {}
         for name in os.environ.keys() - self._environ.keys():
             del os.environ[name]
         for name, value in self._environ.items():

@@ -24,10 +24,10 @@ COALESCE_S = 0.02
 
 
 def main() -> int:
-    inbox = Inbox(posix.move_high(os.dup(0)))
+    inbox = Inbox(posix.move_high(os.dup(0)), posix.move_high(int(sys.argv[1])))
     road = Road(posix.move_high(os.dup(1)))
     own_errors = posix.move_high(os.dup(2))
-    line = inbox.next()
+    line = inbox.first()
     if line is None:
         return 0
     parent = os.getpid()

@@ -73,7 +73,7 @@ class AsyncClient:
         """Runs a function on a worker: its output appears here, its value is returned and its
         exception raised. Whoever stops waiting cancels the job."""
         job = await self._function(fn, args, kwargs, options, QueueClass.INTERACTIVE)
-        found: T = await self._follow(job, output)
+        found: T = await self._follow(job, output, submission.correlation_id(options))
         return found
 
     async def submit(
@@ -84,7 +84,8 @@ class AsyncClient:
         **options: Unpack[Options],
     ) -> AsyncHandle:
         """Hands a function over and returns once it is durably accepted."""
-        return await self._submit(await self._function(fn, args, kwargs, options, QueueClass.BATCH))
+        job = await self._function(fn, args, kwargs, options, QueueClass.BATCH)
+        return await self._submit(job, submission.correlation_id(options))
 
     async def map(
         self,
@@ -149,6 +150,7 @@ class AsyncClient:
             ordered=ordered,
             return_exceptions=return_exceptions,
             outstanding=outstanding,
+            correlation_id=submission.correlation_id(options),
         ).steps()
 
     @overload
@@ -178,7 +180,7 @@ class AsyncClient:
     ) -> None:
         """Runs a script or a folder with an entry; an exit code other than 0 is a JobFailed."""
         job = await self._script(path, argv, entry, options, QueueClass.INTERACTIVE)
-        await self._follow(job, output)
+        await self._follow(job, output, submission.correlation_id(options))
 
     async def submit_script(
         self,
@@ -188,7 +190,8 @@ class AsyncClient:
         entry: str | None = None,
         **options: Unpack[Options],
     ) -> AsyncHandle:
-        return await self._submit(await self._script(path, argv, entry, options, QueueClass.BATCH))
+        job = await self._script(path, argv, entry, options, QueueClass.BATCH)
+        return await self._submit(job, submission.correlation_id(options))
 
     # --- looking around ---
 
@@ -276,18 +279,20 @@ class AsyncClient:
             return submission.blob(data)
         return await self._connection.put(data)
 
-    async def _submit(self, job: pb.JobSubmission) -> AsyncHandle:
+    async def _submit(self, job: pb.JobSubmission, correlation_id: str) -> AsyncHandle:
         job.idempotency_key = job.idempotency_key or uuid.uuid4().hex
-        reply = await self._connection.call("SubmitJobs", pb.SubmitJobsRequest(jobs=[job]))
+        reply = await self._connection.call(
+            "SubmitJobs", pb.SubmitJobsRequest(jobs=[job]), correlation_id=correlation_id
+        )
         return AsyncHandle(self._connection, reply.job_ids[0], tuple(reply.warnings))
 
-    async def _follow(self, job: pb.JobSubmission, output: Sink) -> Any:
+    async def _follow(self, job: pb.JobSubmission, output: Sink, correlation_id: str) -> Any:
         """Submits, streams and waits on one call; what interrupts it is gone on with by cursor."""
         show = _shower(output)
         job.idempotency_key = job.idempotency_key or uuid.uuid4().hex
         job_id = ""
         try:
-            async with contextlib.aclosing(self._events_of(job)) as lists:
+            async with contextlib.aclosing(self._events_of(job, correlation_id)) as lists:
                 async for messages in lists:
                     for message in messages:
                         job_id = message.job_id
@@ -303,11 +308,13 @@ class AsyncClient:
             raise
         raise Unavailable("The controller ended the stream before the job did.", job_id=job_id)
 
-    async def _events_of(self, job: pb.JobSubmission) -> AsyncGenerator[list[pb.JobEvent], None]:
+    async def _events_of(
+        self, job: pb.JobSubmission, correlation_id: str
+    ) -> AsyncGenerator[list[pb.JobEvent], None]:
         patience: Patience | None = None
         last: pb.JobEvent | None = None
         while last is None:
-            messages = self._connection.stream("SubmitJob", job)
+            messages = self._connection.stream("SubmitJob", job, correlation_id=correlation_id)
             try:
                 async for event in messages:
                     last = event

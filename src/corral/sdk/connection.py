@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import grpc
 import grpc.aio
 
-from corral import settings
+from corral import correlation, settings
 from corral.api import corral_pb2 as pb
 from corral.api import service
 from corral.core import errors
@@ -120,12 +120,15 @@ class Connection:
         if channel is not None:
             await channel.close(None)
 
-    async def call(self, method: str, request: Any, *, again: bool = True) -> Any:
+    async def call(
+        self, method: str, request: Any, *, again: bool = True, correlation_id: str = ""
+    ) -> Any:
         """One question, one answer. `again=False` where asking twice would do it twice."""
         patience = self.patience()
         while True:
             try:
-                reply = await self._method(method)(request, metadata=self._metadata())
+                metadata = self._metadata(correlation_id)
+                reply = await self._method(method)(request, metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 translated = self._translate(error)
                 if not again:
@@ -135,9 +138,11 @@ class Connection:
                 self._met = True
                 return reply
 
-    async def stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
+    async def stream(
+        self, method: str, request: Any, *, correlation_id: str = ""
+    ) -> AsyncGenerator[Any, None]:
         """The messages of one streaming call, once: resuming is the caller's business."""
-        call = self._method(method)(request, metadata=self._metadata())
+        call = self._method(method)(request, metadata=self._metadata(correlation_id))
         try:
             async for message in call:
                 self._met = True
@@ -255,8 +260,9 @@ class Connection:
         credentials = grpc.ssl_channel_credentials()
         return grpc.aio.secure_channel(self.door.address, credentials, options=options)
 
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return (("authorization", f"Bearer {self.door.token}"),) if self.door.token else ()
+    def _metadata(self, correlation_id: str = "") -> tuple[tuple[str, str], ...]:
+        told = (("authorization", f"Bearer {self.door.token}"),) if self.door.token else ()
+        return (*told, (correlation.KEY, correlation_id)) if correlation_id else told
 
     def _translate(self, error: grpc.aio.AioRpcError) -> errors.CorralError:
         trailing: Any = error.trailing_metadata() or ()

@@ -71,8 +71,10 @@ class Mapping:
         ordered: bool,
         return_exceptions: bool = False,
         outstanding: int = OUTSTANDING,
+        correlation_id: str = "",
     ) -> None:
         self._connection = connection
+        self._correlation_id = correlation_id
         self._template = template
         self._function = packages.pickle_function(function)
         self._spread = spread
@@ -163,7 +165,10 @@ class Mapping:
                 arguments = job.function.arguments
                 if not submission.rides_along(arguments.data):
                     arguments.CopyFrom(await self._connection.put(arguments.data))
-            reply = await self._connection.call("SubmitJobs", pb.SubmitJobsRequest(jobs=part))
+            request = pb.SubmitJobsRequest(jobs=part)
+            reply = await self._connection.call(
+                "SubmitJobs", request, correlation_id=self._correlation_id
+            )
             for offset, job_id in enumerate(reply.job_ids):
                 early = self._early.pop(job_id, None)
                 if early is None:

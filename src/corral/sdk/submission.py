@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypedDict
 
+from corral import correlation
 from corral.api import corral_pb2 as pb
 from corral.core.errors import InvalidJob
 from corral.core.job import INLINE_LIMIT, MAX_DURATION_S, QueueClass, gpu_needs
@@ -65,6 +66,8 @@ class Options(TypedDict, total=False):
     batch: str | None
     fresh: bool
     """A new process, though a warm one might be waiting."""
+    correlation_id: str | None
+    """A word of yours that log lines, the job's environment and its view carry; made if absent."""
     wait: bool | None
     """Whether to wait where no worker could take it now; by default the queue class decides."""
 
@@ -120,6 +123,19 @@ def build(options: Mapping[str, Any], *, queue_class: QueueClass, name: str) -> 
     if "wait" in given:
         message.wait = bool(given["wait"])
     return message
+
+
+def correlation_id(options: Mapping[str, Any]) -> str:
+    """The caller's own, or a new one for this call."""
+    given = options.get("correlation_id")
+    if given is None:
+        return correlation.new()
+    if not isinstance(given, str) or not correlation.usable(given):
+        raise InvalidJob(
+            f"correlation_id has 1 to {correlation.MAX_LENGTH} letters, digits or ._:/+=@-; got "
+            f"{given!r}."
+        )
+    return given
 
 
 def blob(data: bytes, *, limit: int = SUBMIT_INLINE_LIMIT) -> pb.BlobRef:

@@ -114,6 +114,7 @@ class JobView(Shown, frozen=True):
     devices: tuple[str, ...]
     warnings: tuple[str, ...]
     workload: str
+    correlation_id: str
 
     def __repr__(self) -> str:
         where = f" on {self.worker}" if self.worker else ""
@@ -162,6 +163,7 @@ class WorkerView(Shown, frozen=True):
     waiting: int
     seen_at: float
     draining: bool
+    version: str
 
 
 class Health(Shown, frozen=True):

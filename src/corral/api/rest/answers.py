@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from corral.api.correlation import refused as logged
 from corral.core.errors import (
     BY_CODE,
     CorralError,
@@ -95,21 +96,28 @@ def _lowered(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
+def _told(request: Request, error: CorralError) -> JSONResponse:
+    """The error as it is answered, with its line in the log."""
+    return refusal(logged(error, f"{request.method} {request.url.path}"[:200]))
+
+
 def handle_errors(app: FastAPI) -> None:
     """Whatever goes wrong in a request is answered in the one shape."""
 
     @app.exception_handler(CorralError)
     async def refused(request: Request, error: CorralError) -> JSONResponse:
-        return refusal(error)
+        return _told(request, error)
 
     @app.exception_handler(OSError)
     async def disk(request: Request, error: OSError) -> JSONResponse:
         log.warning("request_not_stored", path=request.url.path, error=str(error))
-        return refusal(StorageFailed(f"The controller could not store this: {error.strerror}."))
+        return _told(
+            request, StorageFailed(f"The controller could not store this: {error.strerror}.")
+        )
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> JSONResponse:
-        return refusal(InvalidRequest("The request ended before its body did."))
+        return _told(request, InvalidRequest("The request ended before its body did."))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -119,21 +127,25 @@ def handle_errors(app: FastAPI) -> None:
         ]
         first = found[0]
         message = f"{first['where']} is not as it should be: {_lowered(first['what'])}."
-        return refusal(InvalidRequest(message, details={"errors": found}))
+        return _told(request, InvalidRequest(message, details={"errors": found}))
 
     @app.exception_handler(HTTPException)
     async def odd(request: Request, error: HTTPException) -> JSONResponse:
         path = request.url.path[:200]
         if error.status_code == 404:
-            return refusal(
-                NotFound(f"There is nothing at {path}. /openapi.json lists all there is.")
+            return _told(
+                request, NotFound(f"There is nothing at {path}. /openapi.json lists all there is.")
             )
         if error.status_code == 405:
-            answer = refusal(MethodNotAllowed(f"{path} does not take {request.method[:20]}."))
+            answer = _told(
+                request, MethodNotAllowed(f"{path} does not take {request.method[:20]}.")
+            )
             answer.headers.update(error.headers or {})
             return answer
-        return refusal(InvalidRequest(str(error.detail)))
+        return _told(request, InvalidRequest(str(error.detail)))
 
     @app.exception_handler(Exception)
     async def mistake(request: Request, error: Exception) -> JSONResponse:
-        return refusal(CorralError("A mistake of ours; the controller's log has its traceback."))
+        return _told(
+            request, CorralError("A mistake of ours; the controller's log has its traceback.")
+        )

@@ -1,0 +1,1 @@
+"""Benchmarks: Corral beside its peers (`make bench`), under load, and after a crash."""

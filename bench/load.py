@@ -1,0 +1,263 @@
+"""`make bench-load`: what the controller needs, and how it answers others, while it is busy.
+
+Three loads, each on a controller in a new home: 1 GB of output through one job, 1,000 watchers of
+one job (and ten that never read), 100,000 queued jobs. Beside each, another client submits and asks
+for states 20 times a second. Exits with 1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.bars import Figure, Judged, judged, told
+from bench.controllers import TWO_SLOTS, Controller, held_slots
+from bench.run import DATA, ROOT, machine
+from corral.sdk import figures
+from corral.sdk.aio import AsyncClient
+from corral.sdk.client import Client
+
+RATE = 20.0
+MEMORY_MB = 400.0
+ANSWER_MS = 50.0
+
+
+class Sizes:
+    def __init__(self, *, quick: bool) -> None:
+        self.probe_s = 1.5 if quick else 60.0
+        self.output_bytes = 10_000_000 if quick else 1_000_000_000
+        self.watchers = 50 if quick else 1_000
+        self.stalled = 2 if quick else 10
+        self.queued = 1_000 if quick else 100_000
+
+
+class Prober:
+    """The other client; `stop` answers with what it measured."""
+
+    def __init__(self, controller: Controller) -> None:
+        address, token = controller.door
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.prober", address, str(RATE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(f"{token}\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "ready\n"
+
+    def stop(self) -> list[dict[str, Any]]:
+        said, _ = self._process.communicate(timeout=120)
+        found: list[dict[str, Any]] = json.loads(said)
+        return found
+
+
+@contextlib.contextmanager
+def loaded(folder: Path, found: dict[str, Any]) -> Iterator[tuple[Controller, Client]]:
+    """A controller under observation: its peak of memory, its processor time, the other's calls."""
+    settings = {"worker": {**TWO_SLOTS["worker"], "read_paths": [str(folder)]}}
+    with Controller(folder, settings) as controller, Client(*controller.door) as client:
+        figures.warm_up(client)
+        prober = Prober(controller)
+        begun, before = time.perf_counter(), _cpu_s(controller)
+        yield controller, client
+        seconds = time.perf_counter() - begun
+        found["controller_cpu"] = (_cpu_s(controller) - before) / seconds
+        calls = prober.stop()
+        found["controller_peak_mb"] = _peak_mb(controller)
+        found["load_after"] = os.getloadavg()[0]
+        since = found.pop("load_since", 0.0)
+        for call in ("submit", "status"):
+            made = [one for one in calls if one["call"] == call]
+            early = [one["s"] * 1000 for one in made if one["at"] - one["s"] < since]
+            waits = [one["s"] * 1000 for one in made if one["at"] - one["s"] >= since]
+            found[f"{call}_calls"] = len(waits)
+            found[f"{call}_p50_ms"] = figures.quantile(waits, 0.5)
+            found[f"{call}_p99_ms"] = figures.quantile(waits, 0.99)
+            found[f"{call}_longest_ms"] = max(waits)
+            if early:
+                found[f"{call}_early_p99_ms"] = figures.quantile(early, 0.99)
+
+
+def _cpu_s(controller: Controller) -> float:
+    assert controller.process is not None
+    times = controller.process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _peak_mb(controller: Controller) -> float:
+    """The kernel's own high-water mark of the controller's memory."""
+    assert controller.process is not None
+    status = Path(f"/proc/{controller.process.pid}/status").read_text()
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(peak.split()[1]) / 1000
+
+
+def much_output(folder: Path, sizes: Sizes) -> dict[str, Any]:
+    """Jobs that write as fast as they can, followed by a client that counts; one after the other
+    until the other client has asked long enough."""
+
+    def pour(total: int) -> None:
+        import sys
+
+        line = "x" * 999 + "\n"
+        for _ in range(total // 1000):
+            sys.stdout.write(line)
+
+    found: dict[str, Any] = {}
+    with loaded(folder, found) as (controller, _):
+        begun = time.perf_counter()
+        jobs, received = 0, 0
+        while not jobs or time.perf_counter() - begun < sizes.probe_s:
+            received += figures.wait_for(_followed(controller.door, pour, sizes.output_bytes))
+            jobs += 1
+        found["mb_per_s"] = received / 1e6 / (time.perf_counter() - begun)
+        found["jobs"] = jobs
+        found["output_missing_bytes"] = jobs * sizes.output_bytes - received
+    return found
+
+
+async def _followed(door: tuple[str, str], pour: Callable[[int], None], total: int) -> int:
+    """Bytes of output that arrived at this client."""
+    received = 0
+    async with AsyncClient(*door) as client:
+        handle = await client.submit(pour, (total,), priority=100)
+        async for messages in client._connection.watch(job_id=handle.id):
+            received += sum(len(one.output.data) for one in messages if one.HasField("output"))
+        await handle.result()
+    return received
+
+
+def many_watchers(folder: Path, sizes: Sizes) -> dict[str, Any]:
+    lines = int(sizes.probe_s * RATE)
+
+    def tick(path: str, lines: int, rate: float) -> None:
+        import os
+        import time
+
+        while not os.path.exists(path):
+            time.sleep(0.01)
+        begun = time.monotonic()
+        for number in range(lines):
+            time.sleep(max(0.0, begun + number / rate - time.monotonic()))
+            print(f"{number} {time.time():.6f} {'x' * 200}", flush=True)
+
+    found: dict[str, Any] = {}
+    go = folder / "go"
+    with loaded(folder, found) as (controller, client):
+        handle = client.submit(tick, (str(go), lines, RATE), priority=100)
+        address, token = controller.door
+        counts = [str(sizes.watchers), str(sizes.stalled), str(lines)]
+        watching = subprocess.Popen(
+            [sys.executable, "-m", "bench.watchers", address, handle.id, *counts],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert watching.stdin
+        assert watching.stdout
+        watching.stdin.write(f"{token}\n")
+        watching.stdin.flush()
+        assert watching.stdout.readline() == "ready\n"
+        found["load_since"] = time.time()
+        go.touch()
+        handle.result()
+        said, _ = watching.communicate(timeout=120)
+        found |= json.loads(said)
+        found["incomplete"] = found["watchers"] - found["complete"]
+    return found
+
+
+def long_queue(folder: Path, sizes: Sizes) -> dict[str, Any]:
+    """Half of the time everything waits, half of it the worker works the queue off."""
+    found: dict[str, Any] = {}
+    with loaded(folder, found) as (controller, client):
+        with held_slots(client, folder):
+            begun = time.perf_counter()
+            figures.wait_for(_fill(controller.door, sizes.queued))
+            found["fill_s"] = time.perf_counter() - begun
+            found["load_since"] = time.time()
+            time.sleep(sizes.probe_s / 2)
+        time.sleep(sizes.probe_s / 2)
+        found["still_queued"] = client.health().queued
+    return found
+
+
+async def _fill(door: tuple[str, str], count: int) -> None:
+    async with AsyncClient(*door) as client:
+        await figures.submit_in_batches(client, count, priority=-100)
+
+
+LOADS = {
+    "1 GB of output": much_output,
+    "1,000 watchers": many_watchers,
+    "100,000 queued": long_queue,
+}
+BARS = (
+    Figure("controller_peak_mb", "controller memory, peak", "MB", at_most=MEMORY_MB),
+    Figure("submit_p99_ms", "another's submit, p99", "ms", at_most=ANSWER_MS),
+    Figure("status_p99_ms", "another's status, p99", "ms", at_most=ANSWER_MS),
+    Figure("submit_p50_ms", "another's submit, p50", "ms"),
+    Figure("status_p50_ms", "another's status, p50", "ms"),
+    Figure("controller_cpu", "processors the controller used"),
+    Figure("mb_per_s", "output at the client", "MB/s"),
+    Figure("output_missing_bytes", "bytes that did not arrive", "", at_most=0),
+    Figure("incomplete", "watchers without every line in order", "", at_most=0),
+    Figure("longest_lag_s", "longest from print to watcher", "s"),
+    Figure("fill_s", "filling the queue", "s"),
+    Figure("submit_early_p99_ms", "another's submit before that, p99", "ms"),
+    Figure("status_early_p99_ms", "another's status before that, p99", "ms"),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make bench-load")
+    parser.add_argument("--only", default="", help="only loads whose name contains this")
+    parser.add_argument("--quick", action="store_true", help="small; proves that it runs")
+    parser.add_argument("--to", type=Path, help="folder for load.json")
+    asked = parser.parse_args()
+    sizes = Sizes(quick=asked.quick)
+    measured: dict[str, dict[str, Any]] = {}
+    missed = False
+    for name, load in LOADS.items():
+        if asked.only not in name:
+            continue
+        folder = Path(tempfile.mkdtemp(prefix="corral-load-", dir=DATA))
+        try:
+            measured[name] = load(folder / "load", sizes)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        print(f"\n{name}")
+        for bar in _bars(measured[name]):
+            mark = {True: "met", False: "MISSED", None: ""}[bar.met]
+            value = f"{told(bar.value)} {bar.unit}".strip()
+            print(f"  {bar.name:<38}  {value:<12}  {bar.bar:<8}  {mark}".rstrip(), flush=True)
+            missed |= bar.met is False
+    to = asked.to or (None if asked.quick or asked.only else ROOT / "docs" / "measurements")
+    if to:
+        to.mkdir(parents=True, exist_ok=True)
+        document = {"machine": machine(), "loads": measured, "bars_met": not missed}
+        (to / "load.json").write_text(json.dumps(document, indent=1) + "\n")
+    return 1 if missed and not asked.quick else 0
+
+
+def _bars(found: dict[str, Any]) -> list[Judged]:
+    return [judged(one, found[one.key], {}) for one in BARS if one.key in found]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""Checks of the controller and its workers: whether it is up, and what keeps work from going on."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from corral import __version__, settings
+from corral.core.errors import CorralError, Unauthorized
+from corral.doctor.findings import Check, Finding, fail, ok, warn
+from corral.home import Home, read_json
+from corral.sdk.client import Client
+from corral.sdk.connection import locate
+from corral.sdk.views import WorkerView
+
+ASKED = 20
+"""Waiting jobs that are asked why."""
+SILENT_BEATS = 3
+
+
+class Running:
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._card = read_json(Home(home).controller)
+        self._config: settings.Settings = settings.Settings()
+        with contextlib.suppress(CorralError):
+            self._config = settings.load(home).settings
+
+    def checks(self) -> list[tuple[str, Check]]:
+        return [("controller", self.controller)]
+
+    def controller(self) -> Iterator[Finding]:
+        elsewhere = settings.client_address()
+        if not elsewhere and not _alive(self._card):
+            if self._card:
+                yield warn(
+                    "controller",
+                    f"It ended without a goodbye (pid {self._card.get('pid')}).",
+                    "`corral up` starts it again; no accepted job is lost.",
+                )
+            else:
+                yield warn("controller", "It is not running.", "`corral up` starts it.")
+            yield from self.ports()
+            return
+        yield from self._doors()
+
+    def ports(self) -> Iterator[Finding]:
+        for name, port in (("port", self._config.port), ("grpc_port", self._config.grpc_port)):
+            if not port:
+                continue
+            host = self._config.host
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            with contextlib.closing(socket.socket(family)) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((host, port))
+                except OSError as error:
+                    yield fail(
+                        name,
+                        f"{host}:{port} cannot be used ({error.strerror}){_holder(port)}.",
+                        f"Stop what has it, or set {name} to another one.",
+                    )
+                else:
+                    yield ok(name, f"{host}:{port} is free")
+
+    # --- a controller that is there ---
+
+    def _doors(self) -> Iterator[Finding]:
+        door = locate(home=self._home)
+        url = str(self._card.get("http", ""))
+        if url and not settings.client_address():
+            yield _http(url)
+        try:
+            with Client(home=self._home) as client:
+                began = time.perf_counter()
+                health = client.health()
+                took = (time.perf_counter() - began) * 1000
+                yield ok("grpc", f"{door.address} answers in {took:.0f} ms: {health.status}")
+                if health.version == __version__:
+                    yield ok("versions", f"the controller has {health.version} too")
+                else:
+                    yield warn(
+                        "versions",
+                        f"This is Corral {__version__}, the controller is {health.version}.",
+                        "Install the same on both, then `corral down` and `corral up`.",
+                    )
+                yield from self._work(client)
+        except Unauthorized as error:
+            yield fail("grpc", error.message, "Set CORRAL_HOME or CORRAL_TOKEN.")
+        except CorralError as error:
+            yield fail("grpc", error.message, "See the controller's log; `corral status` names it.")
+        if url and door.token and not settings.client_address():
+            yield from _paused(url, door.token)
+
+    def _work(self, client: Client) -> Iterator[Finding]:
+        workers = client.workers()
+        if not workers:
+            yield warn(
+                "workers",
+                "The controller knows no worker.",
+                "Wait a moment, or see worker.enabled in the settings.",
+            )
+        for worker in workers:
+            yield from self._worker(worker)
+        yield from _stuck(client, workers)
+
+    def _worker(self, worker: WorkerView) -> Iterator[Finding]:
+        silence = time.time() - worker.seen_at
+        if not worker.connected:
+            yield warn(
+                "workers",
+                f"{worker.name} is away since {silence:.0f} s.",
+                "Start it again; its jobs wait or go elsewhere.",
+            )
+        elif silence > SILENT_BEATS * self._config.heartbeat_s + 1:
+            yield warn(
+                "workers",
+                f"{worker.name} is connected but silent for {silence:.0f} s.",
+                "See whether its machine is overloaded or asleep.",
+            )
+        elif worker.version and worker.version != __version__:
+            yield warn(
+                "versions",
+                f"Worker {worker.name} runs Corral {worker.version}, this is {__version__}.",
+                "Install the same on both and start it again.",
+            )
+        else:
+            gpus = f", {len(worker.gpus)} GPUs" if worker.gpus else ""
+            yield ok("workers", f"{worker.name}: {worker.cpus:g} processors{gpus}, heard just now")
+
+
+def _alive(card: dict[str, object]) -> bool:
+    import psutil
+
+    pid = card.get("pid")
+    return isinstance(pid, int) and pid > 0 and psutil.pid_exists(pid)
+
+
+def _holder(port: int) -> str:
+    """Who has a port, where the system tells us."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("inet"):
+            local = connection.laddr
+            if connection.status == psutil.CONN_LISTEN and local and local.port == port:
+                if connection.pid:
+                    return (
+                        f"; {psutil.Process(connection.pid).name()}, pid {connection.pid}, has it"
+                    )
+                return "; somebody else's process has it"
+    return ""
+
+
+def _ask(url: str, token: str = "") -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 (from our own card)
+    with opener.open(request, timeout=5) as answer:
+        return str(answer.read().decode("utf-8", "replace"))
+
+
+def _http(url: str) -> Finding:
+    try:
+        _ask(f"{url}/health")
+    except urllib.error.HTTPError as error:
+        said = error.read().decode("utf-8", "replace")[:200]
+        return warn("http", f"{url}/health answers {error.code}: {said}", "See what it says there.")
+    except (OSError, ValueError) as error:
+        return fail(
+            "http",
+            f"{url} does not answer ({error}), so workers cannot reach it either.",
+            "See the controller's log; `corral down` and `corral up`.",
+        )
+    return ok("http", f"{url} answers")
+
+
+def _paused(url: str, token: str) -> Iterator[Finding]:
+    with contextlib.suppress(OSError, ValueError):
+        told = re.search(r"^corral_queue_paused (\S+)", _ask(f"{url}/metrics", token), re.MULTILINE)
+        if told and float(told[1]):
+            yield warn(
+                "queue", "The queue is paused: nothing new is started.", "Resume it when ready."
+            )
+        elif told:
+            yield ok("queue", "not paused")
+
+
+def _stuck(client: Client, workers: list[WorkerView]) -> Iterator[Finding]:
+    """Jobs that wait although workers have nothing to do: those would wait for ever."""
+    if any(worker.running or worker.waiting for worker in workers if worker.connected):
+        return
+    waiting = client.jobs(states=["queued"], limit=ASKED)
+    stuck = []
+    for view in waiting:
+        why = client.job(view.job_id).why()
+        if why.workers and all(one.reason for one in why.workers):
+            reasons = "; ".join(f"{one.worker}: {one.reason}" for one in why.workers[:3])
+            stuck.append(f"{view.job_id} ({reasons})")
+    if stuck:
+        more = "" if len(stuck) == 1 else f", and {len(stuck) - 1} more"
+        yield warn(
+            "jobs",
+            f"No worker here can run job {stuck[0]}{more}.",
+            "`corral why JOB` says more; add such a worker, or `corral cancel` it.",
+        )
+    elif workers:
+        yield ok("jobs", "none waits in vain")

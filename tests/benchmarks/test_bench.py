@@ -1,0 +1,72 @@
+"""The benchmarks run and print what they promise; how fast they are is not a test's business."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from bench import bars, report
+from bench.peers import PEERS
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_a_small_round_measures_every_figure(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench", "--quick", "--to", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "bench.json").read_text())
+    measured = document["medians"][bars.CORRAL]
+    assert {figure.key for figure in bars.FIGURES} <= set(measured)
+    assert measured["controller_killed_lost"] == 0
+    assert "| kill -9 of a runner" in (tmp_path / "bench.md").read_text()
+    assert "| kill -9 of a runner" not in done.stdout
+    assert "kill -9 of a runner" in done.stdout
+
+
+def test_loads(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.load", "--quick", "--to", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loads = json.loads((tmp_path / "load.json").read_text())["loads"]
+    assert loads["1 GB of output"]["output_missing_bytes"] == 0
+    assert loads["1,000 watchers"]["incomplete"] == 0
+    assert loads["1,000 watchers"]["stalled"] == 2
+    assert all(load["submit_calls"] > 0 for load in loads.values())
+
+
+def test_bars() -> None:
+    celery, ray = {"end_to_end_per_s": 300.0, "latency_p50_ms": 4.0}, {"end_to_end_per_s": 2000.0}
+    ours = {"end_to_end_per_s": 4500.0, "latency_p50_ms": 2.4, "controller_killed_lost": 0}
+    found = bars.judge({bars.CORRAL: ours, bars.CELERY: celery, bars.RAY: ray})
+    assert {one.name: one.met for one in found} == {
+        "end to end": True,
+        "end to end beside Celery": True,
+        "end to end beside Ray": False,
+        "idle latency, p50": True,
+        "idle latency beside Celery": False,
+        "kill -9 of the controller, lost of 1,000": True,
+    }
+
+
+def test_a_peer_that_was_not_measured_makes_no_bar() -> None:
+    found = bars.judge({bars.CORRAL: {"end_to_end_per_s": 4500.0}})
+    assert [one.met for one in found] == [True, None, None]
+
+
+def test_a_refused_peer_stands_in_the_table() -> None:
+    document = {"bars": [], "medians": {}, "durable": {}, "refused": {"Ray": "no wheel"}}
+    assert "not measured: no wheel" in report.terminal(document)
+
+
+def test_peers_name_programs_that_exist() -> None:
+    assert len({peer.name for peer in PEERS}) == len(PEERS)
+    for peer in PEERS:
+        assert (ROOT / "bench" / "peers" / f"{peer.program}.py").exists(), peer.name
+    assert {bars.CELERY, bars.RAY} <= {peer.name for peer in PEERS if peer.always}
