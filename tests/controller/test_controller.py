@@ -284,7 +284,7 @@ async def test_a_crowd_of_watchers_sees_everything_in_order(tmp_path: Path) -> N
             assert [f.text for f in texts if isinstance(f, OutputFrame)] == [
                 f"line {n}\n" for n in range(100)
             ]
-        await stalled.aclose()  # type: ignore[attr-defined]
+        await stalled.aclose()
 
 
 async def test_a_batch_is_watched_from_any_cursor(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from corral.controller.blobs import Blobs
-from corral.controller.feed import Cursor
+from corral.controller.feed import Cursor, Feed
 from corral.controller.retention import DAY_S, FETCH_S, Bytes, Limits, Retention, due
 from corral.core.errors import ArtifactPruned, BlobNotFound, JobNotFound, JournalDamaged
 from corral.core.frames import OutputFrame, encode_frame
@@ -64,7 +64,8 @@ class Ranch:
         return self.blobs.path(Blob.of(text.encode() * 10_000, inline=False).sha256)
 
     async def skipped(self, job: str) -> int:
-        pieces = [seen async for seen in self.life.feed.watch(job, Cursor())]
+        feed = Feed(self.life.store, self.life.spool)  # one that has not just read it
+        pieces = [seen async for seen in feed.watch(job, Cursor())]
         return sum(one.skipped for piece in pieces for one in piece)
 
 

@@ -76,6 +76,7 @@ def make_version_1(folder: Path) -> None:
         connection.commit()
     mark = Mark(folder / "mark")
     mark.write(5)
+    mark.sync()
     mark.close()
 
 

@@ -107,18 +107,24 @@ class JobSubmission(_message.Message):
     def __init__(self, code_package: _Optional[bytes] = ..., requirements: _Optional[_Iterable[str]] = ..., gpu_memory: _Optional[float] = ..., duration: _Optional[float] = ..., gpus: _Optional[int] = ..., function: _Optional[_Union[FunctionCall, _Mapping]] = ..., script: _Optional[_Union[ScriptCall, _Mapping]] = ..., python: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., vram_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., worker_labels: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., retries: _Optional[int] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., user: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., batch: _Optional[str] = ..., fresh: _Optional[bool] = ..., wait: _Optional[bool] = ...) -> None: ...
 
 class SubmitJobsRequest(_message.Message):
-    __slots__ = ("jobs",)
+    __slots__ = ("jobs", "hold_s")
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    HOLD_S_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[JobSubmission]
-    def __init__(self, jobs: _Optional[_Iterable[_Union[JobSubmission, _Mapping]]] = ...) -> None: ...
+    hold_s: float
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobSubmission, _Mapping]]] = ..., hold_s: _Optional[float] = ...) -> None: ...
 
 class SubmitJobsReply(_message.Message):
-    __slots__ = ("job_ids", "warnings")
+    __slots__ = ("job_ids", "warnings", "events", "cursor")
     JOB_IDS_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     job_ids: _containers.RepeatedScalarFieldContainer[str]
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job_ids: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[JobEvent]
+    cursor: str
+    def __init__(self, job_ids: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., events: _Optional[_Iterable[_Union[JobEvent, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class JobRequest(_message.Message):
     __slots__ = ("job_id",)

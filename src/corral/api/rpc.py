@@ -39,6 +39,7 @@ from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.core.access import Caller, Role
 from corral.core.errors import BlobNotFound, CorralError, InvalidJob, InvalidRequest
+from corral.core.events import AttemptPlaced, AttemptStarted, JobSubmitted
 from corral.core.job import QueueClass
 from corral.settings import LimitSettings as Limits
 
@@ -49,6 +50,9 @@ Context = Any
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
+
+MAX_HOLD_S = 10.0
+STATES = (JobSubmitted, AttemptPlaced, AttemptStarted)
 
 _STATUS = {
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -175,10 +179,17 @@ class Orchestrator:
     ) -> pb.SubmitJobsReply:
         jobs = jobs_of(request.jobs, QueueClass.BATCH, self._limits, self.caller(context))
         accepted = await self._queue.submit(jobs)
-        return pb.SubmitJobsReply(
+        reply = pb.SubmitJobsReply(
             job_ids=[one.job for one in accepted],
             warnings=sorted({one.warning for one in accepted if one.warning}),
         )
+        if request.hold_s > 0 and len(accepted) == 1:
+            seen = await self._feed.watch_briefly(accepted[0].job, min(request.hold_s, MAX_HOLD_S))
+            if seen:
+                reply.cursor = str(seen[-1].cursor)
+            wanted = [one for one in seen if not isinstance(one.fact, STATES)]
+            reply.events.extend(self._events(wanted))
+        return reply
 
     @streams
     async def WatchJobs(  # noqa: N802

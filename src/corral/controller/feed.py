@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, NamedTuple
 
 from corral.controller.spool import Spool
@@ -163,7 +163,7 @@ class Feed:
 
     async def watch(
         self, job: JobId, cursor: Cursor, *, until_now: bool = False
-    ) -> AsyncIterator[list[Seen]]:
+    ) -> AsyncGenerator[list[Seen], None]:
         """Everything about one job behind the cursor, until the job has ended, or until now."""
         seq, attempt, offset = cursor
         with self._watching(job) as event:
@@ -188,6 +188,15 @@ class Feed:
                 if until_now:
                     return
                 await event.wait()
+
+    async def watch_briefly(self, job: JobId, seconds: float) -> list[Seen]:
+        """Everything about a job until it has ended, or for that long."""
+        seen: list[Seen] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), aclosing(self.watch(job, Cursor())) as pieces:
+                async for piece in pieces:
+                    seen += piece
+        return seen
 
     async def watch_end(self, job: JobId) -> AsyncIterator[list[Seen]]:
         """Only how the job ended, once it has; its output is not even read."""

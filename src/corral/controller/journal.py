@@ -63,6 +63,7 @@ class Journal:
                     self._upgrade()
                 if self.mark.seq is None and self.last_seq() == 0:
                     self.mark.write(0)
+                    self.mark.sync()
             sync_folder(folder)
         except BaseException:
             self.mark.close()
@@ -119,6 +120,7 @@ class Journal:
         with contextlib.suppress(FileNotFoundError), open(f"{self.path}-wal", "rb") as file:
             os.fsync(file.fileno())
         self.mark.write(seq)
+        self.mark.sync()
 
     # --- writing (the writer's thread) ---
 
@@ -172,6 +174,13 @@ class Journal:
         writer.execute("BEGIN IMMEDIATE")
         pruned.note_run(writer, self.last_seq() + 1, seq)
         writer.execute("COMMIT")
+
+    def sync_mark(self) -> None:
+        """The same for a mark that is not yet safe from a power cut."""
+        try:
+            self.mark.sync()
+        except OSError as error:
+            log.warning("mark_not_written", error=str(error))
 
     # --- reading (the event loop's thread) ---
 

@@ -30,14 +30,22 @@ class Mark:
         self.seq = max((seq for seq in slots if seq is not None), default=None)
         """The highest intact mark, None where there is none."""
         self._turn = 0 if slots[0] is None or slots[0] != self.seq else 1
+        self._synced = True
 
     def write(self, seq: int) -> None:
+        """Moves the mark. Until `sync` it survives the end of the process, not a power cut; and
+        until then only this slot changes, so that the other one is whole whatever happens."""
         text = _PREFIX + b"%d" % seq
         line = text + b" %08x\n" % zlib.crc32(text)
         os.pwrite(self._fd, line.ljust(64), self._turn * _SLOT)
-        os.fdatasync(self._fd)
-        self._turn ^= 1
+        self._synced = False
         self.seq = seq
+
+    def sync(self) -> None:
+        if not self._synced:
+            os.fdatasync(self._fd)
+            self._turn ^= 1
+            self._synced = True
 
     def close(self) -> None:
         os.close(self._fd)

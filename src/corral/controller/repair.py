@@ -211,6 +211,7 @@ class _Salvage:
         for start in range(0, len(records), CHUNK):
             journal.write(Write(records[start : start + CHUNK]))
         journal.write(Write([], ends=list(ends.values()), workers=_workers(self._folder)))
+        journal.sync_mark()
 
 
 def fence(head: Head, now: float, code: str) -> Iterator[Journaled]:
@@ -252,6 +253,7 @@ def fenced(journal: Journal, promised: int) -> None:
             prev = seq
     for start in range(0, len(records), CHUNK):
         journal.write(Write(records[start : start + CHUNK]))
+    journal.sync_mark()
 
 
 def _repaired(records: list[Record]) -> bool:

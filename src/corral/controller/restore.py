@@ -250,6 +250,7 @@ def _proven(file: Path, folder: Path, last_seq: int) -> int:
     try:
         mark = Mark(folder / "mark")
         mark.write(last_seq)
+        mark.sync()
         mark.close()
         with contextlib.closing(Journal(folder, upgrade=False)) as journal:
             if journal.version == sql.SCHEMA_VERSION:

@@ -35,6 +35,9 @@ log = structlog.get_logger()
 
 RECENT_DOCUMENTS = 16 * 1024 * 1024
 """Bytes of documents kept from submission to placement, so that short waits read no disk."""
+MARK_S = 0.05
+"""A power cut finds the high-water mark at most this old: a sync of its own for every commit
+would double what a commit costs (docs/decisions/0021)."""
 RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 
@@ -82,6 +85,7 @@ class Store:
         self._pending: list[_Request] = []
         self._prunes: list[tuple[Sequence[JobId], float, asyncio.Future[Slice]]] = []
         self._writing: asyncio.Task[None] | None = None
+        self._marking: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._listeners: list[Callable[[Sequence[Change]], None]] = []
         self.committed: Callable[[float, int], None] = lambda seconds, facts: None
@@ -179,10 +183,16 @@ class Store:
                     self._give_up()
                 continue
             self._seq = group.seq
+            if self._marking is None:
+                self._marking = loop.call_later(MARK_S, self._sync_mark)
             self._publish(group)
             for request in accepted:
                 if not request.done.cancelled():
                     request.done.set_result(request.accepted)
+
+    def _sync_mark(self) -> None:
+        self._marking = None
+        self._thread.submit(self.journal.sync_mark)
 
     def _give_up(self) -> None:
         """After this nothing is written: another sync could only pretend that all is well."""
@@ -229,6 +239,9 @@ class Store:
     async def close(self) -> None:
         if self._writing is not None:
             await asyncio.gather(self._writing, return_exceptions=True)
+        if self._marking is not None:
+            self._marking.cancel()
+            self._thread.submit(self.journal.sync_mark)
         self._thread.shutdown()
         self.journal.close()
 

@@ -182,7 +182,7 @@ class Place:
             return
         deadline = time.monotonic() + self._look_s
         try:
-            journal = Journal(folder)
+            journal = Journal(folder, upgrade=False)  # it only looks
         except CorralError as error:
             yield fail("journal", error.message, _MEND)
             return

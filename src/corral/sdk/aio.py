@@ -17,7 +17,7 @@ from corral.core.errors import CorralError, Unavailable
 from corral.core.job import QueueClass
 from corral.sdk import mapping, packages, submission, views
 from corral.sdk.administration import AsyncAdministration
-from corral.sdk.connection import Connection, Patience, locate
+from corral.sdk.connection import Connection, locate
 from corral.sdk.handles import AsyncHandle, Text, value
 from corral.sdk.submission import Filters, Options
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from corral.sdk.functions import P, RemoteFunction
 
 T = TypeVar("T")
+HOLD_S = 0.05
+"""How long the answer to `run` waits for a short job; its output then comes with it."""
 Sink = Literal["print"] | Callable[[str, str], object] | None
 """Where live output goes: this process's own streams, a callable `(stream, text)`, or nowhere."""
 
@@ -280,58 +282,51 @@ class AsyncClient:
         return await self._connection.put(data)
 
     async def _submit(self, job: pb.JobSubmission, correlation_id: str) -> AsyncHandle:
-        job.idempotency_key = job.idempotency_key or uuid.uuid4().hex
-        reply = await self._connection.call(
-            "SubmitJobs", pb.SubmitJobsRequest(jobs=[job]), correlation_id=correlation_id
-        )
+        reply = await self._hand_over(job, correlation_id)
         return AsyncHandle(self._connection, reply.job_ids[0], tuple(reply.warnings))
 
     async def _follow(self, job: pb.JobSubmission, output: Sink, correlation_id: str) -> Any:
-        """Submits, streams and waits on one call; what interrupts it is gone on with by cursor."""
+        """Submits and waits a moment on one call, which is all that a short job takes; a longer
+        one is followed from there. Whoever stops waiting cancels the job."""
         show = _shower(output)
-        job.idempotency_key = job.idempotency_key or uuid.uuid4().hex
         job_id = ""
+        submitting = asyncio.ensure_future(self._hand_over(job, correlation_id, HOLD_S))
         try:
-            async with contextlib.aclosing(self._events_of(job, correlation_id)) as lists:
+            reply = await asyncio.shield(submitting)
+            job_id, events = reply.job_ids[0], reply.events
+            for message in events:
+                event = views.read_event(message)
+                if isinstance(event, views.Ended):
+                    return await value(self._connection, event)
+                if isinstance(event, views.Output):
+                    show(event)
+            rest = self._connection.watch(job_id=job_id, after=reply.cursor)
+            async with contextlib.aclosing(rest) as lists:
                 async for messages in lists:
                     for message in messages:
-                        job_id = message.job_id
                         event = views.read_event(message)
                         if isinstance(event, views.Output):
                             show(event)
                         elif isinstance(event, views.Ended):
                             return await value(self._connection, event)
         except asyncio.CancelledError:
-            if job_id:
-                with contextlib.suppress(CorralError, TimeoutError):
-                    await asyncio.wait_for(self.job(job_id).cancel(), timeout=3)
+            with contextlib.suppress(CorralError, TimeoutError):
+                async with asyncio.timeout(3):
+                    job_id = job_id or (await submitting).job_ids[0]
+                    await self.job(job_id).cancel()
             raise
         raise Unavailable("The controller ended the stream before the job did.", job_id=job_id)
 
-    async def _events_of(
-        self, job: pb.JobSubmission, correlation_id: str
-    ) -> AsyncGenerator[list[pb.JobEvent], None]:
-        patience: Patience | None = None
-        last: pb.JobEvent | None = None
-        while last is None:
-            messages = self._connection.stream("SubmitJob", job, correlation_id=correlation_id)
-            try:
-                async for event in messages:
-                    last = event
-                    yield [event]
-                    if event.HasField("ended"):
-                        return
-            except CorralError as error:
-                if last is None:
-                    # Perhaps accepted, perhaps not: the key makes asking again the same job.
-                    patience = patience or self._connection.patience()
-                    await patience.pause(error)
-            finally:
-                await messages.aclose()
-        rest = self._connection.watch(job_id=last.job_id, after=last.cursor)
-        async with contextlib.aclosing(rest) as lists:
-            async for events in lists:
-                yield events
+    async def _hand_over(
+        self, job: pb.JobSubmission, correlation_id: str, hold_s: float = 0.0
+    ) -> pb.SubmitJobsReply:
+        """Durably accepted when this returns. The key makes asking again the same job."""
+        job.idempotency_key = job.idempotency_key or uuid.uuid4().hex
+        request = pb.SubmitJobsRequest(jobs=[job], hold_s=hold_s)
+        reply: pb.SubmitJobsReply = await self._connection.call(
+            "SubmitJobs", request, correlation_id=correlation_id
+        )
+        return reply
 
 
 def _shower(output: Sink) -> Callable[[views.Output], None]:
