@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -26,8 +27,16 @@ STOP_S = 30.0
 class LiveController:
     """`with LiveController(home) as controller:` up on entry, SIGTERM on exit."""
 
-    def __init__(self, home: Path, *flags: str, environ: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *flags: str,
+        environ: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.home = home
+        self._prefix = prefix
+        """Words before the command that end by becoming it: as another user, for one."""
         self.flags = flags
         self._environ = environ or {}
         self.process: subprocess.Popen[bytes] | None = None
@@ -63,7 +72,7 @@ class LiveController:
 
     def start(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
-        command = [CORRAL, "up", "--port", "0", "--grpc-port", "0"]
+        command = [*self._prefix, CORRAL, "up", "--port", "0", "--grpc-port", "0"]
         with (self.home / "test.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *self.flags],

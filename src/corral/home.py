@@ -23,6 +23,8 @@ class Home:
         self.tokens = path / "tokens.json"
         self.queue = path / "queue.json"
         self.transfer_key = path / "transfer.key"
+        self.secrets = path / "secrets"
+        self.notify = path / "notify.json"
         self.controller = path / "controller.json"
         self.journal = path / "journal"
         self.blobs = path / "blobs"

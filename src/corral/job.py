@@ -291,7 +291,13 @@ def _pickler() -> Any:
 
 
 def _artifact_name(name: str) -> str:
-    """A relative name with forward slashes that stays inside the job."""
+    """A relative name with forward slashes that stays inside the job, and tells no secret."""
+    for secret in filter(None, os.environ.get("CORRAL_SECRETS", "").split(",")):
+        value = os.environ.get(secret, "")
+        if value and value in name:
+            raise ValueError(
+                f"An artifact's name holds the value of the secret {secret}; use another name."
+            )
     shown = name.replace("\\", "/") if sys.platform == "win32" else name
     if (
         len(shown) > NAME_LIMIT

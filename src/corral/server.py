@@ -40,6 +40,7 @@ from corral.controller.journal import Journal
 from corral.controller.listing import Listing
 from corral.controller.loop import Loop
 from corral.controller.narration import Narration
+from corral.controller.notify import Notifier, Timing
 from corral.controller.output_text import OutputText
 from corral.controller.pause import Pause
 from corral.controller.queue import Queue
@@ -48,6 +49,7 @@ from corral.controller.spool import Spool
 from corral.controller.statistics import Statistics
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens, kept_secret
+from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.access import Role
 from corral.core.errors import CorralError, HomeUnusable, InvalidSettings
@@ -75,6 +77,7 @@ def serve(config: Config) -> int:
         rotates=True,
     )
     settings.quiet_grpc()
+    _close_to_others(config)
     home = Home(config.home)
     try:
         _check_host(config.settings.host)
@@ -108,6 +111,14 @@ def _again(home: Home) -> int:
     if sys.platform == "win32":
         return 0
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (itself)
+
+
+def _close_to_others(config: Config) -> None:
+    """Jobs run as the same user; what they could look into is closed before it knows anything."""
+    if sys.platform != "win32" and not config.settings.inspectable:
+        from corral.runtime import posix
+
+        posix.close_to_others()
 
 
 def _check_host(host: str) -> None:
@@ -191,6 +202,7 @@ class _Controller:
         streams = Streams(settings.limits.streams)
         listing = Listing(self._store)
         stack.callback(listing.close)
+        vault = Vault(home.secrets)
         self._local = LocalAgent(home, settings.worker.name)
         self._agents = AgentsEngine(
             journal.workers(),
@@ -207,7 +219,7 @@ class _Controller:
         )
         self._feed = Feed(self._store, self._spool)
         self._loop = Loop(
-            self._store, engines, tokens, aging_s=settings.aging_s, pause=Pause(home.queue)
+            self._store, engines, tokens, vault, aging_s=settings.aging_s, pause=Pause(home.queue)
         )
         self._queue = Queue(
             self._store,
@@ -215,10 +227,20 @@ class _Controller:
             engines,
             self._loop,
             self._first_workers,
+            vault=vault,
             document_limit=settings.document_limit,
             cancel_grace_s=settings.cancel_grace_s,
             check_room=self._disk.check,
         )
+        self._notifier = Notifier(
+            self._store,
+            vault,
+            home.notify,
+            webhooks=settings.notify,
+            batch_secret=settings.notify_secret,
+            timing=Timing.of(settings),
+        )
+        stack.push_async_callback(self._notifier.close)
         self._intake = Intake(
             self._agents,
             self._store,
@@ -227,6 +249,7 @@ class _Controller:
             heard=self._feed.heard,
             wake=self._loop.wake,
             stop_grace_s=settings.cancel_grace_s,
+            notice=self._notifier.worker,
         )
         self._orchestrator = Orchestrator(
             access=access,
@@ -235,6 +258,7 @@ class _Controller:
             feed=self._feed,
             queue=self._queue,
             loop=self._loop,
+            vault=vault,
             version=__version__,
             started_at=self._started_at,
             package_limit=settings.package_limit,
@@ -329,6 +353,7 @@ class _Controller:
             asyncio.create_task(self._loop.run(), name="loop"),
             asyncio.create_task(self._disk.run(), name="disk guard"),
             asyncio.create_task(self._retention.run(), name="retention"),
+            asyncio.create_task(self._notifier.run(), name="notifier"),
         ]
         if settings.worker.enabled:
             self._tasks.append(asyncio.create_task(self._local.run(), name="local agent"))

@@ -84,8 +84,24 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
     labels: Count = 64
     variables: Count = 1_000
     requirements: Count = 1_000
+    secrets: Count = 64
     arguments: Count = 10_000
     text: Annotated[int, Meta(ge=64, le=100_000)] = 512
+
+
+class Webhook(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An address that is told what happened, in corral.yaml."""
+
+    url: str
+    on: tuple[Literal["job_failed", "batch_done", "worker_lost"], ...] = (
+        "job_failed",
+        "batch_done",
+        "worker_lost",
+    )
+    secret: str = ""
+    """The name of the secret that signs what is sent."""
+    labels: dict[str, str] = {}
+    """Only of jobs that have all of these."""
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,6 +128,14 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     limits: LimitSettings = LimitSettings()
     retention: RetentionSettings = RetentionSettings()
     disk: DiskSettings = DiskSettings()
+    inspectable: bool = False
+    notify: tuple[Webhook, ...] = ()
+    notify_secret: str = ""
+    notify_timeout_s: Seconds = 10.0
+    notify_backoff_s: Seconds = 1.0
+    notify_backoff_max_s: Seconds = 300.0
+    notify_give_up_s: Annotated[float, Meta(gt=0, le=30 * 86_400)] = 86_400.0
+    notify_settle_s: Seconds = 5.0
     worker: WorkerSettings = WorkerSettings()
 
 
@@ -135,6 +159,11 @@ def client_address(environ: Mapping[str, str] | None = None) -> str | None:
 
 def client_token(environ: Mapping[str, str] | None = None) -> str | None:
     return (os.environ if environ is None else environ).get("CORRAL_TOKEN")
+
+
+def secret_variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
+    """The value that `corral secret set --from-env` takes."""
+    return (os.environ if environ is None else environ).get(name)
 
 
 RESERVED = frozenset({"CORRAL_HOME", "CORRAL_ADDRESS", "CORRAL_TOKEN"})
@@ -289,6 +318,20 @@ def passed_environment(environ: Mapping[str, str] | None = None) -> dict[str, st
     """What a job may inherit from the worker: how to find programs, the network and the clock."""
     environ = os.environ if environ is None else environ
     return {name: text for name, text in environ.items() if _PASSED.fullmatch(name)}
+
+
+_AGENT = re.compile(
+    r"CORRAL_.*|PYTHON.*|VIRTUAL_ENV|TMPDIR|TERM|NO_COLOR|LOGNAME|SHELL|LD_.*|ROC.*|HIP_.*|HSA_.*"
+)
+
+
+def agent_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the agent on this machine inherits from its controller: settings and what it passes on,
+    not whatever else was exported in the shell that started it."""
+    environ = os.environ if environ is None else environ
+    kept = {name: text for name, text in environ.items() if _AGENT.fullmatch(name)}
+    kept.pop("CORRAL_TOKEN", None)
+    return {**build_environment(environ), **kept}
 
 
 _BUILDING = re.compile(r"HOME|USER|XDG_.*|PIP_.*|UV_.*|GIT_.*|APPDATA|LOCALAPPDATA|SystemRoot")

@@ -23,7 +23,7 @@ from corral.core.errors import InvalidSettings
 from corral.core.job import Needs, QueueClass
 from corral.core.worker import GPU, Capabilities, Capacity, DeclaredGPU
 from corral.protocol.messages import JobDispatch
-from corral.settings import WorkerSettings, passed_environment
+from corral.settings import WorkerSettings, agent_environment, passed_environment
 
 # --- inventory and kit ---
 
@@ -185,6 +185,38 @@ def test_a_sweep_ends_what_carries_the_marker_of_this_home(tmp_path: Path) -> No
             assert other.poll() is None
         finally:
             other.kill()
+
+
+def test_a_sweep_finds_a_supervisor_that_is_closed_to_others(tmp_path: Path) -> None:
+    """As an ordinary user would, which root cannot try but in a process without its powers."""
+    runner = tmp_path / "kit" / "digest" / "runner.py"
+    runner.parent.mkdir(parents=True)
+    runner.write_text(
+        "import time\nfrom corral.runtime import posix\n"
+        "print(posix.close_to_others(), flush=True)\ntime.sleep(600)\n"
+    )
+    sweeping = (
+        "import sys\nfrom corral.agent import process_tree\nfrom corral.runtime import posix\n"
+        "posix.drop_insight()\nprint(process_tree.sweep(sys.argv[1]))\n"
+    )
+    command = [sys.executable, str(runner)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as left:
+        try:
+            assert left.stdout is not None
+            assert left.stdout.readline() == b"True\n"
+            swept = [sys.executable, "-c", sweeping, str(tmp_path)]
+            assert subprocess.check_output(swept) == b"1\n"
+            assert left.wait(20) == -9
+        finally:
+            left.kill()
+
+
+def test_the_agent_inherits_settings_and_no_secrets() -> None:
+    environ = {
+        "PATH": "/bin", "HOME": "/home/me", "CORRAL_GRACE_S": "5", "UV_CACHE_DIR": "/cache",
+        "CORRAL_TOKEN": "secret", "AWS_SECRET_ACCESS_KEY": "secret", "HF_TOKEN": "secret",
+    }  # fmt: skip
+    assert set(agent_environment(environ)) == set(list(environ)[:4])
 
 
 def test_a_tree_ends_with_the_daemons_that_left_it(tmp_path: Path) -> None:

@@ -12,17 +12,20 @@ from corral.controller.feed import Cursor, Feed, Seen
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
+from corral.controller.notify import Notifier, Timing
 from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.spool import Spool
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens
+from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.job import Blob, FunctionCall, Head, Job, JobId, Needs, QueueClass
 from corral.core.worker import GPU, Capabilities, Worker
 from corral.engines.engine import Attempt
 from corral.engines.simulated import SimulatedEngine
 from corral.scheduler.settle import Policy
+from corral.settings import Webhook
 
 
 def worker(name: str = "w1", *, cpus: float = 2.0, gpus: int = 1, **more: object) -> Worker:
@@ -45,6 +48,8 @@ class Shell:
         *,
         policy: Policy,
         aging_s: float,
+        webhooks: Sequence[Webhook] = (),
+        timing: Timing = Timing(),  # noqa: B008 - it is frozen
     ) -> None:
         for name in ("journal", "blobs", "spool"):
             (home / name).mkdir(parents=True, exist_ok=True)
@@ -56,17 +61,26 @@ class Shell:
         self.feed = Feed(self.store, self.spool)
         self.tokens = AttemptTokens("key")
         engines = {self.engine.name: self.engine}
-        self.loop = Loop(
-            self.store, engines, self.tokens, aging_s=aging_s, pause=Pause(home / "queue.json")
-        )
+        self.vault = Vault(home / "secrets")
+        pause = Pause(home / "queue.json")
+        self.loop = Loop(self.store, engines, self.tokens, self.vault, aging_s=aging_s, pause=pause)
         self.queue = Queue(
             self.store,
             Blobs(home / "blobs"),
             engines,
             self.loop,
             self.loop.workers,
+            vault=self.vault,
             document_limit=100_000,
             cancel_grace_s=1.0,
+        )
+        self.notifier = Notifier(
+            self.store,
+            self.vault,
+            home / "notify.json",
+            webhooks=webhooks,
+            batch_secret="HOOK_KEY",
+            timing=timing,
         )
         self.intake = Intake(
             self.engine,
@@ -76,6 +90,7 @@ class Shell:
             heard=self.feed.heard,
             wake=self.loop.wake,
             stop_grace_s=1.0,
+            notice=self.notifier.worker,
         )
 
     async def submit(self, **fields: object) -> JobId:
@@ -105,18 +120,24 @@ async def shell(
     *,
     policy: Policy | None = None,
     aging_s: float = 60.0,
+    webhooks: Sequence[Webhook] = (),
+    timing: Timing = Timing(),  # noqa: B008
 ) -> AsyncIterator[Shell]:
     policy = policy or Policy(max_losses=3, backoff_s=0.01, backoff_max_s=0.02)
     workers = [worker()] if workers is None else workers
-    made = Shell(home, workers, seconds, policy=policy, aging_s=aging_s)
+    made = Shell(
+        home, workers, seconds, policy=policy, aging_s=aging_s, webhooks=webhooks, timing=timing
+    )
     made.engine.open()
-    tasks = [asyncio.create_task(made.loop.run()), asyncio.create_task(made.intake.run())]
+    parts = (made.loop.run(), made.intake.run(), made.notifier.run())
+    tasks = [asyncio.create_task(part) for part in parts]
     try:
         yield made
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await made.notifier.close()
         made.spool.close()
         await made.store.close()
 

@@ -26,6 +26,7 @@ from corral.controller.queue import Queue
 from corral.controller.spool import Spool
 from corral.controller.store import Change, Store
 from corral.controller.tokens import AttemptTokens, kept_secret
+from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.events import (
     AttemptBegan,
@@ -140,13 +141,15 @@ class Station:
         tokens = AttemptTokens(kept_secret(self.home.transfer_key))
         self.engine = ComputingEngine([WORKER], self.blobs)
         engines = {self.engine.name: self.engine}
-        self.loop = Loop(self.store, engines, tokens, aging_s=60.0, pause=Pause(self.home.queue))
+        vault, pause = Vault(self.home.secrets), Pause(self.home.queue)
+        self.loop = Loop(self.store, engines, tokens, vault, aging_s=60.0, pause=pause)
         self.queue = Queue(
             self.store,
             self.blobs,
             engines,
             self.loop,
             self.loop.workers,
+            vault=vault,
             document_limit=8_000_000,
             cancel_grace_s=1.0,
         )

@@ -74,6 +74,7 @@ class Orchestrator:
         self.workers: list[pb.WorkerView] = []
         self.accepted = threading.Event()
         """Set by the first accepted job."""
+        self.secrets: dict[str, str] = {}
         self._keys: dict[str, str] = {}
         self._ends: list[pb.JobEvent] = []
         self._changed = asyncio.Condition()
@@ -206,6 +207,22 @@ class Orchestrator:
     async def Backup(self, request: pb.BackupRequest, context: Any) -> AsyncIterator[Any]:
         await self._enter("Backup", context)
         yield pb.BackupChunk(data=b"no backup", done=9, total=9)
+
+    async def SetSecret(self, request: pb.SetSecretRequest, context: Any) -> Any:
+        await self._enter("SetSecret", context)
+        self.secrets[request.name] = request.value
+        return pb.SecretView(name=request.name, set_at=time.time())
+
+    async def ListSecrets(self, request: pb.ListSecretsRequest, context: Any) -> Any:
+        await self._enter("ListSecrets", context)
+        return pb.ListSecretsReply(
+            secrets=[pb.SecretView(name=name, set_at=time.time()) for name in self.secrets]
+        )
+
+    async def RemoveSecret(self, request: pb.RemoveSecretRequest, context: Any) -> Any:
+        await self._enter("RemoveSecret", context)
+        del self.secrets[request.name]
+        return pb.SecretView(name=request.name)
 
     # --- what tests pull ---
 

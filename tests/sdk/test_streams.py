@@ -26,7 +26,7 @@ async def test_cut_run_goes_on_behind_its_cursor(
     orchestrator.cut_after = 2
     result = await aclient.run(shout, output=lambda _, text: seen.append(text))
     assert (result, seen) == ("done", ["once\n"])
-    assert orchestrator.watched == ["2"]
+    assert orchestrator.watched == ["", "2"]
 
 
 async def test_lost_answer_is_the_same_job(
@@ -38,7 +38,7 @@ async def test_lost_answer_is_the_same_job(
     orchestrator.forget_answers = 1
     await aclient.submit(shout)
     assert len(orchestrator.jobs) == 2
-    assert orchestrator.calls["SubmitJobs"] == 2
+    assert orchestrator.calls["SubmitJobs"] == 4
 
 
 async def test_restart_of_the_controller(aclient: AsyncClient, served: Served) -> None:

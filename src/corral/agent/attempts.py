@@ -212,9 +212,12 @@ class Ledger:
             holding.devices,
             dispatch.needs.memory_gb,
             self._runners.processors_for(dispatch.needs.cpus),
+            self._runners.digest(dispatch.secrets) if dispatch.secrets else "",
         )
         try:
-            runner = self._runners.take(makeup, environment, self, fresh=attempt.fresh)
+            runner = self._runners.take(
+                makeup, environment, self, fresh=attempt.fresh, secrets=dispatch.secrets
+            )
         except OSError as error:
             del self._known[attempt.key]
             return self.results.failed(attempt, endings.no_runner(error))

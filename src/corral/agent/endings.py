@@ -10,6 +10,7 @@ from corral.agent.attempt import Attempt
 from corral.agent.inventory import GIB
 from corral.agent.runner_process import Runner
 from corral.core.job import Failure
+from corral.runtime.redaction import Redactor
 
 OTHER_DOCUMENT = Failure(
     code="wrong_document",
@@ -75,6 +76,7 @@ OF_JOBS = frozenset(
         "unpicklable_result",
         "bad_package",
         "transfer_failed",
+        "secret_in_result",
     }
 )
 """Codes that a job process may report. The others say what only this agent can know: that the
@@ -102,6 +104,8 @@ def of_death(runner: Runner, attempt: Attempt) -> Failure:
     """The runner ended without saying how the attempt did."""
     code = runner.code
     said = runner.stderr.decode(errors="replace").strip()
+    if said and attempt.dispatch.secrets:
+        said = Redactor(attempt.dispatch.secrets).text(said)
     detail = f" It said: {said}" if said else ""
     if code is not None and code < 0:
         if _at_memory_limit(attempt):

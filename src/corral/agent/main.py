@@ -351,6 +351,10 @@ def main(arguments: list[str] | None = None) -> int:
         config.settings.log_format,
         file=Home(config.home).log_file,
     )
+    if sys.platform != "win32" and not config.settings.inspectable:
+        from corral.runtime import posix
+
+        posix.close_to_others()
     with lock, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(serve(config, embedded=options.embedded))
 

@@ -57,14 +57,20 @@ def marked(home: str, runner: str = "") -> list[psutil.Process]:
         if process.pid == own:
             continue
         with suppress(*_GONE):
-            environ = process.environ()
-            if environ.get(HOME_MARKER) != home:
-                continue
-            if runner and environ.get(RUNNER_MARKER) != runner:
-                continue
-            if _alive(process):
+            if _carries(process, home, runner) and _alive(process):
                 found.append(process)
     return found
+
+
+def _carries(process: psutil.Process, home: str, runner: str) -> bool:
+    try:
+        environ = process.environ()
+    except (psutil.AccessDenied, PermissionError):
+        # A supervisor is closed to others; its command line names the kit in this home. Which
+        # runner it is does not show, but as the root of a tree it is known by its process id.
+        kit = os.path.join(home, "kit", "")
+        return not runner and any(word.startswith(kit) for word in process.cmdline()[1:4])
+    return environ.get(HOME_MARKER) == home and runner in ("", environ.get(RUNNER_MARKER))
 
 
 def sweep(home: str) -> int:

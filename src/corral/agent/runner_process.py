@@ -34,6 +34,8 @@ class Makeup(NamedTuple):
     memory_gb: float = 0.0
     cpus: int = 0
     """How many processors it is pinned to; 0 means all."""
+    secrets: str = ""
+    """A digest of the secrets in its environment, names and values; it says nothing of either."""
 
 
 class Listener(Protocol):

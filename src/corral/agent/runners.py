@@ -5,6 +5,7 @@ ended when they are in the way, too many, or idle for too long.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import itertools
 import os
 import shutil
@@ -55,6 +56,7 @@ class Runners:
         self._warm: dict[Makeup, list[Runner]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._key = os.urandom(32)
 
     def clear_leftovers(self) -> None:
         """Only after the leftover processes are gone."""
@@ -72,10 +74,22 @@ class Runners:
     def processors_for(self, cpus: float) -> int:
         return self._processors.count(cpus)
 
+    def digest(self, secrets: Mapping[str, str]) -> str:
+        """Names and values as part of a makeup; keyed, so that nobody who sees it can try values
+        against it."""
+        told = msgspec.json.encode(sorted(secrets.items()))
+        return hmac.digest(self._key, told, "sha256").hex()
+
     # --- taking and giving back ----------------------------------------------------------------
 
     def take(
-        self, makeup: Makeup, environment: Environment, listener: Listener, *, fresh: bool
+        self,
+        makeup: Makeup,
+        environment: Environment,
+        listener: Listener,
+        *,
+        fresh: bool,
+        secrets: Mapping[str, str] | None = None,
     ) -> Runner:
         """A runner for one attempt: a warm one where there is one, or one that is starting."""
         if makeup.devices:
@@ -90,7 +104,7 @@ class Runners:
                 runner.processors = self._processors.choose(makeup.cpus)
                 runner.tree.pin(runner.processors)
         else:
-            runner = self._start(makeup, environment, listener)
+            runner = self._start(makeup, environment, listener, secrets or {})
         self._processors.take(runner.processors)
         runner.used += 1
         return runner
@@ -147,7 +161,13 @@ class Runners:
 
     # --- starting and ending -------------------------------------------------------------------
 
-    def _start(self, makeup: Makeup, environment: Environment, listener: Listener) -> Runner:
+    def _start(
+        self,
+        makeup: Makeup,
+        environment: Environment,
+        listener: Listener,
+        secrets: Mapping[str, str],
+    ) -> Runner:
         name = f"r{next(self._names)}"
         directory = RunDirectory(self._runs / name)
         directory.make()
@@ -157,7 +177,11 @@ class Runners:
         self._all[name] = runner
         environ = self._environ(runner)
         command = [str(environment.python), "-I", str(self._kit / kits.RUNNER)]
-        first_line = msgspec.json.encode(self._configuration(runner, environ)) + b"\n"
+        configuration = self._configuration(runner, environ)
+        if secrets:
+            # By its stdin: not in what the system shows of the process, and never to a log.
+            configuration["secrets"] = secrets
+        first_line = msgspec.json.encode(configuration) + b"\n"
         task = asyncio.create_task(runner.spawn(command, environ, first_line))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

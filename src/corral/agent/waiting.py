@@ -57,6 +57,8 @@ class Waiting:
         attempt = entries[0][1]
         if attempt.fresh or attempt.spec != other.spec or attempt.recipe.env != other.recipe.env:
             return None
+        if attempt.dispatch.secrets != other.dispatch.secrets:
+            return None
         heapq.heappop(entries)
         self.drop(attempt)
         return attempt

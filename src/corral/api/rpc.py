@@ -37,6 +37,7 @@ from corral.controller.listing import Filters, Listing
 from corral.controller.loop import Loop
 from corral.controller.queue import Queue
 from corral.controller.store import Store
+from corral.controller.vault import Vault
 from corral.core.access import Caller, Role
 from corral.core.errors import BlobNotFound, CorralError, InvalidJob, InvalidRequest
 from corral.core.events import AttemptPlaced, AttemptStarted, JobSubmitted
@@ -141,6 +142,7 @@ class Orchestrator:
         feed: Feed,
         queue: Queue,
         loop: Loop,
+        vault: Vault,
         version: str,
         started_at: float,
         package_limit: int,
@@ -150,7 +152,7 @@ class Orchestrator:
         backups: Backups,
     ) -> None:
         self._access, self._store, self._blobs, self._feed = access, store, blobs, feed
-        self._queue, self._loop = queue, loop
+        self._queue, self._loop, self._vault = queue, loop, vault
         self._version, self._started_at = version, started_at
         self._package_limit, self._limits, self._backups = package_limit, limits, backups
         self._listing, self.streams = listing, streams
@@ -387,3 +389,26 @@ class Orchestrator:
         async with contextlib.aclosing(self._backups.stream()) as pieces:
             async for piece in pieces:
                 yield pb.BackupChunk(data=piece.data, done=piece.done, total=piece.total)
+
+    # --- secrets: values go in and never come out. All three are for the operator alone.
+
+    @answers
+    async def SetSecret(  # noqa: N802
+        self, request: pb.SetSecretRequest, context: Context
+    ) -> pb.SecretView:
+        set_at = await self._vault.set(request.name, request.value)
+        return pb.SecretView(name=request.name, set_at=set_at)
+
+    @answers
+    async def ListSecrets(  # noqa: N802
+        self, request: pb.ListSecretsRequest, context: Context
+    ) -> pb.ListSecretsReply:
+        listed = [pb.SecretView(name=name, set_at=at) for name, at in self._vault.listed()]
+        return pb.ListSecretsReply(secrets=listed)
+
+    @answers
+    async def RemoveSecret(  # noqa: N802
+        self, request: pb.RemoveSecretRequest, context: Context
+    ) -> pb.SecretView:
+        set_at = await self._vault.remove(request.name)
+        return pb.SecretView(name=request.name, set_at=set_at)

@@ -19,6 +19,7 @@ from corral.core.errors import (
     TooManyJobs,
     TooManyLabels,
     TooManyRequirements,
+    TooManySecrets,
     TooManyVariables,
 )
 from corral.core.job import (
@@ -31,6 +32,7 @@ from corral.core.job import (
     ScriptCall,
     gpu_needs,
 )
+from corral.core.webhook import check_webhook
 from corral.settings import LimitSettings as Limits
 
 DEFAULT_DURATION_S = 3600.0
@@ -84,6 +86,8 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
         batch=sent.batch,
         fresh=sent.fresh,
         wait=sent.wait if sent.HasField("wait") else None,
+        secrets=tuple(dict.fromkeys(sent.secrets)) if sent.secrets else (),
+        notify=sent.notify,
     )
 
 
@@ -181,6 +185,10 @@ def _check(sent: pb.JobSubmission, limits: Limits) -> None:
         _check_requirements(sent, limits)
     if sent.env:
         _check_env(sent, limits)
+    if sent.secrets:
+        _check_secrets(sent, limits)
+    if sent.notify:
+        check_webhook(sent.notify)
 
 
 def _check_requirements(sent: pb.JobSubmission, limits: Limits) -> None:
@@ -206,6 +214,14 @@ def _check_env(sent: pb.JobSubmission, limits: Limits) -> None:
             raise InvalidJob(f"{name[:100]!r} is no name of an environment variable.")
         if name.startswith("CORRAL_"):
             raise InvalidJob(f"{name[:100]} is Corral's own; choose another name.")
+
+
+def _check_secrets(sent: pb.JobSubmission, limits: Limits) -> None:
+    _count(TooManySecrets, "secrets", len(sent.secrets), limits.secrets)
+    for name in sent.secrets:
+        _text("secrets", name, limits.text)
+        if name in sent.env:
+            raise InvalidJob(f"{name} is given twice, in env and in secrets. Leave one out.")
 
 
 def _count(error: type[InvalidJob], what: str, found: int, most: int) -> None:

@@ -105,15 +105,24 @@ class WorkerSocket:
             self._engine.leave(session, worker.id)
 
     async def _listen(self, socket: WebSocket, worker: str) -> None:
+        patience_s = SILENT_BEATS * self._heartbeat_s
+        silence = _Silence(patience_s)
+        try:
+            async with asyncio.timeout(patience_s) as timeout:
+                silence.watch(timeout)
+                await self._hear_frames(socket, worker, silence)
+        except TimeoutError:
+            log.warning("worker_silent", worker=worker)
+        finally:
+            silence.stop()
+
+    async def _hear_frames(self, socket: WebSocket, worker: str, silence: _Silence) -> None:
         while True:
             try:
-                async with asyncio.timeout(SILENT_BEATS * self._heartbeat_s):
-                    frame = await _frame(socket)
+                frame = await _frame(socket)
+                silence.broken = True
                 heard = wire.decode_from_worker(frame)
             except WebSocketDisconnect:
-                return
-            except TimeoutError:
-                log.warning("worker_silent", worker=worker)
                 return
             except msgspec.DecodeError as error:
                 log.warning("worker_malformed", worker=worker, error=str(error))
@@ -147,6 +156,27 @@ class WorkerSocket:
         if expected is None or not same(credential, expected):
             raise _Refused(wire.CLOSE_UNAUTHORIZED, "This credential is not that worker's.")
         return register
+
+
+class _Silence:
+    """Moves one deadline on for as long as something is heard: a timer now and then, and none for
+    each frame."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._timer: asyncio.TimerHandle | None = None
+        self.broken = False
+
+    def watch(self, timeout: asyncio.Timeout) -> None:
+        loop = asyncio.get_running_loop()
+        if self.broken:
+            self.broken = False
+            timeout.reschedule(loop.time() + self._patience_s)
+        self._timer = loop.call_later(self._patience_s / SILENT_BEATS, self.watch, timeout)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class _Refused(Exception):

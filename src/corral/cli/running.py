@@ -53,6 +53,13 @@ With = Annotated[
 ]
 Requirements = Annotated[Path | None, typer.Option(help="A requirements file.")]
 Env = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable. Repeatable.")]
+Secret = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A secret that it finds as a variable. Repeatable."),
+]
+Notify = Annotated[
+    str | None, typer.Option(metavar="URL", help="Told when it fails and when its batch is done.")
+]
 QueueClassName = Annotated[
     str | None, typer.Option("--class", metavar="CLASS", help="interactive or batch.")
 ]
@@ -90,6 +97,8 @@ def run(
     with_: With = None,
     requirements: Requirements = None,
     env: Env = None,
+    secret: Secret = None,
+    notify: Notify = None,
     queue_class: QueueClassName = None,
     priority: Priority = 0,
     retries: Retries = 0,
@@ -123,6 +132,8 @@ def submit(
     with_: With = None,
     requirements: Requirements = None,
     env: Env = None,
+    secret: Secret = None,
+    notify: Notify = None,
     queue_class: QueueClassName = None,
     priority: Priority = 0,
     retries: Retries = 0,
@@ -189,6 +200,8 @@ async def _submit_script(
         duration=seconds(asked["duration"]),
         env=pairs("--env", asked["env"]),
         labels=pairs("--label", asked["label"]),
+        secrets=asked["secret"] or (),
+        notify=asked["notify"],
         queue_class=asked["queue_class"] or default_class,
         idempotency_key=asked["key"],
         **{word: asked[word] for word in same},

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from corral.controller.spool import Spool
@@ -191,12 +191,28 @@ class Feed:
 
     async def watch_briefly(self, job: JobId, seconds: float) -> list[Seen]:
         """Everything about a job until it has ended, or for that long."""
-        seen: list[Seen] = []
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds), aclosing(self.watch(job, Cursor())) as pieces:
-                async for piece in pieces:
-                    seen += piece
-        return seen
+        late = False
+        with self._watching(job) as event:
+
+            def ring() -> None:
+                nonlocal late
+                late = True
+                event.set()
+
+            timer = asyncio.get_running_loop().call_later(seconds, ring)
+            try:
+                while not late and not self._store.head(job).state.ended:
+                    event.clear()
+                    await event.wait()
+            finally:
+                timer.cancel()
+        head, recent = self._store.head(job), self._store.recent.get(job)
+        if recent is not None and not recent.spoke:
+            return [
+                Seen(job, Cursor(seq, head.attempt), head.attempt, fact)
+                for seq, fact in self._store.facts(head)
+            ]
+        return [one async for piece in self.watch(job, Cursor(), until_now=True) for one in piece]
 
     async def watch_end(self, job: JobId) -> AsyncIterator[list[Seen]]:
         """Only how the job ended, once it has; its output is not even read."""

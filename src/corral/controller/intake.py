@@ -52,10 +52,13 @@ class Intake:
         heard: Callable[[JobId], None],
         wake: Callable[[], None],
         stop_grace_s: float,
+        notice: Callable[[WorkerJoined | WorkerLost, int], None] = lambda report, attempts: None,
     ) -> None:
         self._engine, self._store, self._spool = engine, store, spool
         self._policy, self._stop_grace_s = policy, stop_grace_s
         self._heard, self._wake = heard, wake
+        self._notice = notice
+        """Told of workers that come and go, and how many attempts are affected."""
         self._begun: dict[JobId, Head] = {}
         """Heads as they will be once this batch is on disk."""
         self._random = random.Random()  # noqa: S311 (spreads retries, hides nothing)
@@ -214,6 +217,7 @@ class Intake:
             current = self._store.world.held.get(report.worker, {}).get(job)
             if current is None or current.attempt != attempt:
                 await self._stop(job, attempt)
+        self._notice(report, len(has))
         log.info("worker_joined", worker=report.name, attempts=len(has), lost=len(facts))
         return facts
 
@@ -224,6 +228,7 @@ class Intake:
         self, report: WorkerLost, workers: Sequence[Worker], ended: set[tuple[JobId, int]]
     ) -> list[Journaled]:
         held = list(self._store.world.held.get(report.worker, {}).values())
+        self._notice(report, len(held))
         log.warning("worker_lost", worker=report.worker, reason=report.reason, attempts=len(held))
         ended.update((head.id, head.attempt) for head in held)
         return [self._gone(head, "worker_lost", report.reason, workers) for head in held]

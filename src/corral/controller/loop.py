@@ -12,8 +12,9 @@ import structlog
 from corral.controller.pause import Pause
 from corral.controller.store import Change, Store
 from corral.controller.tokens import AttemptTokens
+from corral.controller.vault import Vault
 from corral.controller.world import FRONT
-from corral.core.errors import JournalDamaged, StorageFailed
+from corral.core.errors import CorralError, JournalDamaged, SecretNotFound, StorageFailed
 from corral.core.events import AttemptPlaced, JobFailed, JobSubmitted
 from corral.core.job import Failure, Head, Shape, State
 from corral.core.lifecycle import shape_of
@@ -32,11 +33,13 @@ class Loop:
         store: Store,
         engines: Mapping[str, Engine],
         tokens: AttemptTokens,
+        vault: Vault,
         *,
         aging_s: float,
         pause: Pause,
     ) -> None:
         self._store, self._engines, self._tokens = store, engines, tokens
+        self._vault = vault
         self._aging_s = aging_s
         self._wake = asyncio.Event()
         self._giving_up: set[asyncio.Task[None]] = set()
@@ -65,7 +68,8 @@ class Loop:
             }
             for head in placed:
                 self._start(head, engines[head.worker])
-        self._wake.set()
+        if self._store.world.anybody_waits:
+            self._wake.set()
 
     async def run(self) -> None:
         while True:
@@ -152,10 +156,13 @@ class Loop:
         try:
             document = self._store.document(head)
         except JournalDamaged as error:
-            task = asyncio.create_task(self._give_up(head, str(error)))
-            self._giving_up.add(task)
-            task.add_done_callback(self._giving_up.discard)
-            return
+            return self._give_up(head, "damaged", error)
+        secrets: dict[str, str] = {}
+        if head.secrets:
+            try:
+                secrets = self._vault.values(head.secrets)
+            except SecretNotFound as error:
+                return self._give_up(head, "secret_missing", error)
         engine.start(
             Attempt(
                 job=head.id,
@@ -171,14 +178,23 @@ class Loop:
                 priority=head.shape.priority,
                 checkpoint=head.checkpoint,
                 correlation_id=head.correlation_id,
+                secrets=secrets,
             )
         )
 
-    async def _give_up(self, head: Head, message: str) -> None:
-        failure = Failure(code="damaged", message=message)
+    def _give_up(self, head: Head, code: str, error: CorralError) -> None:
+        """An attempt that was placed and cannot be sent, here or anywhere."""
+        failure = Failure(code=code, message=error.message)
+        log.error(
+            "attempt_not_sent", job=head.id, attempt=head.attempt, code=code, error=error.message
+        )
         fact = JobFailed(job=head.id, at=time.time(), attempt=head.attempt, failure=failure)
+        task = asyncio.create_task(self._append(fact))
+        self._giving_up.add(task)
+        task.add_done_callback(self._giving_up.discard)
+
+    async def _append(self, fact: JobFailed) -> None:
         await self._store.append([fact], skip_conflicts=True)
-        log.error("document_damaged", job=head.id, error=message)
 
 
 def facts_of(placements: Sequence[Placement], now: float) -> list[AttemptPlaced]:

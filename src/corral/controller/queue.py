@@ -16,6 +16,7 @@ from corral import correlation
 from corral.controller.blobs import Blobs
 from corral.controller.loop import Loop, facts_of
 from corral.controller.store import Store
+from corral.controller.vault import Vault
 from corral.core.errors import (
     Conflict,
     CorralError,
@@ -73,11 +74,13 @@ class Queue:
         loop: Loop,
         first_workers: Callable[[], Awaitable[Sequence[Worker]]],
         *,
+        vault: Vault,
         document_limit: int,
         cancel_grace_s: float,
         check_room: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._blobs, self._engines = store, blobs, engines
+        self._vault = vault
         self._loop, self._first_workers = loop, first_workers
         self._document_limit, self._cancel_grace_s = document_limit, cancel_grace_s
         self.check_room = check_room
@@ -151,6 +154,8 @@ class Queue:
             if known is not None:
                 draft.answers.append(Accepted(known))
                 continue
+            if job.secrets:
+                self._vault.check(job.secrets)
             document = encode_document(job)
             if len(document) > self._document_limit:
                 raise DocumentTooLarge(
@@ -385,6 +390,8 @@ class _Draft:
             "retries": job.retries,
             "retry_of": job.retry_of,
             "correlation_id": self.correlation_id,
+            "secrets": job.secrets,
+            "notify": job.notify,
         }
         self.documents[job_id] = document
         self.answers.append(Accepted(job_id, warning))

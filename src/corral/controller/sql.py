@@ -145,6 +145,24 @@ LAST_ENDS = """
 SELECT body FROM history JOIN journal ON journal.seq = history.last_seq
 ORDER BY ended_at DESC LIMIT ?
 """
+# What webhooks may have to be told. A submission that brought a webhook says so in its body.
+_OWN_WEBHOOK = "instr(j.body, CAST('\"notify\":' AS BLOB))"
+_SINCE = """
+FROM history h JOIN journal j ON j.seq = h.submitted_seq WHERE h.last_seq > ? AND h.last_seq <= ?
+"""
+FAILED_SINCE = f"""
+SELECT h.job, 1, h.last_seq, h.ended_at {_SINCE} AND h.state = 'failed' AND (? OR {_OWN_WEBHOOK})
+"""
+LAST_OF_BATCHES_SINCE = f"""
+SELECT h.job, 0, max(h.last_seq), h.ended_at {_SINCE} AND h.batch != '' AND (? OR {_OWN_WEBHOOK})
+GROUP BY h.batch
+"""
+ENDED_ALONE_SINCE = f"""
+SELECT h.job, 0, h.last_seq, h.ended_at {_SINCE} AND h.batch = '' AND {_OWN_WEBHOOK}
+"""
+BATCH_BY_STATE = (
+    "SELECT state, count(*) FROM history WHERE batch = ? AND batch != '' GROUP BY state"
+)
 
 KNOW_WORKER = "INSERT OR REPLACE INTO workers (id, body) VALUES (?, ?)"
 WORKERS = "SELECT id, body FROM workers ORDER BY id"

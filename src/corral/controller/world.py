@@ -191,6 +191,10 @@ class World:
             for worker in workers
         )
 
+    @property
+    def anybody_waits(self) -> bool:
+        return bool(self.lines or self._delayed)
+
     def oldest_wait(self) -> float | None:
         """When the longest-waiting job was submitted, for the aging clock."""
         return min((line[0].since for line in self.lines.values()), default=None)

@@ -2,7 +2,8 @@
 
 CorralError
 ├── InvalidJob            invalid_job          the submission itself is wrong
-│   ├── TooManyLabels, TooManyVariables, TooManyRequirements, TooManyArguments, TextTooLong
+│   ├── TooManyLabels, TooManyVariables, TooManyRequirements, TooManySecrets,
+│   │   TooManyArguments, TextTooLong
 ├── InvalidRequest        invalid_request      the question itself is wrong: a parameter, a body
 ├── NotFound              not_found            no such address here
 ├── MethodNotAllowed      method_not_allowed   the address is right, the verb is not
@@ -17,6 +18,8 @@ CorralError
 ├── JobNotFound           job_not_found        no job has this id
 ├── BlobNotFound          blob_not_found       no package, result or artifact has this name
 ├── ArtifactPruned        artifact_pruned      its bytes were removed by retention
+├── SecretNotFound        secret_not_found     no secret has this name
+├── InvalidSecret         invalid_secret       a name or value that cannot be a secret's
 ├── Conflict              conflict             the job's state does not allow this
 ├── NoGpuWorkers          no_gpu_workers       no worker is known at all
 ├── ExceedsAllWorkers     exceeds_all_workers  no known worker could ever run it
@@ -85,6 +88,10 @@ class TooManyRequirements(InvalidJob):
     code = "too_many_requirements"
 
 
+class TooManySecrets(InvalidJob):
+    code = "too_many_secrets"
+
+
 class TooManyArguments(InvalidJob):
     code = "too_many_arguments"
 
@@ -147,6 +154,14 @@ class BlobNotFound(CorralError):
 
 class ArtifactPruned(CorralError):
     code, status = "artifact_pruned", 410
+
+
+class SecretNotFound(CorralError):
+    code, status = "secret_not_found", 404
+
+
+class InvalidSecret(CorralError):
+    code, status = "invalid_secret", 422
 
 
 class Conflict(CorralError):

@@ -43,6 +43,9 @@ class Submission(Fact, frozen=True):
     retry_of: JobId = ""
     correlation_id: str = ""
     """Of the call that submitted it."""
+    secrets: tuple[str, ...] = ()
+    """Names alone: a value is looked up when an attempt is sent."""
+    notify: str = ""
 
 
 class JobSubmitted(Submission, frozen=True):
@@ -180,6 +183,8 @@ class WorkerLost(Report, frozen=True):
 
     worker: str
     reason: str
+    expected: bool = False
+    """It said goodbye: nobody needs to look after it."""
 
 
 class AttemptReport(Report, frozen=True):

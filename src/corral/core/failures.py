@@ -31,6 +31,8 @@ CLASSES: dict[str, FailureClass] = {
     "bad_package": FailureClass.BAD_JOB,
     "environment_failed": FailureClass.BAD_JOB,
     "wrong_document": FailureClass.BAD_JOB,
+    "secret_missing": FailureClass.BAD_JOB,
+    "secret_in_result": FailureClass.BAD_JOB,
     "damaged": FailureClass.BAD_JOB,
     "python_unavailable": FailureClass.ELSEWHERE,
     "workload_refused": FailureClass.ELSEWHERE,

@@ -138,6 +138,10 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     fresh: bool = False
     wait: bool | None = None
     retry_of: JobId = ""
+    secrets: tuple[str, ...] = ()
+    """Names of secrets whose values its process finds in its environment."""
+    notify: str = ""
+    """A URL that is told when the job fails, and when its batch is done."""
 
     @property
     def workload(self) -> str:
@@ -220,6 +224,8 @@ class Head(Struct, frozen=True):
     checkpoint: str = ""
     retry_of: JobId = ""
     correlation_id: str = ""
+    secrets: tuple[str, ...] = ()
+    notify: str = ""
     front: int = 0
     """The record that moved it to the front, 0 where it waits in the order of submission."""
 

@@ -81,6 +81,8 @@ def born(fact: JobSubmitted | JobRejected, seq: int) -> Head:
         retries=fact.retries,
         retry_of=fact.retry_of,
         correlation_id=fact.correlation_id,
+        secrets=fact.secrets,
+        notify=fact.notify,
     )
 
 

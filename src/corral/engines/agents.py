@@ -102,6 +102,7 @@ class AgentsEngine:
                 checkpoint=attempt.checkpoint,
                 correlation_id=attempt.correlation_id,
                 output_limit=self._output_limit,
+                secrets=attempt.secrets,
             )
         )
 
@@ -236,7 +237,7 @@ class AgentsEngine:
     def _goodbye(self, worker: str, reason: str) -> None:
         self._sessions.pop(worker, None)
         self._workers[worker] = replace(self._workers[worker], connected=False)
-        self._lose(worker, reason or "It said goodbye.")
+        self._lose(worker, reason or "It said goodbye.", expected=True)
         if not self._sessions:
             self.emptied.set()
 
@@ -252,11 +253,11 @@ class AgentsEngine:
         timer = asyncio.get_running_loop().call_later(self._grace_s, self._lose, worker, reason)
         self._away[worker] = timer
 
-    def _lose(self, worker: str, reason: str) -> None:
+    def _lose(self, worker: str, reason: str, *, expected: bool = False) -> None:
         self._away.pop(worker, None)
         self._attempts = {key: owner for key, owner in self._attempts.items() if owner != worker}
         name = self._workers[worker].name if worker in self._workers else worker
-        self._report(worker, WorkerLost(worker, f"{name}: {reason}"))
+        self._report(worker, WorkerLost(worker, f"{name}: {reason}", expected))
 
     def _report(self, worker: str, report: EngineReport) -> None:
         self._inbox.append((worker, report))

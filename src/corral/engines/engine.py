@@ -28,6 +28,11 @@ class Attempt(Struct, frozen=True):
     priority: int = 0
     checkpoint: str = ""
     correlation_id: str = ""
+    secrets: dict[str, str] = {}
+    """Values of the secrets that the job names."""
+
+    def __repr__(self) -> str:
+        return f"Attempt(job={self.job!r}, number={self.number!r}, worker={self.worker!r}, …)"
 
 
 class Engine(Protocol):

@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 
 from corral.home import Home, lock_file, read_json, write_private_json
+from corral.settings import agent_environment
 
 log = structlog.get_logger()
 
@@ -78,6 +79,7 @@ class LocalAgent:
             str(home),
             "--embedded",
             stdin=asyncio.subprocess.DEVNULL,
+            env=agent_environment(),
             start_new_session=True,
         )
         return await self._process.wait()

@@ -144,6 +144,11 @@ class JobDispatch(Message, frozen=True):
     correlation_id: str = ""
     """For the log and the job's own environment."""
     output_limit: int = 2_000_000_000
+    secrets: dict[str, str] = {}
+    """Values of the secrets that the job names: for its process alone, never for a log."""
+
+    def __repr__(self) -> str:
+        return f"JobDispatch(job={self.job!r}, attempt={self.attempt!r}, …)"
 
 
 class JobCancel(Message, frozen=True):

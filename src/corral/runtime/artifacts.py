@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING
 
 from corral import job
-from corral.runtime.frames import frame, output_frame
+from corral.runtime.frames import Road, frame
 
 if TYPE_CHECKING:
     from corral.runtime.transfer import Transfer
@@ -21,7 +21,7 @@ def keep(
     folder: str,
     kept: Mapping[str, tuple[int, int]],
     transfer: Callable[[], Transfer],
-    send: Callable[[bytes], None],
+    road: Road,
 ) -> None:
     """Upload what is in the folder, but for what the job itself has uploaded just so before. A
     file that cannot be kept is told on stderr: the job is done, and again it would be the same."""
@@ -38,15 +38,13 @@ def keep(
             if kept.get(path) == (about.st_size, about.st_mtime_ns):
                 continue
             try:
-                _keep(os.path.relpath(path, folder), body, about.st_size, transfer(), send)
+                _keep(os.path.relpath(path, folder), body, about.st_size, transfer(), road)
             except ValueError as error:
                 words = f"corral: a file in the output folder was not kept: {error}\n"
-                send(output_frame("stderr", words.encode("utf-8", "replace")))
+                road.tell("stderr", words)
 
 
-def _keep(
-    name: str, body: IO[bytes], size: int, transfer: Transfer, send: Callable[[bytes], None]
-) -> None:
+def _keep(name: str, body: IO[bytes], size: int, transfer: Transfer, road: Road) -> None:
     from corral.runtime.transfer import Refused
 
     name = job._artifact_name(name)
@@ -54,7 +52,7 @@ def _keep(
         sha256, size = transfer.put_artifact(name, body, size)
     except Refused as error:
         raise ValueError(str(error)) from error
-    send(frame("artifact", name=name, size=size, file_sha256=sha256))
+    road.send(frame("artifact", name=name, size=size, file_sha256=sha256))
 
 
 def _files(folder: str) -> Iterator[str]:

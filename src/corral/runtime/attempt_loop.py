@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from corral import job
 from corral.runtime import artifacts, failures, hints, posix
 from corral.runtime.cancellation import Cancellation
-from corral.runtime.frames import FETCHING, STARTED, Road, frame, output_frame
-from corral.runtime.functions import Functions, result_frame
+from corral.runtime.frames import FETCHING, STARTED, Road, frame
+from corral.runtime.functions import Functions, refuse_secrets, result_frame
 from corral.runtime.inbox import Inbox
 from corral.runtime.process_state import ProcessState
 from corral.runtime.run_folder import RunFolder
@@ -136,19 +136,22 @@ class AttemptLoop:
             if not untouched:
                 self._keep_files()
             if failure is None:
+                if data is not None and self._road.redactor is not None:
+                    refuse_secrets(data, self._road.redactor)
                 end = NO_RESULT if data is None else result_frame(data, self._transfer)
         except Exception as error:
             if failure is None:
                 failure = failures.from_exception(error)
             else:
-                words = f"corral: not all files of the job were kept: {error}\n"
-                self._road.send(output_frame("stderr", words.encode("utf-8", "replace")))
+                self._road.tell("stderr", f"corral: not all files of the job were kept: {error}\n")
         for way in (self._way, *self._cancellation.state.transfers.values()):
             if way is not None:
                 way.close()
         self._way = None
         retire = last or self._spent(failure) or not (untouched or self._cleared())
         if failure is not None:
+            if self._road.redactor is not None:
+                failure = failures.redacted(failure, self._road.redactor)
             end = frame("error", failure=failure, retire=retire)
         elif retire:
             end = end.replace(b'"retire":false', b'"retire":true')
@@ -161,7 +164,7 @@ class AttemptLoop:
 
     def _keep_files(self) -> None:
         folder = f"{self._order['work_dir']}/output"
-        artifacts.keep(folder, self._cancellation.state.kept, self._transfer, self._road.send)
+        artifacts.keep(folder, self._cancellation.state.kept, self._transfer, self._road)
 
     def _cleared(self) -> bool:
         return self._folder is not None and self._folder.cleared()

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from traceback import FrameSummary, StackSummary, TracebackException
 
+    from corral.runtime.redaction import Redactor
+
 Failure = dict[str, Any]
 
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -38,6 +40,23 @@ class TransferFailed(Exception):
     """Bytes could not be moved between the job and the controller."""
 
 
+_redactor: Redactor | None = None
+
+
+def hide(redactor: Redactor) -> None:
+    """Called once in a process whose jobs have secrets: no failure shows their values."""
+    global _redactor
+    _redactor = redactor
+
+
+def redacted(failure: Failure, redactor: Redactor) -> Failure:
+    """Once more, at the door: hints and causes were added since its parts were cleaned."""
+    return {
+        key: redactor.text(value) if isinstance(value, str) and key != "pickled" else value
+        for key, value in failure.items()
+    }
+
+
 # What follows looks at an exception that user code made, and that may answer each look with
 # another one, SystemExit included. So classes are asked of its type, its own attributes are read
 # past whatever hides them, and `except BaseException` is meant: a cancel is not lost in it, since
@@ -47,6 +66,8 @@ class TransferFailed(Exception):
 def clean(text: str, limit: int) -> str:
     """Text that JSON can carry: no lone surrogates, and bounded with the middle left out."""
     text = str.encode(text, "utf-8", "replace").decode()
+    if _redactor is not None:
+        text = _redactor.text(text)  # before it is cut: half a value would not be known again
     if len(text) <= limit:
         return text
     return (
@@ -202,7 +223,7 @@ def pickled(error: BaseException) -> dict[str, str]:
         import cloudpickle
 
         data = cloudpickle.dumps(error)
-        if len(data) > PICKLED_LIMIT:
+        if len(data) > PICKLED_LIMIT or (_redactor is not None and _redactor.holds(data)):
             return {}
         pickle.loads(data)  # noqa: S301 - our own bytes: would a client be able to?
     except BaseException:

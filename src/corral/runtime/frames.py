@@ -19,9 +19,12 @@ import struct
 import sys
 import termios
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corral.runtime import posix
+
+if TYPE_CHECKING:
+    from corral.runtime.redaction import Redactor, Screen
 
 assert sys.platform != "win32"
 
@@ -64,11 +67,25 @@ class Road:
         self.errors, self._errors_in = _pipe()
         self.words, self.words_in = _pipe(inheritable=True)
         self._streams = (("stdout", self.output), ("stderr", self.errors))
+        self.redactor: Redactor | None = None
+        self._screen: Screen | None = None
         self._poll = select.poll()
         for fd in (self.output, self.errors, self.words):
             self._poll.register(fd, select.POLLIN)
 
+    def hide(self, redactor: Redactor) -> None:
+        """Before the two processes part: from here on no secret's value passes."""
+        from corral.runtime.redaction import Screen
+
+        self.redactor = redactor
+        self._screen = Screen(redactor, len(self._streams))
+
     # --- both processes ------------------------------------------------------------------------
+
+    def tell(self, stream: str, words: str) -> None:
+        """Words of the runtime itself, among the output of the job."""
+        data = words.encode("utf-8", "replace")
+        self.send(output_frame(stream, self.redactor.data(data) if self.redactor else data))
 
     def send(self, data: bytes) -> None:
         with self._lock:
@@ -89,11 +106,21 @@ class Road:
         for stream, fd in self._streams:
             left = _held(fd)
             while left > 0 and (data := _read(fd, min(left, CHUNK))):
-                frames.append(output_frame(stream, data))
                 left -= len(data)
+                if self._screen is not None:
+                    data = self._screen.pass_on(self._streams.index((stream, fd)), data)
+                if data:
+                    frames.append(output_frame(stream, data))
         if data := _read(self.words, WORDS_READ):
-            frames += words_to_frames(data)
+            frames += words_to_frames(data, self.redactor)
         return frames
+
+    def _rest(self) -> list[bytes]:
+        """Frames for what was held back, when nothing more can follow."""
+        if self._screen is None:
+            return []
+        rests = [(name, self._screen.rest(n)) for n, (name, _) in enumerate(self._streams)]
+        return [output_frame(name, data) for name, data in rests if data]
 
     # --- the supervisor ------------------------------------------------------------------------
 
@@ -110,10 +137,13 @@ class Road:
             for stream, fd in self._streams:
                 if data := _read(fd, CHUNK):
                     moved += len(data)
-                    frames.append(output_frame(stream, data))
+                    if self._screen is not None:
+                        data = self._screen.pass_on(self._streams.index((stream, fd)), data)
+                    if data:
+                        frames.append(output_frame(stream, data))
             if data := _read(self.words, WORDS_READ):
                 moved += len(data)
-                frames += words_to_frames(data)
+                frames += words_to_frames(data, self.redactor)
             # Between attempts there is nobody to tell: what a thread prints then is dropped.
             if frames and self.page[STATE] != IDLE:
                 self._write(b"".join(frames))
@@ -128,6 +158,7 @@ class Road:
                 if len(frames) > 64:
                     self._write(b"".join(frames))
                     frames = []
+            frames += self._rest()
             # Killed while it wrote its own end: that line is cut, so start a new one.
             cut = b"\n" if self.page[STATE] == ENDING else b""
             self._write(cut + b"".join(frames) + data)
@@ -147,6 +178,9 @@ class Road:
         if self._poll.poll(0):
             with self._lock:
                 self._drain()
+        if self._screen is not None:
+            with self._lock:
+                self._rest()
         self.page[STATE] = RUNNING
 
     def end(self, data: bytes) -> None:
@@ -155,6 +189,8 @@ class Road:
         with self._lock:
             if self._poll.poll(0):
                 self._write(b"".join(self._drain()))
+            if self._screen is not None:
+                self._write(b"".join(self._rest()))
             self.page[STATE] = ENDING
             self._write(data)
             self.page[STATE] = IDLE
@@ -185,7 +221,7 @@ def _held(fd: int) -> int:
 # --- the job's own words: a job may write anything there, so only what is well formed passes ------
 
 
-def words_to_frames(data: bytes) -> list[bytes]:
+def words_to_frames(data: bytes, redactor: Redactor | None = None) -> list[bytes]:
     """Frames for the lines that `corral.job` wrote, in their order. Of progress lines that follow
     one another the last one wins."""
     frames: list[bytes] = []
@@ -197,6 +233,8 @@ def words_to_frames(data: bytes) -> list[bytes]:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             continue
         kind = word["frame"]
+        if redactor is not None:
+            checked = redactor.plain(checked)
         if kind == before == "progress":
             frames.pop()
         frames.append(frame(kind, **checked))

@@ -17,6 +17,7 @@ from corral.runtime.failures import AttemptFailed, message_of, pickled, tracebac
 
 if TYPE_CHECKING:
     from corral.runtime.cancellation import Cancellation
+    from corral.runtime.redaction import Redactor
     from corral.runtime.transfer import Transfer
 
 INLINE_LIMIT = 8 * 1024
@@ -95,6 +96,16 @@ class Functions:
 
 def _stop(loop: Any, task: Any) -> None:
     loop.call_soon_threadsafe(task.cancel)
+
+
+def refuse_secrets(data: bytes, redactor: Redactor) -> None:
+    """A result is kept and shown to whoever may read the job: it must not hold a secret."""
+    if name := redactor.holds(data):
+        raise AttemptFailed(
+            "secret_in_result",
+            f"The result holds the value of the secret {name}, so it was not kept. Return "
+            "something without it.",
+        )
 
 
 def result_frame(data: bytes, transfer: Callable[[], Transfer]) -> bytes:

@@ -16,8 +16,15 @@ import time
 assert sys.platform != "win32"
 
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
+INSIGHT = (2, 16, 17, 19, 21, 34, 38, 39, 40)
+"""Capabilities that look past file permissions, into other processes or into the kernel:
+DAC_READ_SEARCH, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, SYSLOG, PERFMON, BPF,
+CHECKPOINT_RESTORE. Containers do not have them by default either."""
+CAPABILITY_VERSION_3 = 0x20080522
 HIGH_FD = 200
 """Our own descriptors live up here, away from code that closes "3 and a few more"."""
 
@@ -36,6 +43,27 @@ def become_subreaper() -> bool:
 
 def forbid_new_privileges() -> bool:
     return prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def close_to_others(*, closed: bool = True) -> bool:
+    """Whether other processes of this user may look into this one: its memory, environment and
+    descriptors. What is executed from here is open again."""
+    return prctl(PR_SET_DUMPABLE, not closed)
+
+
+def drop_insight() -> None:
+    """Root may look into every process. From here on this one may not, nor what it starts."""
+    for number in INSIGHT:
+        prctl(PR_CAPBSET_DROP, number)  # refused to those who have nothing to lose
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+    # Effective, permitted and inheritable, first their lower halves and then their upper ones.
+    sets = (ctypes.c_uint32 * 6)()
+    if libc.capget(ctypes.byref(header), ctypes.byref(sets)):
+        return
+    for number in INSIGHT:
+        for index in range(3):
+            sets[index + number // 32 * 3] &= ~(1 << number % 32)
+    libc.capset(ctypes.byref(header), ctypes.byref(sets))
 
 
 def die_with(parent: int) -> None:

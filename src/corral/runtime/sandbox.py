@@ -54,6 +54,7 @@ def apply(config: Mapping[str, Any], kit: str) -> dict[str, str]:
         "privileges": "no_new_privs" if posix.forbid_new_privileges() else "",
     }
     limit_core_dumps()
+    posix.drop_insight()
     if config.get("isolate"):
         enforced["files"] = narrow_files(*allowed(config, kit))
     return enforced

@@ -24,12 +24,15 @@ COALESCE_S = 0.02
 
 
 def main() -> int:
+    posix.close_to_others()  # It may soon know secrets, and it holds the way to the agent.
     inbox = Inbox(posix.move_high(os.dup(0)), posix.move_high(int(sys.argv[1])))
     road = Road(posix.move_high(os.dup(1)))
     own_errors = posix.move_high(os.dup(2))
     line = inbox.first()
     if line is None:
         return 0
+    if b'"secrets"' in line:
+        hide_secrets(line, road)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -49,6 +52,16 @@ def main() -> int:
             os._exit(code)
     road.close_inputs()
     return Supervisor(pid, inbox.fd, road).run()
+
+
+def hide_secrets(config: bytes, road: Road) -> None:
+    """Both processes redact: what is found first in the pipes may be found by either."""
+    import json
+
+    from corral.runtime.redaction import Redactor
+
+    if values := json.loads(config).get("secrets"):
+        road.hide(Redactor(values))
 
 
 class Supervisor:

@@ -20,6 +20,7 @@ from corral.sdk.administration import AsyncAdministration
 from corral.sdk.connection import Connection, locate
 from corral.sdk.handles import AsyncHandle, Text, value
 from corral.sdk.submission import Filters, Options
+from corral.sdk.vault import AsyncSecrets
 
 if TYPE_CHECKING:
     from corral.sdk.functions import P, RemoteFunction
@@ -42,6 +43,7 @@ class AsyncClient:
         self, address: str | None = None, token: str | None = None, *, home: Path | None = None
     ) -> None:
         self._connection = Connection(locate(address, token, home))
+        self.secrets = AsyncSecrets(self._connection)
 
     @property
     def address(self) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from corral.sdk.functions import P, RemoteFunction
     from corral.sdk.handles import AsyncHandle
     from corral.sdk.submission import Filters, Options
+    from corral.sdk.vault import Secrets
 
 T = TypeVar("T")
 
@@ -198,6 +199,13 @@ class Client:
             address, token, home = self._where
             self._made = AsyncClient(address, token, home=home)
         return self._made
+
+    @property
+    def secrets(self) -> Secrets:
+        """Set, list and remove the secrets that jobs may name."""
+        from corral.sdk.vault import Secrets
+
+        return Secrets(lambda: self._client.secrets, _bridge().call)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A module's client may be swept along with its functions; its token must not be.

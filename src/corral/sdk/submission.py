@@ -68,6 +68,10 @@ class Options(TypedDict, total=False):
     """A new process, though a warm one might be waiting."""
     correlation_id: str | None
     """A word of yours that log lines, the job's environment and its view carry; made if absent."""
+    secrets: Iterable[str] | str
+    """Names of secrets that its process finds as variables; `corral secret set` keeps them."""
+    notify: str | None
+    """A URL that is told when a job fails and when its batch is done."""
     wait: bool | None
     """Whether to wait where no worker could take it now; by default the queue class decides."""
 
@@ -119,6 +123,8 @@ def build(options: Mapping[str, Any], *, queue_class: QueueClass, name: str) -> 
         idempotency_key=_text(given, "idempotency_key"),
         batch=_text(given, "batch"),
         fresh=bool(given.get("fresh", False)),
+        secrets=_secrets(given.get("secrets", ())),
+        notify=_text(given, "notify"),
     )
     if "wait" in given:
         message.wait = bool(given["wait"])
@@ -206,6 +212,17 @@ def _worker_labels(labels: Iterable[str] | Mapping[str, str]) -> list[str]:
     for label in found:
         if not isinstance(label, str) or not label:
             raise InvalidJob(f"A worker label is a text such as 'ssd' or 'zone=a'; got {label!r}.")
+    return found
+
+
+def _secrets(names: object) -> list[str]:
+    """Names alone: whoever gives values would have them in the journal."""
+    if isinstance(names, Mapping) or not isinstance(names, Iterable):
+        raise InvalidJob("secrets is a list of names such as ['HF_TOKEN']; values are set apart.")
+    found = [names] if isinstance(names, str) else list(names)
+    for name in found:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InvalidJob("secrets holds names such as 'HF_TOKEN', and something else is there.")
     return found
 
 

@@ -198,6 +198,13 @@ class TokenView(Shown, frozen=True):
     expires_at: float
 
 
+class SecretView(Shown, frozen=True):
+    """A secret by its name. Its value is not for looking at."""
+
+    name: str
+    set_at: float
+
+
 _CLASSES: dict[str, type[Struct]] = {
     "JobView": JobView,
     "ArtifactView": Artifact,
@@ -211,6 +218,7 @@ _CLASSES: dict[str, type[Struct]] = {
     "HealthReply": Health,
     "QueueView": QueueView,
     "TokenView": TokenView,
+    "SecretView": SecretView,
 }
 _EVENTS: dict[str, type[Event]] = {
     "state": StateChanged,

@@ -51,6 +51,7 @@ class JobBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     python: str = ""
     requirements: list[str] = []
     env: dict[str, str] = {}
+    secrets: list[str] = []
     gpus: _Count = 0
     gpu_memory: _Amount = 0.0
     vram_gb: _Amount = 0.0
@@ -65,6 +66,7 @@ class JobBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     labels: dict[str, str] = {}
     user: str = ""
     batch: str = ""
+    notify: str = ""
     idempotency_key: str = ""
     fresh: bool = False
     wait: bool | None = None
@@ -85,6 +87,7 @@ class JobsBody(Struct, forbid_unknown_fields=True):
 _SAME = (
     *("name", "python", "gpus", "gpu_memory", "vram_gb", "cpus", "memory_gb", "worker"),
     *("duration", "queue_class", "priority", "retries", "user", "batch", "idempotency_key"),
+    "notify",
     *("fresh",),
 )
 
@@ -104,6 +107,7 @@ def submission_of(body: JobBody, key: str = "") -> pb.JobSubmission:
         sent = pb.JobSubmission(
             requirements=body.requirements,
             env=body.env,
+            secrets=body.secrets,
             labels=body.labels,
             worker_labels=body.worker_labels,
             wait=body.wait,
