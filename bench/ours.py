@@ -146,12 +146,14 @@ async def _fill(door: tuple[str, str], waiting: int, ahead: int) -> list[str]:
     async with AsyncClient(*door) as client:
         await figures.submit_in_batches(client, waiting, priority=-100)
         items = [figures.argument(number) for number in range(ahead)]
-        return await figures.submit_all(client, figures.no_op(), items, priority=50, batch="ahead")
+        accepted = await client.submit_map(figures.no_op(), items, priority=50, batch="ahead")
+        return [handle.id for handle in accepted]
 
 
 async def _accept(door: tuple[str, str], function: Callable[[int], int], count: int) -> list[str]:
     async with AsyncClient(*door) as client:
-        return await figures.submit_all(client, function, range(count), batch="killed")
+        accepted = await client.submit_map(function, range(count), batch="killed")
+        return [handle.id for handle in accepted]
 
 
 async def _missing(

@@ -163,6 +163,9 @@ def test_any_message(asked: LiveController, method: str) -> None:
                 sent.ClearField("wait")  # what may wait would be waited for
                 sent.queue_class = sent.queue_class and "interactive"
             elif method == "SubmitJobs" and mended:
+                sent.ClearField("calls")
+                sent.ClearField("hold_s")
+                sent.jobs.add()
                 for job in sent.jobs:
                     _mend(job)
             request: Any = iter([sent]) if descriptor.client_streaming else sent

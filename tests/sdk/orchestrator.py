@@ -103,8 +103,15 @@ class Orchestrator:
 
     async def SubmitJobs(self, request: pb.SubmitJobsRequest, context: Any) -> Any:
         await self._enter("SubmitJobs", context)
-        self.sizes.append(len(request.jobs))
-        accepted = [(await self._accept(job, context)).id for job in request.jobs]
+        jobs = list(request.jobs)
+        for call in request.calls:
+            job = pb.JobSubmission()
+            job.CopyFrom(request.like)
+            job.function.arguments.CopyFrom(call.arguments)
+            job.idempotency_key = call.idempotency_key
+            jobs.append(job)
+        self.sizes.append(len(jobs))
+        accepted = [(await self._accept(job, context)).id for job in jobs]
         await self._lose_answer(context)
         return pb.SubmitJobsReply(job_ids=accepted, warnings=self.warnings)
 
@@ -271,7 +278,9 @@ class Orchestrator:
             return self.jobs[self._keys[key]]
         for ref in _refs(submission):
             if ref.data:
-                assert hashlib.sha256(ref.data).hexdigest() == ref.sha256
+                digest = hashlib.sha256(ref.data).hexdigest()
+                assert ref.sha256 in ("", digest)
+                ref.sha256 = digest
                 self.blobs[ref.sha256] = ref.data
             elif ref.sha256 not in self.blobs:
                 await _abort(context, InvalidJob(f"There is no package {ref.sha256}."))

@@ -111,12 +111,24 @@ class JobSubmission(_message.Message):
     def __init__(self, code_package: _Optional[bytes] = ..., requirements: _Optional[_Iterable[str]] = ..., gpu_memory: _Optional[float] = ..., duration: _Optional[float] = ..., gpus: _Optional[int] = ..., function: _Optional[_Union[FunctionCall, _Mapping]] = ..., script: _Optional[_Union[ScriptCall, _Mapping]] = ..., python: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., vram_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., worker_labels: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., retries: _Optional[int] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., user: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., batch: _Optional[str] = ..., fresh: _Optional[bool] = ..., wait: _Optional[bool] = ..., secrets: _Optional[_Iterable[str]] = ..., notify: _Optional[str] = ...) -> None: ...
 
 class SubmitJobsRequest(_message.Message):
-    __slots__ = ("jobs", "hold_s")
+    __slots__ = ("jobs", "hold_s", "like", "calls")
     JOBS_FIELD_NUMBER: _ClassVar[int]
     HOLD_S_FIELD_NUMBER: _ClassVar[int]
+    LIKE_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[JobSubmission]
     hold_s: float
-    def __init__(self, jobs: _Optional[_Iterable[_Union[JobSubmission, _Mapping]]] = ..., hold_s: _Optional[float] = ...) -> None: ...
+    like: JobSubmission
+    calls: _containers.RepeatedCompositeFieldContainer[Call]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobSubmission, _Mapping]]] = ..., hold_s: _Optional[float] = ..., like: _Optional[_Union[JobSubmission, _Mapping]] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ...) -> None: ...
+
+class Call(_message.Message):
+    __slots__ = ("arguments", "idempotency_key")
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    arguments: BlobRef
+    idempotency_key: str
+    def __init__(self, arguments: _Optional[_Union[BlobRef, _Mapping]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class SubmitJobsReply(_message.Message):
     __slots__ = ("job_ids", "warnings", "events", "cursor")

@@ -179,7 +179,7 @@ class Orchestrator:
     async def SubmitJobs(  # noqa: N802
         self, request: pb.SubmitJobsRequest, context: Context
     ) -> pb.SubmitJobsReply:
-        jobs = jobs_of(request.jobs, QueueClass.BATCH, self._limits, self.caller(context))
+        jobs = jobs_of(request, QueueClass.BATCH, self._limits, self.caller(context))
         accepted = await self._queue.submit(jobs)
         reply = pb.SubmitJobsReply(
             job_ids=[one.job for one in accepted],

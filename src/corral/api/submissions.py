@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.api import corral_pb2 as pb
 from corral.core.access import Caller
@@ -44,17 +45,22 @@ _ENTRY = re.compile(r"[\w.]+:[\w.]+")
 
 
 def jobs_of(
-    sent: Sequence[pb.JobSubmission], default: QueueClass, limits: Limits, caller: Caller
+    request: pb.SubmitJobsRequest, default: QueueClass, limits: Limits, caller: Caller
 ) -> list[Job]:
     """The jobs of one submission, each as the caller's."""
-    if not sent:
+    count = len(request.jobs) + len(request.calls)
+    if not count:
         raise InvalidJob("A submission holds at least one job.")
-    if len(sent) > limits.jobs:
+    if count > limits.jobs:
         raise TooManyJobs(
-            f"{len(sent):,} jobs in one submission; limits.jobs allows {limits.jobs:,}. Submit "
-            "them in several."
+            f"{count:,} jobs in one submission; limits.jobs allows {limits.jobs:,}. Submit them in "
+            "several."
         )
-    return [job_of(one, default, limits, caller) for one in sent]
+    jobs = [job_of(one, default, limits, caller) for one in request.jobs]
+    if request.calls:
+        first = job_of(_with_arguments(request), default, limits, caller)
+        jobs += _jobs_like(first, request.calls, limits)
+    return jobs
 
 
 def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: Caller) -> Job:
@@ -89,6 +95,24 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
         secrets=tuple(dict.fromkeys(sent.secrets)) if sent.secrets else (),
         notify=sent.notify,
     )
+
+
+def _with_arguments(request: pb.SubmitJobsRequest) -> pb.JobSubmission:
+    """What the calls have in common, as the first of them."""
+    request.like.function.arguments.CopyFrom(request.calls[0].arguments)
+    return request.like
+
+
+def _jobs_like(first: Job, calls: Sequence[pb.Call], limits: Limits) -> list[Job]:
+    """Calls of one function: what they share is checked once."""
+    if not isinstance(first.work, FunctionCall):
+        raise InvalidJob("`like` is a job with a function; its calls bring the arguments.")
+    function, jobs = first.work.function, []
+    for call in calls:
+        _text("idempotency_key", call.idempotency_key, limits.text)
+        work = FunctionCall(function=function, arguments=_blob(call.arguments))
+        jobs.append(replace(first, work=work, key=call.idempotency_key))
+    return jobs
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import structlog
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from corral import correlation
 from corral.controller.blobs import Blobs
@@ -115,7 +115,7 @@ class Queue:
                 "The controller is stopping and takes no new jobs. Submit again soon."
             )
         self.check_room()
-        jobs = [await self._stored(job) for job in jobs]
+        jobs = [job if _rides_along(job) else await self._stored(job) for job in jobs]
         workers = self._loop.known() or await self._first_workers()
         keys = {job.key for job in jobs if job.key}
         while pending := next((self._submitting[k] for k in keys if k in self._submitting), None):
@@ -149,6 +149,7 @@ class Queue:
         """What a submission means: facts and answers, or its refusal."""
         draft, now = _Draft(), time.time()
         mine: dict[str, tuple[JobId, str]] = {}
+        alike: dict[tuple[object, ...], tuple[str, CorralError | None]] = {}
         for job in jobs:
             known = self._known(job, mine)
             if known is not None:
@@ -164,8 +165,11 @@ class Queue:
                 )
             job_id = self._ids.new(now, seed=secrets.randbits(30))
             mine[job.key] = (job_id, job.name)
-            warning, error = admit(job, workers)
-            draft.add(job, job_id, document, now, warning, error)
+            shape = (job.needs, job.workload, job.queue_class, job.wait)
+            verdict = alike.get(shape)
+            if verdict is None or verdict[1] is not None:
+                verdict = alike[shape] = admit(job, workers)
+            draft.add(job, job_id, document, now, *verdict)
         if draft.refusal is not None:
             # All or none: only the refusals are written down.
             draft.facts = [fact for fact in draft.facts if isinstance(fact, JobRejected)]
@@ -331,6 +335,10 @@ class Queue:
         )
 
 
+def _rides_along(job: Job) -> bool:
+    return all(blob.data is not None and len(blob.data) <= INLINE_LIMIT for blob in job.blobs())
+
+
 def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]:
     """Whether a submission waits (perhaps with a warning) or is refused, and why."""
     may_wait = job.wait if job.wait is not None else job.queue_class is QueueClass.BATCH
@@ -374,31 +382,33 @@ class _Draft:
         warning: str,
         error: CorralError | None,
     ) -> None:
-        told: dict[str, Any] = {
-            "job": job_id,
-            "at": now,
-            "needs": job.needs,
-            "digest": record_digest(document),
-            "workload": job.workload,
-            "queue_class": job.queue_class,
-            "priority": job.priority,
-            "name": job.name,
-            "user": job.user,
-            "batch": job.batch,
-            "labels": tuple(sorted(job.labels.items())),
-            "duration_s": job.duration_s,
-            "retries": job.retries,
-            "retry_of": job.retry_of,
-            "correlation_id": self.correlation_id,
-            "secrets": job.secrets,
-            "notify": job.notify,
-        }
         self.documents[job_id] = document
         self.answers.append(Accepted(job_id, warning))
+        submitted = JobSubmitted(
+            job=job_id,
+            at=now,
+            needs=job.needs,
+            digest=record_digest(document),
+            workload=job.workload,
+            queue_class=job.queue_class,
+            priority=job.priority,
+            name=job.name,
+            user=job.user,
+            batch=job.batch,
+            key=job.key,
+            labels=tuple(sorted(job.labels.items())) if job.labels else (),
+            duration_s=job.duration_s,
+            retries=job.retries,
+            retry_of=job.retry_of,
+            correlation_id=self.correlation_id,
+            secrets=job.secrets,
+            notify=job.notify,
+        )
         if error is None:
-            self.facts.append(JobSubmitted(**told, key=job.key))
+            self.facts.append(submitted)
             return
         error.job_id = job_id
         self.refusal = self.refusal or error
         # Its key stays free: the same submission may be tried again later.
-        self.facts.append(JobRejected(**told, code=error.code, message=error.message))
+        told = asdict(submitted) | {"key": "", "code": error.code, "message": error.message}
+        self.facts.append(JobRejected(**told))

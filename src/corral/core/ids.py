@@ -7,12 +7,15 @@ _TIME_CHARS, _TAIL_CHARS = 9, 6
 _TAIL_SPACE = 32**_TAIL_CHARS
 
 
+_THREE = [a + b + c for a in _ALPHABET for b in _ALPHABET for c in _ALPHABET]
+"""What 15 bits read as."""
+
+
 def _base32(number: int, width: int) -> str:
-    chars = []
-    for _ in range(width):
-        number, digit = divmod(number, 32)
-        chars.append(_ALPHABET[digit])
-    return "".join(reversed(chars))
+    text = ""
+    for shift in range(5 * width - 15, -1, -15):
+        text += _THREE[number >> shift & 0x7FFF]
+    return text
 
 
 class Ids:

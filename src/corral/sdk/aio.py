@@ -134,6 +134,23 @@ class AsyncClient:
                     assert coming is not None
                     answer = await mapping.take_coming(coming, step.most)
 
+    async def submit_map(
+        self,
+        fn: Callable[..., Any],
+        iterable: Iterable[Any],
+        *more: Iterable[Any],
+        **options: Unpack[Options],
+    ) -> list[AsyncHandle]:
+        """The function over each item, as `map` does, but without waiting for results: returns
+        once all of them are durably accepted, as one batch."""
+        correlation_id = submission.correlation_id(options)
+        items = zip(iterable, *more) if more else iter(iterable)  # noqa: B905
+        template = submission.build(options, queue_class=QueueClass.BATCH, name=_name(fn))
+        accepted = mapping.submit(
+            self._connection, fn, template, items, spread=bool(more), correlation_id=correlation_id
+        )
+        return [AsyncHandle(self._connection, job_id) async for job_id in accepted]
+
     def map_steps(
         self,
         fn: Callable[..., Any],

@@ -254,6 +254,18 @@ class Client:
         """Hands a function over and returns once it is durably accepted."""
         return Handle(_bridge().call(self._client.submit(fn, args, kwargs, **options)))
 
+    def submit_map(
+        self,
+        fn: Callable[..., Any],
+        iterable: Iterable[Any],
+        *more: Iterable[Any],
+        **options: Unpack[Options],
+    ) -> list[Handle]:
+        """The function over each item, as `map` does, but without waiting for results: returns
+        once all of them are durably accepted, as one batch."""
+        accepted = self._client.submit_map(fn, iterable, *more, **options)
+        return [Handle(one) for one in _bridge().call(accepted)]
+
     def map(
         self,
         fn: Callable[..., T],

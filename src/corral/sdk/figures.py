@@ -9,14 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar, Unpack
 
 from corral.api import corral_pb2 as pb
-from corral.core.job import QueueClass
 from corral.sdk import client as client_module
-from corral.sdk import packages, submission
 from corral.sdk.aio import AsyncClient
 from corral.sdk.client import Client
 from corral.sdk.submission import Options
@@ -106,39 +103,13 @@ async def submit_in_flight(
     return count / (time.perf_counter() - begun)
 
 
-async def submit_in_batches(
-    client: AsyncClient, count: int, size: int = 1000, **options: Unpack[Options]
-) -> float:
-    """Acknowledged submissions a second, this many in a message; pickling and encoding count."""
+async def submit_in_batches(client: AsyncClient, count: int, **options: Unpack[Options]) -> float:
+    """Acknowledged submissions a second, a thousand in a message; pickling and encoding count."""
     items = [argument(number) for number in range(count)]
     begun = time.perf_counter()
-    accepted = await submit_all(client, no_op(), items, size, **options)
+    accepted = await client.submit_map(no_op(), items, **options)
     assert len(accepted) == count
     return count / (time.perf_counter() - begun)
-
-
-async def submit_all(
-    client: AsyncClient,
-    function: Callable[[Any], Any],
-    items: Sequence[Any],
-    size: int = 1000,
-    **options: Unpack[Options],
-) -> list[str]:
-    """A job for each item, this many in a message and a commit; the ids of the accepted jobs."""
-    template = submission.build(options, queue_class=QueueClass.BATCH, name="bench")
-    template.function.function.CopyFrom(submission.blob(packages.pickle_function(function)))
-    key, accepted = uuid.uuid4().hex, []
-    for first in range(0, len(items), size):
-        request = pb.SubmitJobsRequest()
-        for number, item in enumerate(items[first : first + size], first):
-            job = request.jobs.add()
-            job.CopyFrom(template)
-            job.idempotency_key = f"{key}-{number}"
-            data = packages.pickle_arguments((item,), {})
-            job.function.arguments.CopyFrom(submission.blob(data))
-        reply = await client._connection.call("SubmitJobs", request)
-        accepted += reply.job_ids
-    return accepted
 
 
 @contextlib.contextmanager

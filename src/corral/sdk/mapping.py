@@ -12,6 +12,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from corral.api import corral_pb2 as pb
@@ -23,6 +24,7 @@ from corral.sdk.connection import Connection
 OUTSTANDING = 10_000
 """Jobs submitted and not yet handed to the caller."""
 PER_MESSAGE = 500
+PER_SUBMISSION = 1000
 _LINGER_S = 0.05
 """A slow source is not waited for until a message is full."""
 
@@ -102,7 +104,7 @@ class Mapping:
         sending: asyncio.Task[None] | None = None
         exhausted = False
 
-        async def sent() -> None:
+        async def until_sent() -> None:
             nonlocal reader, sending
             if sending:
                 await sending
@@ -116,12 +118,12 @@ class Mapping:
                     items = yield Wanted(min(PER_MESSAGE, room))
                     exhausted = not items
                     first = self._submitted
-                    jobs = self._encode(items or [])
-                    await sent()  # one message on its way while the next is put together
-                    if jobs:
-                        sending = asyncio.create_task(self._send(jobs, first))
+                    calls = self._encode(items or [])
+                    await until_sent()  # one message on its way while the next is put together
+                    if calls:
+                        sending = asyncio.create_task(self._send(calls, first))
                 elif sending:
-                    await sent()
+                    await until_sent()
                 elif not self._ready_to_yield():
                     self._settle(await ends.get())
                 while not ends.empty():
@@ -145,37 +147,22 @@ class Mapping:
             call.function.CopyFrom(await self._connection.put(self._function))
         self._template.batch = self._batch
 
-    def _encode(self, items: Iterable[Any]) -> list[pb.JobSubmission]:
-        jobs = []
-        for item in items:
-            job = pb.JobSubmission()
-            job.CopyFrom(self._template)
-            job.idempotency_key = f"{self._key}-{self._submitted}"
-            data = packages.pickle_arguments(item if self._spread else (item,), {})
-            job.function.arguments.CopyFrom(submission.blob(data, limit=len(data)))
-            jobs.append(job)
-            self._submitted += 1
-        return jobs
+    def _encode(self, items: Iterable[Any]) -> list[pb.Call]:
+        calls = encoded(items, self._key, self._submitted, spread=self._spread)
+        self._submitted += len(calls)
+        return calls
 
-    async def _send(self, jobs: list[pb.JobSubmission], first: int) -> None:
-        """One message, or several where large arguments would make it too large. `first` is where
-        in the order the first of them stands."""
-        for part in _by_size(jobs):
-            for job in part:
-                arguments = job.function.arguments
-                if not submission.rides_along(arguments.data):
-                    arguments.CopyFrom(await self._connection.put(arguments.data))
-            request = pb.SubmitJobsRequest(jobs=part)
-            reply = await self._connection.call(
-                "SubmitJobs", request, correlation_id=self._correlation_id
-            )
-            for offset, job_id in enumerate(reply.job_ids):
+    async def _send(self, calls: list[pb.Call], first: int) -> None:
+        """`first` is where in the order the first of them stands."""
+        sending = sent(self._connection, self._template, calls, self._correlation_id)
+        async for job_ids in sending:
+            for job_id in job_ids:
                 early = self._early.pop(job_id, None)
                 if early is None:
-                    self._index[job_id] = first + offset
+                    self._index[job_id] = first
                 else:
-                    self._ready[first + offset] = early
-            first += len(part)
+                    self._ready[first] = early
+                first += 1
 
     async def _read(self, ends: asyncio.Queue[list[pb.JobEvent] | CorralError]) -> None:
         """The queue is short, so a caller who stops asking stops the stream as well."""
@@ -245,17 +232,75 @@ class Mapping:
                 await call("CancelJob", pb.JobRequest(job_id=job_id), again=False)
 
 
-def _by_size(jobs: list[pb.JobSubmission]) -> Iterator[list[pb.JobSubmission]]:
-    part: list[pb.JobSubmission] = []
+async def submit(
+    connection: Connection,
+    function: Callable[..., Any],
+    template: pb.JobSubmission,
+    items: Iterator[Any],
+    *,
+    spread: bool,
+    correlation_id: str,
+) -> AsyncIterator[str]:
+    """All items, a thousand in a message; one message is on its way while the next is encoded."""
+    mapping = Mapping(
+        connection, function, template, spread=spread, ordered=True, correlation_id=correlation_id
+    )
+    await mapping._prepare()
+    coming: asyncio.Task[list[str]] | None = None
+    while chunk := list(islice(items, PER_SUBMISSION)):
+        calls = mapping._encode(chunk)
+        if coming is not None:
+            for job_id in await coming:
+                yield job_id
+        coming = asyncio.create_task(_accepted(connection, template, calls, correlation_id))
+        await asyncio.sleep(0)
+    if coming is not None:
+        for job_id in await coming:
+            yield job_id
+
+
+async def _accepted(
+    connection: Connection, like: pb.JobSubmission, calls: list[pb.Call], correlation_id: str
+) -> list[str]:
+    return [job async for ids in sent(connection, like, calls, correlation_id) for job in ids]
+
+
+def encoded(items: Iterable[Any], key: str, first: int, *, spread: bool) -> list[pb.Call]:
+    """Each item as a call, with the key that makes sending it again the same job."""
+    calls = []
+    for number, item in enumerate(items, first):
+        data = packages.pickle_arguments(item if spread else (item,), {})
+        arguments = pb.BlobRef(size=len(data), data=data)
+        calls.append(pb.Call(arguments=arguments, idempotency_key=f"{key}-{number}"))
+    return calls
+
+
+async def sent(
+    connection: Connection, like: pb.JobSubmission, calls: list[pb.Call], correlation_id: str
+) -> AsyncIterator[Iterable[str]]:
+    """Sends calls, and yields the ids of the accepted jobs: in one message, or in several where
+    large arguments would make it too large."""
+    for part in _by_size(calls):
+        for call in part:
+            data = call.arguments.data
+            if not submission.rides_along(data):
+                call.arguments.CopyFrom(await connection.put(data))
+        request = pb.SubmitJobsRequest(like=like, calls=part)
+        reply = await connection.call("SubmitJobs", request, correlation_id=correlation_id)
+        yield reply.job_ids
+
+
+def _by_size(calls: list[pb.Call]) -> Iterator[list[pb.Call]]:
+    part: list[pb.Call] = []
     size = 0
-    for job in jobs:
+    for call in calls:
         # What does not ride along is stored ahead and leaves only its digest.
-        data = job.function.arguments.data
+        data = call.arguments.data
         own = len(data) if submission.rides_along(data) else 0
         if part and size + own > 16 * 1024 * 1024:
             yield part
             part, size = [], 0
-        part.append(job)
+        part.append(call)
         size += own
     if part:
         yield part

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from corral.api import corral_pb2 as pb
 from corral.api import incoming
 from corral.api.rest.answers import answer, body_of, errors, json
 from corral.api.rest.bodies import JobBody, JobsBody, Submission, submissions_of
@@ -94,7 +95,8 @@ def routes(parts: Parts) -> APIRouter:
         known worker could run it, unless it says `wait`."""
         data = await incoming.whole(request, parts.limits)
         sent = submissions_of(body_of(data, Submission), idempotency_key)
-        jobs = jobs_of(sent, QueueClass.INTERACTIVE, parts.limits, caller_of(request))
+        many = pb.SubmitJobsRequest(jobs=sent)
+        jobs = jobs_of(many, QueueClass.INTERACTIVE, parts.limits, caller_of(request))
         accepted = await parts.queue.submit(jobs)
         ids = [one.job for one in accepted]
         few = [view(job) for job in ids] if len(ids) <= SHOWN else []
