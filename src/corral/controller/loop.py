@@ -116,8 +116,11 @@ class Loop:
         if world.lines:
             plan = self._decide(world.snapshot(now, self.known(), self._aging_s))
             if plan.placements:
-                with world.reserving(plan.placements):
+                world.reserve(plan.placements, {})
+                try:
                     await self._store.append(facts_of(plan.placements, now), skip_conflicts=True)
+                finally:
+                    world.release(plan.placements)
                 if plan.turn:
                     world.last_aged_at = now
                 self._wake.set()

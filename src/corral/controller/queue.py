@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 from corral import correlation
 from corral.controller.blobs import Blobs
 from corral.controller.loop import Loop, facts_of
-from corral.controller.store import Store
+from corral.controller.store import Change, Store
 from corral.controller.vault import Vault
 from corral.core.errors import (
     Conflict,
@@ -54,6 +54,7 @@ from corral.core.lifecycle import shape_of
 from corral.core.worker import Worker
 from corral.engines.engine import Engine
 from corral.scheduler.fit import refuse_ever
+from corral.scheduler.plan import Placement
 
 log = structlog.get_logger()
 
@@ -86,7 +87,7 @@ class Queue:
         self.check_room = check_room
         """Raises where no new work may come in, because the disk is full."""
         self._ids = Ids(secrets.randbits(30))
-        self._submitting: dict[str, asyncio.Event] = {}
+        self._submitting: dict[str, asyncio.Future[list[Change]]] = {}
         self._changes: set[asyncio.Task[Any]] = set()
         self.stopping = False
 
@@ -107,9 +108,6 @@ class Queue:
     async def submit(self, jobs: Sequence[Job]) -> list[Accepted]:
         """All of them or none, durable when this returns. Refused ones keep an id and a reason in
         the history, and raise it."""
-        return await self._to_the_end(self._submit(jobs))
-
-    async def _submit(self, jobs: Sequence[Job]) -> list[Accepted]:
         if self.stopping:
             raise Unavailable(
                 "The controller is stopping and takes no new jobs. Submit again soon."
@@ -119,31 +117,35 @@ class Queue:
         workers = self._loop.known() or await self._first_workers()
         keys = {job.key for job in jobs if job.key}
         while pending := next((self._submitting[k] for k in keys if k in self._submitting), None):
-            await pending.wait()  # somebody's job with this key is on its way to the disk
-        # From here to the commit nothing waits: what is looked up stays true.
+            await asyncio.wait([pending])  # somebody's job with this key is on its way to the disk
+        # From here to the commit nothing waits: what is looked up stays true. A caller who goes
+        # away then leaves a job behind, never half of one.
         draft = self._draft(jobs, workers)
-        written = asyncio.Event()
-        self._submitting.update(dict.fromkeys(keys, written))
-        try:
-            if draft.facts:
-                await self._write(draft)
-        finally:
-            for key in keys:
-                del self._submitting[key]
-            written.set()
+        if draft.facts:
+            written = self._write(draft)
+            self._submitting.update(dict.fromkeys(keys, written))
+            written.add_done_callback(lambda _: [self._submitting.pop(key) for key in keys])
+            await asyncio.shield(written)
         if draft.refusal is not None:
             raise draft.refusal
         return draft.answers
 
-    async def _write(self, draft: _Draft) -> None:
+    def _write(self, draft: _Draft) -> asyncio.Future[list[Change]]:
         """What can start at once is placed in the same commit."""
         submitted = [fact for fact in draft.facts if isinstance(fact, JobSubmitted)]
         placements = self._loop.place(submitted) if draft.refusal is None else ()
         facts = [*draft.facts, *facts_of(placements, time.time())]
-        placed = {placement.job for placement in placements}
-        shapes = {fact.job: shape_of(fact) for fact in submitted if fact.job in placed}
-        with self._store.world.reserving(placements, shapes):
-            await self._store.append(facts, documents=draft.documents)
+        written = self._store.enqueue(facts, draft.documents)
+        if placements:
+            placed = {placement.job for placement in placements}
+            shapes = {fact.job: shape_of(fact) for fact in submitted if fact.job in placed}
+            self._store.world.reserve(placements, shapes)
+        written.add_done_callback(lambda done: self._written(done, placements))
+        return written
+
+    def _written(self, done: asyncio.Future[list[Change]], placements: Sequence[Placement]) -> None:
+        done.exception()  # told to whoever still listens
+        self._store.world.release(placements)
 
     def _draft(self, jobs: Sequence[Job], workers: Sequence[Worker]) -> _Draft:
         """What a submission means: facts and answers, or its refusal."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import structlog
@@ -20,6 +19,7 @@ from corral.controller.pruned import Slice
 from corral.controller.record import Record, sealed
 from corral.controller.recovery import fold, recovered
 from corral.controller.world import World
+from corral.controller.writer_thread import WriterThread
 from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
 from corral.core.events import (
     JobRejected,
@@ -84,9 +84,11 @@ class Store:
         self._seq = 0
         self._pending: list[_Request] = []
         self._prunes: list[tuple[Sequence[JobId], float, asyncio.Future[Slice]]] = []
-        self._writing: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        """Set while nothing is being written."""
+        self._idle.set()
         self._marking: asyncio.TimerHandle | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._thread = WriterThread()
         self._listeners: list[Callable[[Sequence[Change]], None]] = []
         self.committed: Callable[[float, int], None] = lambda seconds, facts: None
         """Told how long each commit took and how many facts shared it."""
@@ -123,12 +125,22 @@ class Store:
     ) -> list[Change]:
         """Durable when this returns. All facts or none, unless `skip_conflicts` leaves out those
         that the table no longer allows (a job cancelled while a plan was made)."""
+        return await self.enqueue(facts, documents or {}, workers, skip_conflicts)
+
+    def enqueue(
+        self,
+        facts: Sequence[Journaled],
+        documents: Mapping[JobId, bytes],
+        workers: Sequence[Worker] = (),
+        skip_conflicts: bool = False,
+    ) -> asyncio.Future[list[Change]]:
+        """The same as a future: written also if nobody waits for it."""
         if self.failed.is_set():
             raise self._refusal()
         done: asyncio.Future[list[Change]] = asyncio.get_running_loop().create_future()
-        self._pending.append(_Request(facts, documents or {}, workers, skip_conflicts, done))
+        self._pending.append(_Request(facts, documents, workers, skip_conflicts, done))
         self._begin()
-        return await done
+        return done
 
     async def prune(self, jobs: Sequence[JobId], within_s: float) -> Slice:
         """Removes ended jobs from the journal, between two groups, as many as it finds time for.
@@ -141,58 +153,79 @@ class Store:
         return await done
 
     def _begin(self) -> None:
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write_groups())
+        if self._idle.is_set():
+            self._idle.clear()
+            # Not at once: what else is asked for in this turn of the event loop comes along.
+            asyncio.get_running_loop().call_soon(self._write_next)
 
-    async def _prune(self) -> None:
-        jobs, within_s, done = self._prunes.pop(0)
+    def _write_next(self) -> None:
+        if self._prunes:
+            self._prune(*self._prunes.pop(0))
+        elif self._pending:
+            self._write_group()
+        else:
+            self._idle.set()
+
+    def _prune(self, jobs: Sequence[JobId], within_s: float, done: asyncio.Future[Slice]) -> None:
         for job in jobs:
             self.recent.pop(job, None)  # or a late note could still find its way in
-        loop = asyncio.get_running_loop()
-        try:
-            pruned = await loop.run_in_executor(self._thread, self.journal.prune, jobs, within_s)
-        except CorralError as error:
-            if not done.cancelled():
-                done.set_exception(error)
+
+        def pruned(result: Any, error: Exception | None) -> None:
             if isinstance(error, StorageFailed) and error.fatal:
                 self._give_up()
-        else:
-            if not done.cancelled():
-                done.set_result(pruned)
+            if error is None:
+                _answer(done, result)
+            elif not done.done():
+                done.set_exception(error)
+            self._write_next()
 
-    async def _write_groups(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._pending or self._prunes:
-            if self._prunes:
-                await self._prune()
-            requests, self._pending = self._pending, []
-            group = _Group(self._seq, self)
+        self._thread.run(lambda: self.journal.prune(jobs, within_s), pruned)
+
+    def _write_group(self) -> None:
+        requests, self._pending = self._pending, []
+        group = _Group(self._seq, self)
+        try:
             accepted = [request for request in requests if group.take(request)]
-            try:
-                if group.records or group.workers:
-                    write = Write(group.records, group.ends, group.noted, group.workers)
-                    began = time.perf_counter()
-                    await loop.run_in_executor(self._thread, self.journal.write, write)
+        except Exception as error:
+            # A mistake of ours in one of them: none is written, and the next ones get their turn.
+            self._not_written(group, requests, error)
+            return self._write_next()
+        began = time.perf_counter()
+
+        def written(_: Any, error: Exception | None) -> None:
+            if error is None:
+                if group.records:
                     self.committed(time.perf_counter() - began, len(group.records))
-            except StorageFailed as error:
-                log.error("journal_not_written", error=str(error), facts=len(group.records))
-                for request in accepted:
-                    if not request.done.cancelled():
-                        request.done.set_exception(error)
-                if error.fatal:
-                    self._give_up()
-                continue
-            self._seq = group.seq
-            if self._marking is None:
-                self._marking = loop.call_later(MARK_S, self._sync_mark)
-            self._publish(group)
-            for request in accepted:
-                if not request.done.cancelled():
-                    request.done.set_result(request.accepted)
+                self._written(group, accepted)
+            else:
+                self._not_written(group, accepted, error)
+            self._write_next()
+
+        if group.records or group.workers:
+            write = Write(group.records, group.ends, group.noted, group.workers)
+            self._thread.run(lambda: self.journal.write(write), written)
+        else:
+            written(None, None)
+
+    def _written(self, group: _Group, accepted: Sequence[_Request]) -> None:
+        self._seq = group.seq
+        if self._marking is None:
+            self._marking = asyncio.get_running_loop().call_later(MARK_S, self._sync_mark)
+        self._publish(group)
+        for request in accepted:
+            _answer(request.done, request.accepted)
+
+    def _not_written(self, group: _Group, accepted: Sequence[_Request], error: Exception) -> None:
+        log.error("journal_not_written", error=str(error), facts=len(group.records))
+        for request in accepted:
+            if not request.done.done():
+                request.done.set_exception(error)
+        if isinstance(error, StorageFailed) and error.fatal:
+            self._give_up()
 
     def _sync_mark(self) -> None:
         self._marking = None
-        self._thread.submit(self.journal.sync_mark)
+        self._thread.run(self.journal.sync_mark, lambda _, error: None)
 
     def _give_up(self) -> None:
         """After this nothing is written: another sync could only pretend that all is well."""
@@ -237,12 +270,11 @@ class Store:
                     del recent[next(iter(recent))]
 
     async def close(self) -> None:
-        if self._writing is not None:
-            await asyncio.gather(self._writing, return_exceptions=True)
+        await self._idle.wait()
         if self._marking is not None:
             self._marking.cancel()
-            self._thread.submit(self.journal.sync_mark)
-        self._thread.shutdown()
+            self._sync_mark()
+        self._thread.close()
         self.journal.close()
 
     # --- reading ---
@@ -356,3 +388,8 @@ class _Group:
             return born(fact, seq), 0
         head = self.heads.get(fact.job) or self._store.head(fact.job)
         return advance(head, fact, seq), head.last_seq
+
+
+def _answer(done: asyncio.Future[Any], result: Any) -> None:
+    if not done.done():  # whoever asked may have gone away
+        done.set_result(result)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from corral.core.frames import ProgressFrame
@@ -127,21 +126,17 @@ class World:
                 return due
         return None
 
-    @contextmanager
-    def reserving(
-        self, placements: Sequence[Placement], shapes: Mapping[JobId, Shape] | None = None
-    ) -> Iterator[None]:
+    def reserve(self, placements: Sequence[Placement], shapes: Mapping[JobId, Shape]) -> None:
         """While placements are written, what they will hold is taken. `shapes` are those of jobs
-        that are written with them."""
+        that are not here yet."""
         for placement in placements:
-            shape = shapes[placement.job] if shapes else self.heads[placement.job].shape
+            shape = shapes.get(placement.job) or self.heads[placement.job].shape
             held = Held(needs=shape.needs, above_vram_gb=shape.above_vram_gb)
             self._reserved.setdefault(placement.worker, {})[placement.job] = held
-        try:
-            yield
-        finally:
-            for placement in placements:
-                self._reserved[placement.worker].pop(placement.job, None)
+
+    def release(self, placements: Sequence[Placement]) -> None:
+        for placement in placements:
+            self._reserved[placement.worker].pop(placement.job, None)
 
     def took(self, shape: Shape, seconds: float) -> None:
         """Learns how long attempts of a shape take; quick to grow, slow to shrink."""
