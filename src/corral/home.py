@@ -20,6 +20,8 @@ class Home:
         self.path = path
         self.lock = path / "lock"
         self.token = path / "token"
+        self.tokens = path / "tokens.json"
+        self.queue = path / "queue.json"
         self.transfer_key = path / "transfer.key"
         self.secrets = path / "secrets"
         self.notify = path / "notify.json"

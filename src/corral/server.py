@@ -21,22 +21,29 @@ import uvicorn
 from msgspec import structs
 
 from corral import __version__, logs, settings
-from corral.api.auth import Hosts, check_token
+from corral.api.auth import Hosts, bearer
 from corral.api.http import Transfers, application
+from corral.api.http_protocol import limited
 from corral.api.metrics import Metrics, Sources
+from corral.api.rest.parts import Parts
 from corral.api.rpc import Orchestrator
-from corral.api.service import SERVER_OPTIONS, handler
+from corral.api.service import handler, server_options
+from corral.api.streams import Streams
 from corral.api.worker_socket import WorkerSocket
 from corral.controller import restore
+from corral.controller.access import Access
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
 from corral.controller.disk import DiskGuard
 from corral.controller.feed import Feed
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
+from corral.controller.listing import Listing
 from corral.controller.loop import Loop
 from corral.controller.narration import Narration
 from corral.controller.notify import Notifier, Timing
+from corral.controller.output_text import OutputText
+from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.retention import Limits, Retention
 from corral.controller.spool import Spool
@@ -45,6 +52,7 @@ from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens, kept_secret
 from corral.controller.vault import Vault
 from corral.controller.world import World
+from corral.core.access import Role
 from corral.core.errors import CorralError, HomeUnusable, InvalidSettings
 from corral.core.worker import Worker
 from corral.engines.agents import AgentsEngine
@@ -200,7 +208,10 @@ class _Controller:
         stack.callback(self._spool.close)
         blobs = Blobs(home.blobs)
         tokens = AttemptTokens(kept_secret(home.transfer_key))
-        token = kept_secret(home.token)
+        access = Access(home.tokens, kept_secret(home.token))
+        streams = Streams(settings.limits.streams)
+        listing = Listing(self._store)
+        stack.callback(listing.close)
         vault = Vault(home.secrets)
         self._local = LocalAgent(home, settings.worker.name)
         self._agents = AgentsEngine(
@@ -217,7 +228,9 @@ class _Controller:
             home.path, **structs.asdict(settings.disk), changed=self._disk_changed
         )
         self._feed = Feed(self._store, self._spool)
-        self._loop = Loop(self._store, engines, tokens, vault, aging_s=settings.aging_s)
+        self._loop = Loop(
+            self._store, engines, tokens, vault, aging_s=settings.aging_s, pause=Pause(home.queue)
+        )
         self._queue = Queue(
             self._store,
             blobs,
@@ -249,7 +262,7 @@ class _Controller:
             notice=self._notifier.worker,
         )
         self._orchestrator = Orchestrator(
-            token=token,
+            access=access,
             store=self._store,
             blobs=blobs,
             feed=self._feed,
@@ -259,6 +272,9 @@ class _Controller:
             version=__version__,
             started_at=self._started_at,
             package_limit=settings.package_limit,
+            limits=settings.limits,
+            listing=listing,
+            streams=streams,
             backups=Backups(home, self._retention, __version__),
         )
         statistics = Statistics()
@@ -282,7 +298,7 @@ class _Controller:
                 self._store,
                 blobs,
                 tokens,
-                package_limit=settings.package_limit,
+                limits=settings.limits,
                 artifact_limit=settings.artifact_limit,
             ),
             worker_socket=WorkerSocket(
@@ -294,7 +310,22 @@ class _Controller:
             ),
             health=self._health,
             queue=self._queue,
-            metrics=metrics.router(lambda header: check_token(header, token)),
+            parts=Parts(
+                store=self._store,
+                blobs=blobs,
+                feed=self._feed,
+                queue=self._queue,
+                loop=self._loop,
+                listing=listing,
+                output=OutputText(self._spool),
+                access=access,
+                streams=streams,
+                limits=settings.limits,
+                package_limit=settings.package_limit,
+                version=__version__,
+                started_at=self._started_at,
+            ),
+            metrics=metrics.router(lambda header: access.caller(bearer(header)).needs(Role.READ)),
             clock=time.time,
         )
 
@@ -311,15 +342,16 @@ class _Controller:
                 log_config=None,
                 access_log=False,
                 lifespan="off",
-                http="httptools",
+                http=limited(settings.limits),
+                timeout_keep_alive=settings.limits.keep_alive_s,  # type: ignore[arg-type]
                 ws="websockets-sansio",
-                ws_max_size=64 << 20,
+                ws_max_size=settings.limits.frame_bytes,
                 ws_ping_interval=20,
                 ws_ping_timeout=30,
                 timeout_graceful_shutdown=1,
             )
         )
-        rpc = grpc.aio.server(options=SERVER_OPTIONS)
+        rpc = grpc.aio.server(options=server_options(settings.limits.message_bytes))
         rpc.add_generic_rpc_handlers((handler(self._orchestrator),))
         # gRPC says on stderr, in its own words, that a port is taken: ask first, in ours.
         _listen(settings.host, settings.grpc_port, "--grpc-port").close()

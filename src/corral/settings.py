@@ -24,6 +24,7 @@ from corral.core.worker import DeclaredGPU
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Bytes = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
 class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,6 +66,29 @@ class DiskSettings(Struct, frozen=True, forbid_unknown_fields=True):
     reserve_mb: Annotated[float, Meta(ge=0, le=10_000)] = 64.0
 
 
+class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """How much of anything may come in at once, and how long it may take."""
+
+    body_bytes: Bytes = 64_000_000
+    message_bytes: Bytes = 64 << 20
+    frame_bytes: Annotated[int, Meta(ge=1 << 20)] = 64 << 20
+    header_bytes: Bytes = 65_536
+    headers: Count = 100
+    header_s: Seconds = 10.0
+    body_s: Seconds = 30.0
+    keep_alive_s: Seconds = 30.0
+    streams: Count = 5_000
+    jobs: Count = 10_000
+    page: Count = 1_000
+    result_bytes: Bytes = 2_000_000_000
+    labels: Count = 64
+    variables: Count = 1_000
+    requirements: Count = 1_000
+    secrets: Count = 64
+    arguments: Count = 10_000
+    text: Annotated[int, Meta(ge=64, le=100_000)] = 512
+
+
 class Webhook(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An address that is told what happened, in corral.yaml."""
 
@@ -101,6 +125,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     document_limit: Bytes = 4_000_000
     package_limit: Bytes = 2_000_000_000
     artifact_limit: Bytes = 20_000_000_000
+    limits: LimitSettings = LimitSettings()
     retention: RetentionSettings = RetentionSettings()
     disk: DiskSettings = DiskSettings()
     inspectable: bool = False

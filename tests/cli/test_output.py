@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from corral.cli import output
+from corral.sdk.plain import rounded
 
 ID = "1m7fbb7bm7d7azk"
 COLUMNS = ("JOB", "STATE", "NAME", "CLASS", "TRY")
@@ -39,4 +40,4 @@ def test_pipes_get_whole_lines_without_trailing_blanks(capsys: pytest.CaptureFix
 
 def test_times_are_rounded_and_nothing_else() -> None:
     found = {"seconds": 0.12345678, "jobs": [{"ended_at": 1.00000049, "loss": 1e-9}]}
-    assert output.rounded(found) == {"seconds": 0.123457, "jobs": [{"ended_at": 1.0, "loss": 1e-9}]}
+    assert rounded(found) == {"seconds": 0.123457, "jobs": [{"ended_at": 1.0, "loss": 1e-9}]}

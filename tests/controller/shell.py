@@ -13,6 +13,7 @@ from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
 from corral.controller.notify import Notifier, Timing
+from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.spool import Spool
 from corral.controller.store import Store
@@ -61,7 +62,8 @@ class Shell:
         self.tokens = AttemptTokens("key")
         engines = {self.engine.name: self.engine}
         self.vault = Vault(home / "secrets")
-        self.loop = Loop(self.store, engines, self.tokens, self.vault, aging_s=aging_s)
+        pause = Pause(home / "queue.json")
+        self.loop = Loop(self.store, engines, self.tokens, self.vault, aging_s=aging_s, pause=pause)
         self.queue = Queue(
             self.store,
             Blobs(home / "blobs"),

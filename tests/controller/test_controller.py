@@ -230,12 +230,12 @@ async def test_why_names_a_reason_for_every_worker(tmp_path: Path) -> None:
         await _running(corral, first, 1)
         second = await corral.submit(needs=Needs(gpus=1))
         known = await corral.loop.workers()
-        reason = explain(corral.store, second, known, paused=False)
+        reason = explain(corral.store, second, known)
         assert reason.workers == {
             "busy": "busy: needs 1 CPU, 0 free",
             "bare": "needs 1 GPU, it has none",
         }
-        told = explain(corral.store, first, known, paused=False)
+        told = explain(corral.store, first, known)
         assert "placed on busy: the only worker that fits" in told.summary
 
 

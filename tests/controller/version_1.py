@@ -8,7 +8,7 @@ from pathlib import Path
 
 from corral.controller import migrations
 from corral.controller.mark import Mark
-from corral.controller.record import Ended, Record, sealed
+from corral.controller.record import Record, sealed
 from corral.core.events import (
     AttemptPlaced,
     AttemptStarted,
@@ -71,7 +71,7 @@ def make_version_1(folder: Path) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(f"{VERSION_1}PRAGMA user_version = 1;")
         connection.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?)", records)
-        ended = Ended("a", "succeeded", 1, 5, 5.0, "b", "k")
+        ended = ("a", "succeeded", 1, 5, 5.0, "b", "k")
         connection.execute("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", ended)
         connection.commit()
     mark = Mark(folder / "mark")

@@ -21,6 +21,7 @@ from corral.controller.blobs import Blobs
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
+from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.spool import Spool
 from corral.controller.store import Change, Store
@@ -140,8 +141,8 @@ class Station:
         tokens = AttemptTokens(kept_secret(self.home.transfer_key))
         self.engine = ComputingEngine([WORKER], self.blobs)
         engines = {self.engine.name: self.engine}
-        vault = Vault(self.home.secrets)
-        self.loop = Loop(self.store, engines, tokens, vault, aging_s=60.0)
+        vault, pause = Vault(self.home.secrets), Pause(self.home.queue)
+        self.loop = Loop(self.store, engines, tokens, vault, aging_s=60.0, pause=pause)
         self.queue = Queue(
             self.store,
             self.blobs,

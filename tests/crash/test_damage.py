@@ -53,7 +53,7 @@ class Homes:
                 await life.submit(scenario.function_job(f"done-{n}", batch="herd"))
             waiting = list(life.store.world.heads)[:1]
             await life.until_ended(but=waiting)
-            ended = life.journal.ended_latest(before="", batch="", states=(), limit=100)
+            ended = sorted(life.journal.history(), reverse=True)
             await life.store.prune([row.job for row in ended][3:9:2], 10.0)
             assert len(life.journal.pruned()) > 1
             mark = (home / "journal" / MARK).read_bytes()
@@ -101,7 +101,8 @@ def state(home: Path) -> dict[str, Any]:
             ],
             "prefixes": [journal.ended_by_prefix(job) for job in jobs],
             "batch": journal.ended_in_batch("herd", 0, 100),
-            "latest": journal.ended_latest(before="", batch="", states=(), limit=100),
+            "history": sorted(journal.history()),
+            "newest": journal.ended_newest(),
             "last": found[-1].seq,
         }
 

@@ -83,6 +83,16 @@ class Orchestrator:
 
     # --- the service ---
 
+    def __getattr__(self, name: str) -> Any:
+        """Methods that no test of the SDK asks this fake for."""
+        if name not in service.METHODS:
+            raise AttributeError(name)
+
+        async def unimplemented(request: Any, context: Any) -> None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not faked here")
+
+        return unimplemented
+
     async def SubmitJob(self, request: pb.JobSubmission, context: Any) -> AsyncIterator[Any]:
         await self._enter("SubmitJob", context)
         record = await self._accept(request, context)

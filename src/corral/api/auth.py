@@ -1,11 +1,10 @@
-"""Who may pass: the client token on every call, and only hosts and origins that are ours."""
+"""Who may pass: a token on every call, and only hosts and origins that are ours."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from corral.controller.tokens import same
 from corral.core.errors import Forbidden, Unauthorized
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
@@ -18,23 +17,18 @@ def bearer(header: str | None) -> str:
     return token.strip()
 
 
-def check_token(header: str | None, secret: str) -> None:
-    if not same(bearer(header), secret):
-        raise Unauthorized(
-            "This token is not good here. The right one is in the controller's home."
-        )
-
-
 class Hosts:
     """Any web page can make a browser call 127.0.0.1; its name and origin give it away."""
 
     def __init__(self, own: Sequence[str]) -> None:
         self._own = LOOPBACK | {host.lower() for host in own}
 
-    def check(self, host: str | None, origin: str | None) -> None:
-        if _name(host or "") not in self._own:
-            raise Forbidden(f"This controller does not answer to the host {(host or '')[:100]!r}.")
-        if origin is not None and _origin(origin) not in self._own:
+    def check_host(self, host: str) -> None:
+        if _name(host) not in self._own:
+            raise Forbidden(f"This controller does not answer to the host {host[:100]!r}.")
+
+    def check_origin(self, origin: str) -> None:
+        if _origin(origin) not in self._own:
             raise Forbidden(f"Requests from {origin[:100]!r} are refused.")
 
 

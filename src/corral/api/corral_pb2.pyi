@@ -341,24 +341,109 @@ class JobView(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., user: _Optional[str] = ..., batch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., submitted_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., seconds: _Optional[float] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[ArtifactView, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., retry_of: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., workload: _Optional[str] = ..., correlation_id: _Optional[str] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
-    __slots__ = ("states", "batch", "limit", "before", "active")
+    __slots__ = ("states", "batch", "limit", "before", "active", "queue_class", "worker", "labels", "user", "since", "until", "text")
     STATES_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_CLASS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
     states: _containers.RepeatedScalarFieldContainer[str]
     batch: str
     limit: int
     before: str
     active: bool
-    def __init__(self, states: _Optional[_Iterable[str]] = ..., batch: _Optional[str] = ..., limit: _Optional[int] = ..., before: _Optional[str] = ..., active: _Optional[bool] = ...) -> None: ...
+    queue_class: str
+    worker: str
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    user: str
+    since: float
+    until: float
+    text: str
+    def __init__(self, states: _Optional[_Iterable[str]] = ..., batch: _Optional[str] = ..., limit: _Optional[int] = ..., before: _Optional[str] = ..., active: _Optional[bool] = ..., queue_class: _Optional[str] = ..., worker: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., user: _Optional[str] = ..., since: _Optional[float] = ..., until: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class ListJobsReply(_message.Message):
     __slots__ = ("jobs",)
     JOBS_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[JobView]
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobView, _Mapping]]] = ...) -> None: ...
+
+class QueueRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class QueueView(_message.Message):
+    __slots__ = ("paused", "paused_at", "paused_by", "waiting", "active")
+    class WaitingEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_AT_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_BY_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    paused: bool
+    paused_at: float
+    paused_by: str
+    waiting: _containers.ScalarMap[str, int]
+    active: int
+    def __init__(self, paused: _Optional[bool] = ..., paused_at: _Optional[float] = ..., paused_by: _Optional[str] = ..., waiting: _Optional[_Mapping[str, int]] = ..., active: _Optional[int] = ...) -> None: ...
+
+class CreateTokenRequest(_message.Message):
+    __slots__ = ("name", "role", "expires_in")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_IN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: str
+    expires_in: float
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., expires_in: _Optional[float] = ...) -> None: ...
+
+class CreateTokenReply(_message.Message):
+    __slots__ = ("token", "view")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    view: TokenView
+    def __init__(self, token: _Optional[str] = ..., view: _Optional[_Union[TokenView, _Mapping]] = ...) -> None: ...
+
+class ListTokensRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTokensReply(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenView]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenView, _Mapping]]] = ...) -> None: ...
+
+class RevokeTokenRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class TokenView(_message.Message):
+    __slots__ = ("name", "role", "created_at", "expires_at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: str
+    created_at: float
+    expires_at: float
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., created_at: _Optional[float] = ..., expires_at: _Optional[float] = ...) -> None: ...
 
 class WhyWorker(_message.Message):
     __slots__ = ("worker", "reason")

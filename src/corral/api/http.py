@@ -1,4 +1,4 @@
-"""HTTP: the worker socket, `/health`, and the transfers of attempts."""
+"""HTTP: REST, the worker socket, `/health`, and the transfers of attempts."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from fastapi import APIRouter, FastAPI, Request, WebSocket
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from corral.api import incoming
 from corral.api.auth import Hosts, bearer
 from corral.api.correlation import Correlated
-from corral.api.correlation import refused as told
+from corral.api.rest.answers import refusal
+from corral.api.rest.mounting import mount
+from corral.api.rest.parts import Parts
 from corral.api.worker_socket import WorkerSocket
 from corral.controller.blobs import Blobs
 from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens
 from corral.core.errors import (
+    ArtifactTooLarge,
     BlobNotFound,
     Conflict,
-    CorralError,
     Forbidden,
     InvalidJob,
-    StorageFailed,
+    ResultTooLarge,
 )
 from corral.core.events import ArtifactStored, CheckpointStored
-from corral.core.job import Head, decode_document
+from corral.core.job import Blob, Head, decode_document
+from corral.settings import LimitSettings as Limits
 
 MAX_NAME = 512
 
@@ -39,14 +43,21 @@ class OnlyOurHosts:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
-            headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+            found: dict[bytes, list[str]] = {b"host": [], b"origin": []}
+            for name, value in scope["headers"]:
+                if name in found:
+                    found[name].append(value.decode("latin-1"))
             try:
-                self._hosts.check(headers.get(b"host"), headers.get(b"origin"))
+                # Where one comes twice, each must be ours: nobody knows which one others read.
+                for host in found[b"host"] or [""]:
+                    self._hosts.check_host(host)
+                for origin in found[b"origin"]:
+                    self._hosts.check_origin(origin)
             except Forbidden as error:
                 if scope["type"] == "websocket":
                     await send({"type": "websocket.close", "code": 1008, "reason": error.message})
                 else:
-                    await JSONResponse(error.view(), error.status)(scope, receive, send)
+                    await refusal(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -60,11 +71,11 @@ class Transfers:
         blobs: Blobs,
         tokens: AttemptTokens,
         *,
-        package_limit: int,
+        limits: Limits,
         artifact_limit: int,
     ) -> None:
         self._store, self._blobs, self._tokens = store, blobs, tokens
-        self._package_limit, self._artifact_limit = package_limit, artifact_limit
+        self._limits, self._artifact_limit = limits, artifact_limit
 
     def _head(self, request: Request, job: str, attempt: int) -> Head:
         self._tokens.check(bearer(request.headers.get("authorization")), job, attempt)
@@ -82,7 +93,12 @@ class Transfers:
 
     async def result(self, request: Request, job: str, attempt: int) -> dict[str, object]:
         self._head(request, job, attempt)
-        blob = await self._blobs.put(request.stream(), limit=self._package_limit)
+        blob = await self._blobs.put(
+            incoming.pieces(request, self._limits),
+            limit=self._limits.result_bytes,
+            too_large=ResultTooLarge,
+            setting="limits.result_bytes",
+        )
         return {"sha256": blob.sha256, "size": blob.size}
 
     async def artifact(
@@ -95,7 +111,7 @@ class Transfers:
             raise InvalidJob(f"{name[:100]!r} is no name for an artifact.", job_id=job)
         if not 0 < len(name) <= MAX_NAME:
             raise InvalidJob(f"An artifact's name has 1 to {MAX_NAME} characters.", job_id=job)
-        blob = await self._blobs.put(request.stream(), limit=self._artifact_limit)
+        blob = await self._kept(request)
         self._head(request, job, attempt)  # it may have ended while the bytes came
         fact = ArtifactStored(
             job=job,
@@ -110,7 +126,7 @@ class Transfers:
 
     async def put_checkpoint(self, request: Request, job: str, attempt: int) -> dict[str, object]:
         self._head(request, job, attempt)
-        blob = await self._blobs.put(request.stream(), limit=self._artifact_limit)
+        blob = await self._kept(request)
         head = self._head(request, job, attempt)  # it may have been lost while the bytes came
         fact = CheckpointStored(
             job=head.id, at=self._now(request), attempt=attempt, size=blob.size, sha256=blob.sha256
@@ -124,6 +140,14 @@ class Transfers:
             raise BlobNotFound(f"Job {job} has stored no checkpoint yet.", job_id=job)
         return FileResponse(self._blobs.open_path(head.checkpoint))
 
+    async def _kept(self, request: Request) -> Blob:
+        return await self._blobs.put(
+            incoming.pieces(request, self._limits),
+            limit=self._artifact_limit,
+            too_large=ArtifactTooLarge,
+            setting="artifact_limit",
+        )
+
     def _now(self, request: Request) -> float:
         clock: Callable[[], float] = request.app.state.clock
         return clock()
@@ -136,26 +160,21 @@ def application(
     worker_socket: WorkerSocket,
     health: Callable[[], Awaitable[dict[str, object]]],
     queue: Queue,
+    parts: Parts,
     metrics: APIRouter,
     clock: Callable[[], float],
 ) -> FastAPI:
-    app = FastAPI(title="Corral", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Corral", version=parts.version, docs_url=None, redoc_url=None, openapi_url=None
+    )
     app.state.clock = clock
     app.add_middleware(OnlyOurHosts, hosts=hosts)
     app.add_middleware(Correlated)
+    mount(app, parts)
 
-    @app.exception_handler(CorralError)
-    async def refused(request: Request, error: CorralError) -> JSONResponse:
-        call = f"{request.method} {request.url.path}"[:200]
-        return JSONResponse(told(error, call).view(), error.status)
-
-    @app.exception_handler(OSError)
-    async def disk(request: Request, error: OSError) -> JSONResponse:
-        failed = StorageFailed(f"The controller could not store this: {error}.")
-        return JSONResponse(failed.view(), failed.status)
-
-    @app.get("/health")
+    @app.get("/health", operation_id="health", summary="Whether the controller is well")
     async def get_health() -> JSONResponse:
+        """Open to everybody: it says nothing about jobs but how many there are."""
         return JSONResponse(await health(), 503 if queue.stopping else 200)
 
     app.include_router(metrics)
@@ -165,9 +184,9 @@ def application(
         await worker_socket.serve(websocket)
 
     attempt = "/attempts/{job}/{attempt}"
-    app.get(f"{attempt}/packages/{{sha256}}", response_model=None)(transfers.package)
-    app.put(f"{attempt}/result", response_model=None)(transfers.result)
-    app.put(f"{attempt}/artifacts/{{name:path}}", response_model=None)(transfers.artifact)
-    app.put(f"{attempt}/checkpoint", response_model=None)(transfers.put_checkpoint)
-    app.get(f"{attempt}/checkpoint", response_model=None)(transfers.get_checkpoint)
+    app.get(f"{attempt}/packages/{{sha256}}", include_in_schema=False)(transfers.package)
+    app.put(f"{attempt}/result", include_in_schema=False)(transfers.result)
+    app.put(f"{attempt}/artifacts/{{name:path}}", include_in_schema=False)(transfers.artifact)
+    app.put(f"{attempt}/checkpoint", include_in_schema=False)(transfers.put_checkpoint)
+    app.get(f"{attempt}/checkpoint", include_in_schema=False)(transfers.get_checkpoint)
     return app

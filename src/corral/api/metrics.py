@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 from msgspec import Struct
 
+from corral.api.rest.answers import errors
 from corral.controller.blobs import Blobs
 from corral.controller.loop import Loop
 from corral.controller.spool import Spool
@@ -60,9 +62,13 @@ class Metrics:
         """The route; `check` raises where the header has no token that is good for reading."""
         router = APIRouter()
 
-        @router.get("/metrics", response_model=None)
+        @router.get(
+            "/metrics",
+            summary="Metrics for Prometheus",
+            response_class=PlainTextResponse,
+            responses=errors(401, 403, 503),
+        )
         async def metrics(request: Request) -> Response:
-            """Metrics for Prometheus."""
             check(request.headers.get("authorization"))
             return Response(await self.text(), media_type=CONTENT_TYPE)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -13,28 +13,36 @@ import structlog
 
 from corral import correlation
 from corral.api import corral_pb2 as pb
-from corral.api.auth import check_token
+from corral.api.auth import bearer
 from corral.api.correlation import refused
+from corral.api.roles import METHODS
 from corral.api.service import ERROR_KEY
-from corral.api.submissions import job_of, jobs_like
-from corral.api.views import event_of, job_view, worker_views
+from corral.api.streams import Streams
+from corral.api.submissions import job_of, jobs_of
+from corral.api.views import (
+    event_of,
+    explanation_view,
+    queue_view,
+    shown,
+    token_view,
+    views_of,
+    worker_views,
+)
+from corral.controller.access import Access
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Cursor, Feed, Page, Seen
+from corral.controller.kept import artifact_of, result_of
+from corral.controller.listing import Filters, Listing
 from corral.controller.loop import Loop
 from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.controller.vault import Vault
-from corral.controller.why import explain
-from corral.core.errors import BlobNotFound, CorralError, InvalidJob, JobNotFound
-from corral.core.events import (
-    ArtifactStored,
-    AttemptPlaced,
-    AttemptStarted,
-    JobSubmitted,
-    JobSucceeded,
-)
-from corral.core.job import QueueClass, State
+from corral.core.access import Caller, Role
+from corral.core.errors import BlobNotFound, CorralError, InvalidJob, InvalidRequest
+from corral.core.events import AttemptPlaced, AttemptStarted, JobSubmitted
+from corral.core.job import QueueClass
+from corral.settings import LimitSettings as Limits
 
 log = structlog.get_logger()
 
@@ -44,9 +52,6 @@ Context = Any
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
-MAX_BATCH = 10_000
-MAX_PAGE = 1000
-CHUNK = 1 << 20
 MAX_HOLD_S = 10.0
 STATES = (JobSubmitted, AttemptPlaced, AttemptStarted)
 
@@ -54,10 +59,12 @@ _STATUS = {
     401: grpc.StatusCode.UNAUTHENTICATED,
     403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
     409: grpc.StatusCode.FAILED_PRECONDITION,
     410: grpc.StatusCode.NOT_FOUND,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     422: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     503: grpc.StatusCode.UNAVAILABLE,
     507: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
@@ -78,16 +85,24 @@ async def _abort(context: Context, error: CorralError, call: str, correlation_id
     await context.abort(code, error.message, trailing_metadata=trailer)
 
 
+def _checked(request: Request) -> Request:
+    if request is None:
+        raise InvalidRequest("This is no message that the method takes; see corral.proto.")
+    return request
+
+
 def answers(
     method: Callable[[Any, Request, Context], Awaitable[Reply]],
 ) -> Callable[[Any, Request, Context], Awaitable[Reply]]:
-    """Checks the token and turns errors into statuses, for a method with one answer."""
+    """Checks the caller's role and turns errors into statuses, for a method with one answer."""
+    role = METHODS[method.__name__]
 
     @wraps(method)
     async def guarded(self: Any, request: Request, context: Context) -> Reply:
         correlation_id = _enter(context)
         try:
-            self.check(context)
+            self.caller(context).needs(role)
+            _checked(request)
             return await method(self, request, context)
         except CorralError as error:
             await _abort(context, error, method.__name__, correlation_id)
@@ -99,15 +114,18 @@ def answers(
 def streams(
     method: Callable[[Any, Request, Context], AsyncIterator[Reply]],
 ) -> Callable[[Any, Request, Context], AsyncIterator[Reply]]:
-    """The same for a method whose answer streams."""
+    """The same for a method whose answer streams; there may be only so many of them at once."""
+    role = METHODS[method.__name__]
 
     @wraps(method)
     async def guarded(self: Any, request: Request, context: Context) -> AsyncIterator[Reply]:
         correlation_id = _enter(context)
         try:
-            self.check(context)
-            async for reply in method(self, request, context):
-                yield reply
+            self.caller(context).needs(role)
+            _checked(request)
+            with self.streams.one():
+                async for reply in method(self, request, context):
+                    yield reply
         except CorralError as error:
             await _abort(context, error, method.__name__, correlation_id)
 
@@ -118,7 +136,7 @@ class Orchestrator:
     def __init__(
         self,
         *,
-        token: str,
+        access: Access,
         store: Store,
         blobs: Blobs,
         feed: Feed,
@@ -128,16 +146,20 @@ class Orchestrator:
         version: str,
         started_at: float,
         package_limit: int,
+        limits: Limits,
+        listing: Listing,
+        streams: Streams,
         backups: Backups,
     ) -> None:
-        self._token, self._store, self._blobs, self._feed = token, store, blobs, feed
+        self._access, self._store, self._blobs, self._feed = access, store, blobs, feed
         self._queue, self._loop, self._vault = queue, loop, vault
         self._version, self._started_at = version, started_at
-        self._package_limit, self._backups = package_limit, backups
+        self._package_limit, self._limits, self._backups = package_limit, limits, backups
+        self._listing, self.streams = listing, streams
 
-    def check(self, context: Context) -> None:
+    def caller(self, context: Context) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
-        check_token(metadata.get("authorization"), self._token)
+        return self._access.caller(bearer(metadata.get("authorization")))
 
     # --- submitting and watching ---
 
@@ -145,7 +167,7 @@ class Orchestrator:
     async def SubmitJob(  # noqa: N802 (the name in the .proto)
         self, request: pb.JobSubmission, context: Context
     ) -> AsyncIterator[pb.JobEvent]:
-        job = job_of(request, QueueClass.INTERACTIVE)
+        job = job_of(request, QueueClass.INTERACTIVE, self._limits, self.caller(context))
         accepted = (await self._queue.submit([job]))[0]
         async for seen in self._feed.watch(accepted.job, Cursor()):
             for event in self._events(seen):
@@ -157,12 +179,7 @@ class Orchestrator:
     async def SubmitJobs(  # noqa: N802
         self, request: pb.SubmitJobsRequest, context: Context
     ) -> pb.SubmitJobsReply:
-        count = len(request.jobs) + len(request.calls)
-        if not 0 < count <= MAX_BATCH:
-            raise InvalidJob(f"Submit 1 to {MAX_BATCH:,} jobs at once; got {count:,}.")
-        jobs = [job_of(sent, QueueClass.BATCH) for sent in request.jobs]
-        if request.calls:
-            jobs += jobs_like(request.like, request.calls, QueueClass.BATCH)
+        jobs = jobs_of(request, QueueClass.BATCH, self._limits, self.caller(context))
         accepted = await self._queue.submit(jobs)
         reply = pb.SubmitJobsReply(
             job_ids=[one.job for one in accepted],
@@ -211,35 +228,29 @@ class Orchestrator:
         return self._view(self._queue.find(request.job_id))
 
     def _view(self, job: str) -> pb.JobView:
-        head = self._store.head(job)
-        return job_view(self._store, head, self._feed.progress(head))
+        return shown(self._store, self._feed, job)
 
     @answers
     async def ListJobs(  # noqa: N802
         self, request: pb.ListJobsRequest, context: Context
     ) -> pb.ListJobsReply:
-        limit = min(request.limit or 100, MAX_PAGE)
-        states = [State(state) for state in request.states if state in set(State)]
-        if len(states) != len(request.states):
-            raise InvalidJob(f"The states are: {', '.join(State)}.")
-        living = [
-            head.id
-            for head in self._store.world.heads.values()
-            if (not states or head.state in states)
-            and (not request.batch or head.batch == request.batch)
-            and (not request.before or head.id < request.before)
-        ]
-        found = sorted(living, reverse=True)[:limit]
-        if not request.active:
-            ended = self._store.journal.ended_latest(
-                before=request.before, batch=request.batch, states=states, limit=limit
-            )
-            found = sorted([*found, *(row.job for row in ended)], reverse=True)[:limit]
-        views = []
-        for job in found:
-            with suppress(JobNotFound):  # pruned this very moment
-                views.append(self._view(job))
-        return pb.ListJobsReply(jobs=views)
+        filters = Filters.checked(
+            states=request.states,
+            active=request.active,
+            queue_class=request.queue_class,
+            worker=request.worker,
+            batch=request.batch,
+            labels=tuple(request.labels),
+            user=request.user,
+            since=request.since,
+            until=request.until,
+            text=request.text,
+        )
+        limit = min(request.limit or 100, self._limits.page)
+        found = await self._listing.page(filters, before=request.before, limit=limit)
+        return pb.ListJobsReply(
+            jobs=[view async for view in views_of(self._store, self._feed, found)]
+        )
 
     @answers
     async def CancelJob(  # noqa: N802
@@ -261,23 +272,24 @@ class Orchestrator:
     async def RetryJob(  # noqa: N802
         self, request: pb.JobRequest, context: Context
     ) -> pb.JobView:
-        return self._view(await self._queue.retry(self._queue.find(request.job_id)))
+        caller, job = self.caller(context), self._queue.find(request.job_id)
+        user = None if caller.role is Role.ADMIN else caller.name
+        return self._view(await self._queue.retry(job, user=user))
+
+    @answers
+    async def MoveToFront(  # noqa: N802
+        self, request: pb.JobRequest, context: Context
+    ) -> pb.JobView:
+        job = self._queue.find(request.job_id)
+        await self._queue.to_front(job)
+        return self._view(job)
 
     @answers
     async def ExplainJob(  # noqa: N802
         self, request: pb.JobRequest, context: Context
     ) -> pb.Explanation:
         job = self._queue.find(request.job_id)
-        workers = await self._loop.workers()
-        paused, full = self._loop.paused, self._loop.full
-        reason = explain(self._store, job, workers, paused=paused, full=full)
-        return pb.Explanation(
-            job_id=job,
-            state=reason.state,
-            summary=reason.summary,
-            workers=[pb.WhyWorker(worker=name, reason=why) for name, why in reason.workers.items()],
-            history=reason.history,
-        )
+        return await explanation_view(self._store, self._loop, job)
 
     @answers
     async def ListWorkers(  # noqa: N802
@@ -285,6 +297,47 @@ class Orchestrator:
     ) -> pb.ListWorkersReply:
         seats = self._store.world.seats(await self._loop.workers())
         return pb.ListWorkersReply(workers=worker_views(seats))
+
+    # --- steering the whole ---
+
+    @answers
+    async def GetQueue(  # noqa: N802
+        self, request: pb.QueueRequest, context: Context
+    ) -> pb.QueueView:
+        return queue_view(self._store.world, self._loop.pause)
+
+    @answers
+    async def PauseQueue(  # noqa: N802
+        self, request: pb.QueueRequest, context: Context
+    ) -> pb.QueueView:
+        await self._loop.hold(True, by=self.caller(context).name)
+        return queue_view(self._store.world, self._loop.pause)
+
+    @answers
+    async def ResumeQueue(  # noqa: N802
+        self, request: pb.QueueRequest, context: Context
+    ) -> pb.QueueView:
+        await self._loop.hold(False, by=self.caller(context).name)
+        return queue_view(self._store.world, self._loop.pause)
+
+    @answers
+    async def CreateToken(  # noqa: N802
+        self, request: pb.CreateTokenRequest, context: Context
+    ) -> pb.CreateTokenReply:
+        token, kept = await self._access.create(request.name, request.role, request.expires_in)
+        return pb.CreateTokenReply(token=token, view=token_view(kept))
+
+    @answers
+    async def ListTokens(  # noqa: N802
+        self, request: pb.ListTokensRequest, context: Context
+    ) -> pb.ListTokensReply:
+        return pb.ListTokensReply(tokens=map(token_view, self._access.tokens()))
+
+    @answers
+    async def RevokeToken(  # noqa: N802
+        self, request: pb.RevokeTokenRequest, context: Context
+    ) -> pb.TokenView:
+        return token_view(await self._access.revoke(request.name))
 
     @answers
     async def HealthCheck(  # noqa: N802
@@ -309,7 +362,7 @@ class Orchestrator:
         self, request: AsyncIterator[pb.Chunk], context: Context
     ) -> pb.BlobRef:
         self._queue.check_room()
-        chunks = (chunk.data async for chunk in request)
+        chunks = (_checked(chunk).data async for chunk in request)
         blob = await self._blobs.put(chunks, limit=self._package_limit)
         return pb.BlobRef(sha256=blob.sha256, size=blob.size)
 
@@ -318,36 +371,26 @@ class Orchestrator:
         self, request: pb.BlobRequest, context: Context
     ) -> AsyncIterator[pb.Chunk]:
         job = self._queue.find(request.job_id)
-        for record in reversed(self._store.history(self._store.head(job))):
-            fact = record.fact()
-            sha256 = None
-            if request.name == "result" and isinstance(fact, JobSucceeded) and fact.result:
-                if fact.result.data is not None:
-                    yield pb.Chunk(data=fact.result.data)
-                    return
-                sha256 = fact.result.sha256
-            elif isinstance(fact, ArtifactStored) and fact.name == request.name:
-                sha256 = fact.file_sha256
-            if sha256 is not None:
-                async for chunk in self._blobs.read(sha256):
-                    yield pb.Chunk(data=chunk)
-                return
-        raise BlobNotFound(
-            f"Job {job} has nothing named {request.name[:200]!r}. `corral show {job}` lists its "
-            "artifacts.",
-            job_id=job,
-        )
+        blob = None
+        if request.name == "result":
+            with contextlib.suppress(BlobNotFound):
+                blob = result_of(self._store, job)
+        blob = blob or artifact_of(self._store, job, request.name)
+        if blob.data is not None:
+            yield pb.Chunk(data=blob.data)
+            return
+        async for chunk in self._blobs.read(blob.sha256):
+            yield pb.Chunk(data=chunk)
 
     @streams
     async def Backup(  # noqa: N802
         self, request: pb.BackupRequest, context: Context
     ) -> AsyncIterator[pb.BackupChunk]:
-        async with aclosing(self._backups.stream()) as pieces:
+        async with contextlib.aclosing(self._backups.stream()) as pieces:
             async for piece in pieces:
                 yield pb.BackupChunk(data=piece.data, done=piece.done, total=piece.total)
 
-    # --- secrets: values go in and never come out. All three are for the operator alone: where
-    # tokens have roles, each of them asks for `admin`.
+    # --- secrets: values go in and never come out. All three are for the operator alone.
 
     @answers
     async def SetSecret(  # noqa: N802

@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import message_factory
+from google.protobuf.message import DecodeError
 
 from corral.api import corral_pb2
 
@@ -38,7 +39,6 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
-    *_SIZES,
     # A quiet stream of a waiting job is pinged as often as the channel options say; without these
     # the server takes that for abuse and hangs up.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
@@ -47,6 +47,16 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     # Two controllers must never share a port.
     ("grpc.so_reuseport", 0),
 )
+
+
+def server_options(message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[tuple[str, int], ...]:
+    """The options of a server that takes messages up to this size."""
+    return (
+        ("grpc.max_send_message_length", max(message_bytes, MAX_MESSAGE_BYTES)),
+        ("grpc.max_receive_message_length", message_bytes),
+        *SERVER_OPTIONS,
+    )
+
 
 ERROR_KEY = "corral-error"
 """Trailing metadata that carries the error's view as JSON beside the gRPC status."""
@@ -71,6 +81,19 @@ def stub(channel: Any) -> Any:
     return SimpleNamespace(**calls)
 
 
+def _parser(message: Any) -> Any:
+    """Reads a request; None for bytes that are none, which the servicer answers in its own words.
+    An exception here would be an internal error with a traceback in the log."""
+
+    def parsed(data: bytes) -> Any:
+        try:
+            return message.FromString(data)
+        except DecodeError:
+            return None
+
+    return parsed
+
+
 def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
     """What `server.add_generic_rpc_handlers` takes. The servicer has a coroutine (or, where the
     answer streams, an async generator) `(request, context)` under each method's own name; a
@@ -78,7 +101,7 @@ def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
     handlers = {
         method.name: getattr(grpc, f"{_arity(method)}_rpc_method_handler")(
             getattr(servicer, method.name),
-            request_deserializer=message_factory.GetMessageClass(method.input_type).FromString,
+            request_deserializer=_parser(message_factory.GetMessageClass(method.input_type)),
             response_serializer=message_factory.GetMessageClass(
                 method.output_type
             ).SerializeToString,

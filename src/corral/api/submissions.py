@@ -12,7 +12,17 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.api import corral_pb2 as pb
-from corral.core.errors import InvalidJob
+from corral.core.access import Caller
+from corral.core.errors import (
+    InvalidJob,
+    TextTooLong,
+    TooManyArguments,
+    TooManyJobs,
+    TooManyLabels,
+    TooManyRequirements,
+    TooManySecrets,
+    TooManyVariables,
+)
 from corral.core.job import (
     MAX_DURATION_S,
     Blob,
@@ -24,10 +34,9 @@ from corral.core.job import (
     gpu_needs,
 )
 from corral.core.webhook import check_webhook
+from corral.settings import LimitSettings as Limits
 
 DEFAULT_DURATION_S = 3600.0
-MAX_REQUIREMENTS, MAX_ENV, MAX_LABELS, MAX_ARGV, MAX_SECRETS = 1000, 1000, 64, 10_000, 64
-MAX_TEXT = 512
 _CLASSES = frozenset(member.value for member in QueueClass)
 _PYTHON = re.compile(r"3\.\d{1,2}")
 _LOCAL = re.compile(r"^\s*[./~\\]|file:|^[A-Za-z]:\\")
@@ -35,11 +44,30 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[\w.]+:[\w.]+")
 
 
-def job_of(sent: pb.JobSubmission, default: QueueClass) -> Job:
+def jobs_of(
+    request: pb.SubmitJobsRequest, default: QueueClass, limits: Limits, caller: Caller
+) -> list[Job]:
+    """The jobs of one submission, each as the caller's."""
+    count = len(request.jobs) + len(request.calls)
+    if not count:
+        raise InvalidJob("A submission holds at least one job.")
+    if count > limits.jobs:
+        raise TooManyJobs(
+            f"{count:,} jobs in one submission; limits.jobs allows {limits.jobs:,}. Submit them in "
+            "several."
+        )
+    jobs = [job_of(one, default, limits, caller) for one in request.jobs]
+    if request.calls:
+        first = job_of(_with_arguments(request), default, limits, caller)
+        jobs += _jobs_like(first, request.calls, limits)
+    return jobs
+
+
+def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: Caller) -> Job:
     """Checks everything; what passes here cannot fail for its form later."""
-    _check(sent)
+    _check(sent, limits)
     return Job(
-        work=_work(sent),
+        work=_work(sent, limits),
         python=sent.python,
         requirements=tuple(sent.requirements),
         env=dict(sent.env),
@@ -51,6 +79,7 @@ def job_of(sent: pb.JobSubmission, default: QueueClass) -> Job:
             sent.memory_gb,
             tuple(sent.worker_labels),
             sent.worker or "auto",
+            limits.text,
         ),
         duration_s=sent.duration or DEFAULT_DURATION_S,
         queue_class=QueueClass(sent.queue_class) if sent.queue_class else default,
@@ -58,7 +87,7 @@ def job_of(sent: pb.JobSubmission, default: QueueClass) -> Job:
         retries=sent.retries,
         name=sent.name,
         labels=dict(sent.labels),
-        user=sent.user,
+        user=caller.user(sent.user),
         key=sent.idempotency_key,
         batch=sent.batch,
         fresh=sent.fresh,
@@ -68,15 +97,19 @@ def job_of(sent: pb.JobSubmission, default: QueueClass) -> Job:
     )
 
 
-def jobs_like(like: pb.JobSubmission, calls: Sequence[pb.Call], default: QueueClass) -> list[Job]:
+def _with_arguments(request: pb.SubmitJobsRequest) -> pb.JobSubmission:
+    """What the calls have in common, as the first of them."""
+    request.like.function.arguments.CopyFrom(request.calls[0].arguments)
+    return request.like
+
+
+def _jobs_like(first: Job, calls: Sequence[pb.Call], limits: Limits) -> list[Job]:
     """Calls of one function: what they share is checked once."""
-    like.function.arguments.CopyFrom(calls[0].arguments)
-    first = job_of(like, default)
     if not isinstance(first.work, FunctionCall):
         raise InvalidJob("`like` is a job with a function; its calls bring the arguments.")
     function, jobs = first.work.function, []
     for call in calls:
-        _text("idempotency_key", call.idempotency_key)
+        _text("idempotency_key", call.idempotency_key, limits.text)
         work = FunctionCall(function=function, arguments=_blob(call.arguments))
         jobs.append(replace(first, work=work, key=call.idempotency_key))
     return jobs
@@ -91,10 +124,11 @@ def _needs(
     memory_gb: float,
     labels: tuple[str, ...],
     worker: str,
+    longest: int,
 ) -> Needs:
     whole, tenths = gpu_needs(gpus=gpus, gpu_memory=gpu_memory, vram_gb=vram_gb)
     for label in (*labels, worker):
-        _text("worker_labels and worker", label)
+        _text("worker_labels and worker", label, longest)
     try:
         return msgspec.convert(
             {
@@ -112,7 +146,7 @@ def _needs(
         raise InvalidJob(f"What the job needs is not possible: {error}.".replace("`", "")) from None
 
 
-def _work(sent: pb.JobSubmission) -> FunctionCall | ScriptCall:
+def _work(sent: pb.JobSubmission, limits: Limits) -> FunctionCall | ScriptCall:
     given = [sent.HasField("function"), sent.HasField("script"), bool(sent.code_package)]
     if sum(given) != 1:
         raise InvalidJob("A job is one of: function, script, or code_package (a zip with main.py).")
@@ -129,8 +163,7 @@ def _work(sent: pb.JobSubmission) -> FunctionCall | ScriptCall:
         raise InvalidJob(
             f"The entry {entry[:100]!r} is neither a .py file of the package nor module:function."
         )
-    if len(sent.script.argv) > MAX_ARGV:
-        raise InvalidJob(f"More than {MAX_ARGV:,} arguments.")
+    _count(TooManyArguments, "arguments", len(sent.script.argv), limits.arguments)
     return ScriptCall(package=_blob(sent.script.package), entry=entry, argv=tuple(sent.script.argv))
 
 
@@ -150,7 +183,7 @@ def _whole(data: bytes) -> Blob:
     return Blob(sha256=hashlib.sha256(data).hexdigest(), size=len(data), data=data)
 
 
-def _check(sent: pb.JobSubmission) -> None:
+def _check(sent: pb.JobSubmission, limits: Limits) -> None:
     for field in ("gpu_memory", "duration", "vram_gb", "cpus", "memory_gb"):
         if not math.isfinite(getattr(sent, field)):
             raise InvalidJob(f"{field} is not a number.")
@@ -167,27 +200,25 @@ def _check(sent: pb.JobSubmission) -> None:
     if sent.python and not _PYTHON.fullmatch(sent.python):
         raise InvalidJob(f"python is a version like 3.11; got {sent.python[:40]!r}.")
     for field in ("name", "user", "idempotency_key", "batch"):
-        _text(field, getattr(sent, field))
-    if len(sent.labels) > MAX_LABELS:
-        raise InvalidJob(f"More than {MAX_LABELS} labels.")
+        _text(field, getattr(sent, field), limits.text)
+    _count(TooManyLabels, "labels", len(sent.labels), limits.labels)
     for key, value in sent.labels.items():
-        _text("labels", key)
-        _text("labels", value)
+        _text("labels", key, limits.text)
+        _text("labels", value, limits.text)
     if sent.requirements:
-        _check_requirements(sent)
+        _check_requirements(sent, limits)
     if sent.env:
-        _check_env(sent)
+        _check_env(sent, limits)
     if sent.secrets:
-        _check_secrets(sent)
+        _check_secrets(sent, limits)
     if sent.notify:
         check_webhook(sent.notify)
 
 
-def _check_requirements(sent: pb.JobSubmission) -> None:
-    if len(sent.requirements) > MAX_REQUIREMENTS:
-        raise InvalidJob(f"More than {MAX_REQUIREMENTS:,} requirements.")
+def _check_requirements(sent: pb.JobSubmission, limits: Limits) -> None:
+    _count(TooManyRequirements, "requirements", len(sent.requirements), limits.requirements)
     for requirement in sent.requirements:
-        _text("requirements", requirement)
+        _text("requirements", requirement, limits.text)
         if not requirement.strip() or requirement.lstrip().startswith("-"):
             raise InvalidJob(
                 f"{requirement[:100]!r} is no requirement; options of pip are not taken here."
@@ -198,27 +229,32 @@ def _check_requirements(sent: pb.JobSubmission) -> None:
             )
 
 
-def _check_env(sent: pb.JobSubmission) -> None:
-    if len(sent.env) > MAX_ENV:
-        raise InvalidJob(f"More than {MAX_ENV:,} environment variables.")
+def _check_env(sent: pb.JobSubmission, limits: Limits) -> None:
+    _count(TooManyVariables, "variables", len(sent.env), limits.variables)
     for name, value in sent.env.items():
+        if len(name) > limits.text:
+            raise TextTooLong(f"The name of a variable is longer than limits.text = {limits.text}.")
         if not _VARIABLE.fullmatch(name) or "\0" in value:
             raise InvalidJob(f"{name[:100]!r} is no name of an environment variable.")
         if name.startswith("CORRAL_"):
             raise InvalidJob(f"{name[:100]} is Corral's own; choose another name.")
 
 
-def _check_secrets(sent: pb.JobSubmission) -> None:
-    if len(sent.secrets) > MAX_SECRETS:
-        raise InvalidJob(f"More than {MAX_SECRETS} secrets.")
+def _check_secrets(sent: pb.JobSubmission, limits: Limits) -> None:
+    _count(TooManySecrets, "secrets", len(sent.secrets), limits.secrets)
     for name in sent.secrets:
-        _text("secrets", name)
+        _text("secrets", name, limits.text)
         if name in sent.env:
             raise InvalidJob(f"{name} is given twice, in env and in secrets. Leave one out.")
 
 
-def _text(field: str, value: str) -> None:
-    if len(value) > MAX_TEXT:
-        raise InvalidJob(f"{field} is longer than {MAX_TEXT} characters.")
+def _count(error: type[InvalidJob], what: str, found: int, most: int) -> None:
+    if found > most:
+        raise error(f"{found:,} {what}; limits.{what} allows {most:,} for one job.")
+
+
+def _text(field: str, value: str, longest: int) -> None:
+    if len(value) > longest:
+        raise TextTooLong(f"{field} has {len(value):,} characters; limits.text allows {longest:,}.")
     if not value.isprintable():
         raise InvalidJob(f"{field} holds characters that cannot be printed.")

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from corral.api import corral_pb2 as pb
-from corral.controller.feed import Seen
+from corral.controller.access import Token
+from corral.controller.feed import Feed, Seen
+from corral.controller.loop import Loop
+from corral.controller.pause import Pause
 from corral.controller.store import Store
+from corral.controller.why import explain
+from corral.controller.world import World
+from corral.core.errors import JobNotFound
 from corral.core.events import (
     ArtifactStored,
     AttemptPlaced,
@@ -21,9 +29,11 @@ from corral.core.events import (
     Journaled,
 )
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
-from corral.core.job import Blob, Failure, Head, State
+from corral.core.job import Blob, Failure, Head, JobId, State
 from corral.scheduler.fit import Room
 from corral.scheduler.plan import Seat
+
+TURN = 8
 
 
 def event_of(seen: Seen, names: Mapping[str, str]) -> pb.JobEvent | None:
@@ -140,8 +150,7 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
     if not head.attempt and not head.state.ended:
         return view  # nothing more to tell, and nothing to read
     artifacts: dict[str, ArtifactStored] = {}
-    for record in store.history(head):
-        fact = record.fact()
+    for _, fact in store.facts(head):
         if isinstance(fact, ArtifactStored):
             artifacts[fact.name] = fact
         elif isinstance(fact, (JobSucceeded, JobFailed, JobCancelled, JobRejected)):
@@ -154,6 +163,52 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
                 view.result.data = b""
     view.artifacts.extend(_artifact(fact) for fact in artifacts.values())
     return view
+
+
+def shown(store: Store, feed: Feed, job: JobId) -> pb.JobView:
+    """One job, living or ended, with all there is to show."""
+    head = store.head(job)
+    return job_view(store, head, feed.progress(head))
+
+
+async def views_of(store: Store, feed: Feed, jobs: Sequence[JobId]) -> AsyncIterator[pb.JobView]:
+    """The jobs of a page. Each ended one reads its chain, so others get their turn in between; one
+    that is gone since the page was made is left out."""
+    for number, job in enumerate(jobs, 1):
+        with contextlib.suppress(JobNotFound):
+            yield shown(store, feed, job)
+        if not number % TURN:
+            await asyncio.sleep(0)
+
+
+async def explanation_view(store: Store, loop: Loop, job: JobId) -> pb.Explanation:
+    reason = explain(store, job, await loop.workers(), paused=loop.why_paused())
+    return pb.Explanation(
+        job_id=job,
+        state=reason.state,
+        summary=reason.summary,
+        workers=[pb.WhyWorker(worker=name, reason=why) for name, why in reason.workers.items()],
+        history=reason.history,
+    )
+
+
+def queue_view(world: World, pause: Pause) -> pb.QueueView:
+    return pb.QueueView(
+        paused=pause.active,
+        paused_at=pause.at if pause.active else 0.0,
+        paused_by=pause.by if pause.active else "",
+        waiting={one.value: count for one, count in world.waiting.items()},
+        active=sum(len(held) for held in world.held.values()),
+    )
+
+
+def token_view(token: Token) -> pb.TokenView:
+    return pb.TokenView(
+        name=token.name,
+        role=token.role,
+        created_at=token.created_at,
+        expires_at=token.expires_at,
+    )
 
 
 def worker_views(seats: Sequence[Seat]) -> list[pb.WorkerView]:

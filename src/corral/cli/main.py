@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from corral import __version__
-from corral.cli import bench, controlling, keeping, running, secret, watching
+from corral.cli import bench, controlling, keeping, running, secret, steering, watching
 from corral.cli import doctor as doctors
 
 app = typer.Typer(
@@ -51,13 +51,16 @@ app.command()(watching.get)
 app.command()(watching.why)
 app.command()(watching.cancel)
 app.command()(watching.retry)
+app.command()(steering.front)
 app.command()(watching.workers)
+app.add_typer(steering.queue, name="queue")
+app.add_typer(steering.token, name="token")
 app.command()(bench.bench)
 app.add_typer(secret.app, name="secret")
 app.command()(controlling.config)
+app.command()(doctors.doctor)
 app.command()(keeping.backup)
 app.command()(keeping.restore)
-app.command()(doctors.doctor)
 app.command()(controlling.repair)
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar
 
 import typer
 
@@ -85,22 +85,10 @@ def show_json(value: object) -> None:
     """One JSON document on stdout."""
     import msgspec
 
+    from corral.sdk.plain import rounded
+
     plain = rounded(msgspec.to_builtins(value))
     print(json.dumps(plain, indent=2, ensure_ascii=False))
-
-
-def rounded(value: Any) -> Any:
-    """Times to the microsecond; what follows is noise of the float. Other numbers are not ours."""
-    if isinstance(value, list):
-        return [rounded(one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: round(one, 6)
-        if isinstance(one, float) and (key in ("at", "seconds") or key.endswith("_at"))
-        else rounded(one)
-        for key, one in value.items()
-    }
 
 
 def printable(text: str) -> str:
@@ -208,21 +196,3 @@ def size_of(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"
-
-
-def plain_event(event: Any) -> dict[str, Any]:
-    """An event as a JSON line: output as text, results without their bytes."""
-    import msgspec
-
-    found: dict[str, Any] = msgspec.to_builtins(event)
-    if found["event"] == "output":
-        found["text"] = event.data.decode("utf-8", "replace")
-        del found["data"]
-    return without_bytes(cast("dict[str, Any]", rounded(found)))
-
-
-def without_bytes(found: dict[str, Any]) -> dict[str, Any]:
-    for name, key in (("result", "data"), ("failure", "pickled")):
-        if found.get(name):
-            found[name].pop(key, None)
-    return found

@@ -209,7 +209,7 @@ async def _submit_script(
     )
 
 
-def seconds(text: str) -> float:
+def seconds(text: str, option: str = "--duration") -> float:
     """A duration in seconds.
 
     >>> seconds("90"), seconds("1.5h"), seconds("2d")
@@ -217,7 +217,7 @@ def seconds(text: str) -> float:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
     if not found:
-        raise InvalidJob(f"--duration is a number of seconds, or 90s, 30m, 12h, 2d; got {text!r}.")
+        raise InvalidJob(f"{option} is a number of seconds, or 90s, 30m, 12h, 2d; got {text!r}.")
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
 
 
@@ -358,7 +358,9 @@ class JsonLines(Screen):
         """The events say it."""
 
     def show(self, event: Event) -> None:
-        print(json.dumps(output.plain_event(event), ensure_ascii=False), flush=True)
+        from corral.sdk.plain import plain_event
+
+        print(json.dumps(plain_event(event), ensure_ascii=False), flush=True)
 
 
 def _say_end(ended: Ended) -> None:

@@ -4,6 +4,7 @@ retry, workers."""
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from corral.core.errors import BlobNotFound, Forbidden
 
 if TYPE_CHECKING:
     from corral.sdk.client import Client
+    from corral.sdk.submission import Filters
     from corral.sdk.views import JobView, WorkerView
 
 JobArgument = Annotated[
@@ -41,6 +43,18 @@ def jobs(
     active: Annotated[
         bool, typer.Option("--active", help="Only jobs that have not ended.")
     ] = False,
+    class_: Annotated[str, typer.Option("--class", help="interactive or batch.")] = "",
+    worker: Annotated[str, typer.Option(help="Only jobs of this worker.")] = "",
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY[=VALUE]", help="Only jobs with this label. Repeatable."),
+    ] = None,
+    user: Annotated[str, typer.Option(help="Only this user's jobs.")] = "",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="Submitted since: 2026-05-01T12:00, or 2h ago: 2h.")
+    ] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Submitted before.")] = "",
+    text: Annotated[str, typer.Option(help="In the name, the id or what went wrong.")] = "",
     limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
     all_: Annotated[bool, typer.Option("--all", help="As many as there are.")] = False,
     as_json: AsJson = False,
@@ -52,14 +66,23 @@ def jobs(
     for word in state or ():
         if word not in set(State):
             raise InvalidJob(f"There is no state {word!r}; there are {', '.join(State)}.")
+    chosen: Filters = {
+        "batch": batch,
+        "active": active,
+        "queue_class": class_,
+        "worker": worker,
+        "labels": label or [],
+        "user": user,
+        "since": moment("--since", since),
+        "until": moment("--until", until),
+        "text": text,
+    }
     with _client() as client:
         found: list[JobView] = []
         while True:
             size = 1000 if all_ else min(1000, limit - len(found))
             before = found[-1].job_id if found else ""
-            page = client.jobs(
-                states=state or (), batch=batch, active=active, limit=size, before=before
-            )
+            page = client.jobs(states=state or (), limit=size, before=before, **chosen)
             found += page
             if len(page) < size or (not all_ and len(found) >= limit):
                 break
@@ -67,8 +90,8 @@ def jobs(
         output.show_json([_plain(view) for view in found])
         return
     if not found:
-        chosen = state or batch or active
-        output.say("No such jobs." if chosen else "No jobs yet. Start one with `corral run`.")
+        asked = state or any(chosen.values())
+        output.say("No such jobs." if asked else "No jobs yet. Start one with `corral run`.")
         return
     output.show_table(
         ("JOB", "STATE", "NAME", "CLASS", "TRY", "WORKER", "SUBMITTED", "TOOK"),
@@ -87,6 +110,28 @@ def jobs(
         ],
         spare=("CLASS", "TRY", "WORKER", "TOOK"),
     )
+
+
+def moment(option: str, text: str) -> float:
+    """Seconds since the epoch for a date and time, or for so long ago."""
+    from datetime import datetime
+
+    from corral.cli.running import seconds
+    from corral.core.errors import InvalidJob
+
+    if not text:
+        return 0.0
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return max(time.time() - seconds(text), 0.001)
+    except InvalidJob:
+        raise InvalidJob(
+            f"{option} is a date and time as 2026-05-01T12:00, or how long ago as 90s, 30m, 12h, "
+            f"2d; got {text!r}."
+        ) from None
 
 
 @output.guarded
@@ -144,13 +189,14 @@ def logs(
 ) -> None:
     """What a job wrote."""
     from corral.cli.bar import Bar
+    from corral.sdk.plain import plain_event
     from corral.sdk.views import Output
 
     bar = Bar(enabled=False)
     with _client() as client:
         for event in find(client, job).events(follow=follow):
             if as_json:
-                print(json.dumps(output.plain_event(event), ensure_ascii=False), flush=True)
+                print(json.dumps(plain_event(event), ensure_ascii=False), flush=True)
             elif isinstance(event, Output):
                 gap = f"\n[… {event.skipped} bytes left out …]\n" if event.skipped else ""
                 bar.write(event.stream, gap.encode() + event.data)
@@ -280,7 +326,7 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
     )
 
 
-def _plain(view: JobView) -> dict[str, Any]:
-    import msgspec
+def _plain(view: JobView) -> Any:
+    from corral.sdk.plain import plain
 
-    return output.without_bytes(msgspec.to_builtins(view))
+    return plain(view)

@@ -12,7 +12,14 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator
 from pathlib import Path
 
-from corral.core.errors import ArtifactPruned, BlobNotFound, InvalidJob, StorageFailed, TooLarge
+from corral.core.errors import (
+    ArtifactPruned,
+    BlobNotFound,
+    InvalidJob,
+    PackageTooLarge,
+    StorageFailed,
+    TooLarge,
+)
 from corral.core.job import Blob
 from corral.home import sync_folder
 
@@ -63,6 +70,9 @@ class Blobs:
             raise BlobNotFound(f"No bytes with sha256 {sha256} are stored here.")
         return path
 
+    def size(self, sha256: str) -> int:
+        return self.open_path(sha256).stat().st_size
+
     async def put_bytes(self, data: bytes) -> Blob:
         """Durable when this returns."""
         blob = Blob.of(data, inline=False)
@@ -99,7 +109,13 @@ class Blobs:
             self._arriving.discard(sha256)
 
     async def put(
-        self, chunks: AsyncIterable[bytes], *, limit: int, expected: str | None = None
+        self,
+        chunks: AsyncIterable[bytes],
+        *,
+        limit: int,
+        expected: str | None = None,
+        too_large: type[TooLarge] = PackageTooLarge,
+        setting: str = "package_limit",
     ) -> Blob:
         """Stores a stream; refuses it past `limit` or where its digest is not as `expected`."""
         incoming = self._incoming / secrets.token_hex(8)
@@ -109,7 +125,7 @@ class Blobs:
                 async for chunk in chunks:
                     size += len(chunk)
                     if size > limit:
-                        raise TooLarge(f"More than {limit:,} bytes; the limit is a setting.")
+                        raise too_large(f"More than {setting} = {limit:,} bytes.")
                     digest.update(chunk)
                     if len(chunk) < 1 << 16:
                         file.write(chunk)

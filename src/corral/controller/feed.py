@@ -55,7 +55,7 @@ class Cursor(NamedTuple):
     def parse(cls, text: str) -> Cursor:
         try:
             cursor = cls(*(int(part) for part in text.split("."))) if text else cls()
-            if min(cursor) < 0:
+            if not all(0 <= part < 1 << 53 for part in cursor):
                 raise ValueError(text)
             return cursor
         except (ValueError, TypeError):
@@ -149,6 +149,8 @@ class Feed:
             if not self._watchers[key]:
                 del self._watchers[key]
                 self._all_read.pop(key, None)
+                if self._last_page is not None and self._last_page[0] == key:
+                    self._last_page = None  # read for a crowd that is gone; retention may follow
 
     def progress(self, head: Head) -> ProgressFrame | None:
         """The latest that a job told of itself, running or ended."""

@@ -18,9 +18,10 @@ import msgspec
 import structlog
 
 from corral.controller import migrations, pruned, sql
+from corral.controller.ended import Ended
 from corral.controller.mark import Mark
 from corral.controller.migrations import open_read_only
-from corral.controller.record import UNREADABLE, Ended, Record
+from corral.controller.record import UNREADABLE, Record
 from corral.core.errors import HomeUnusable, JobNotFound, JournalDamaged, StorageFailed
 from corral.core.events import Journaled, decode_fact
 from corral.core.worker import Worker
@@ -250,13 +251,10 @@ class Journal:
         rows = self._reader.execute(sql.ENDED_IN_BATCH, (batch, after, limit))
         return [Ended._make(row) for row in rows]
 
-    def ended_latest(
-        self, *, before: str, batch: str, states: Iterable[str], limit: int
-    ) -> list[Ended]:
-        wanted = "".join(f",{state}" for state in states)
-        wanted = f"{wanted}," if wanted else ""
-        arguments = (before or "\x7f", batch, batch, wanted, wanted, limit)
-        return [Ended._make(row) for row in self._reader.execute(sql.ENDED_LATEST, arguments)]
+    def ended_newest(self) -> str | None:
+        """The id of the newest job that has ended."""
+        found = self._reader.execute(sql.ENDED_NEWEST).fetchone()[0]
+        return None if found is None else str(found)
 
     def last_ends(self, limit: int) -> list[Journaled]:
         """How the jobs that ended last did, oldest first; a later note stands in for some."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
+from corral.controller.pause import Pause
 from corral.controller.store import Change, Store
 from corral.controller.tokens import AttemptTokens
 from corral.controller.vault import Vault
@@ -35,13 +36,17 @@ class Loop:
         vault: Vault,
         *,
         aging_s: float,
+        pause: Pause,
     ) -> None:
         self._store, self._engines, self._tokens = store, engines, tokens
         self._vault = vault
         self._aging_s = aging_s
         self._wake = asyncio.Event()
         self._giving_up: set[asyncio.Task[None]] = set()
+        self.pause = pause
+        """Of the queue, by somebody's wish; it outlives a restart."""
         self.paused = False
+        """Because the controller is stopping."""
         self.full = ""
         """Why nothing is placed though nobody paused it: the disk has no room."""
         self.decided: Callable[[float], None] = lambda seconds: None
@@ -78,6 +83,24 @@ class Loop:
                     async with asyncio.timeout(timeout):
                         await self._wake.wait()
 
+    async def hold(self, active: bool, *, by: str) -> None:
+        """Pauses or resumes the queue, durably."""
+        await self.pause.change(active, by=by)
+        self.wake()
+
+    def why_paused(self) -> str:
+        """Why nothing new is started, or nothing where it is."""
+        if self.paused:
+            return "The controller is stopping: nothing new is started."
+        if self.full:
+            return f"{self.full} Nothing is started until there is room."
+        if self.pause.active:
+            return (
+                f"The queue is paused{self.pause.told()}: nothing new is started. Go on with "
+                "`corral queue resume`."
+            )
+        return ""
+
     async def workers(self) -> list[Worker]:
         return self.known()
 
@@ -88,7 +111,7 @@ class Loop:
         """One decision and its consequences; returns when to look again if nothing happens."""
         world, now = self._store.world, time.time()
         due = world.wake_due(now)
-        if self.paused or self.full:
+        if self.why_paused():
             return None
         if world.lines:
             plan = self._decide(world.snapshot(now, self.known(), self._aging_s))
@@ -107,7 +130,7 @@ class Loop:
         """Where jobs that are not yet written can go at once, so that submission and placement
         share one commit. Only while nobody waits: nobody is overtaken."""
         world = self._store.world
-        if self.paused or self.full or world.lines or not submitted:
+        if world.lines or not submitted or self.why_paused():
             return ()
         lines: dict[Shape, list[Waiting]] = {}
         for number, fact in enumerate(submitted[:FRONT]):

@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from corral.controller import sql
+from corral.controller.refill import refill_history
 from corral.core.errors import HomeUnusable
 from corral.home import sync_folder
 
@@ -26,6 +27,8 @@ log = structlog.get_logger()
 KEPT = 3
 """Copies from before an upgrade; older ones are removed by the next upgrade."""
 NAME = "schema-"
+FILLS: dict[int, Callable[[sqlite3.Connection], None]] = {3: refill_history}
+"""What SQL alone cannot say about a step, done to an old database inside its transaction."""
 
 
 def current_version(path: Path) -> int:
@@ -78,6 +81,8 @@ def upgrade(
     for step in range(version + 1, sql.SCHEMA_VERSION + 1):
         with _transaction(connection):
             _run(connection, sql.STEPS[step])
+            if fill := FILLS.get(step):
+                fill(connection)
             connection.execute(f"PRAGMA user_version = {step}")
         log.info("journal_upgraded", schema=step, backup=str(kept))
     _forget_old(kept)

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from corral.controller import sql
-from corral.controller.record import Ended, Record
+from corral.controller.ended import Ended
+from corral.controller.record import Record
 from corral.core.errors import JournalDamaged
 
 

@@ -20,14 +20,21 @@ from corral.controller.vault import Vault
 from corral.core.errors import (
     Conflict,
     CorralError,
+    DocumentTooLarge,
     ExceedsAllWorkers,
     InvalidJob,
     JobNotFound,
     NoGpuWorkers,
-    TooLarge,
     Unavailable,
 )
-from corral.core.events import JobCancelled, JobRejected, JobStopping, JobSubmitted, Journaled
+from corral.core.events import (
+    JobCancelled,
+    JobMovedToFront,
+    JobRejected,
+    JobStopping,
+    JobSubmitted,
+    Journaled,
+)
 from corral.core.ids import Ids
 from corral.core.job import (
     INLINE_LIMIT,
@@ -157,9 +164,9 @@ class Queue:
                 self._vault.check(job.secrets)
             document = encode_document(job)
             if len(document) > self._document_limit:
-                raise TooLarge(
-                    f"The job document has {len(document):,} bytes, more than "
-                    f"{self._document_limit:,}. Put large data into files or artifacts."
+                raise DocumentTooLarge(
+                    f"The job document has {len(document):,} bytes, more than document_limit "
+                    f"= {self._document_limit:,}. Put large data into files or artifacts."
                 )
             job_id = self._ids.new(now, seed=secrets.randbits(30))
             mine[job.key] = (job_id, job.name)
@@ -216,9 +223,10 @@ class Queue:
             if not self._blobs.has(blob.sha256):
                 self._blobs.check_not_pruned(blob.sha256)
                 raise InvalidJob(
-                    f"The package {blob.sha256} is not stored here. Upload it by PutPackage first."
+                    f"The package {blob.sha256} is not stored here. Upload it first: "
+                    "PutPackage, or PUT /packages."
                 )
-            return blob
+            return blob if blob.size else replace(blob, size=self._blobs.size(blob.sha256))
         if len(blob.data) <= INLINE_LIMIT:
             return blob
         return await self._blobs.put_bytes(blob.data)
@@ -286,24 +294,39 @@ class Queue:
                     head.id, head.attempt, grace_s=self._cancel_grace_s
                 )
 
-    async def retry(self, job: JobId) -> JobId:
-        """An ended job again, as a new job: nothing leaves an end state."""
+    async def retry(self, job: JobId, *, user: str | None = None) -> JobId:
+        """An ended job again, as a new job: nothing leaves an end state. It belongs to whoever
+        the first one belonged to, or to `user`."""
         head = self._store.head(job)
         if not head.state.ended:
             raise Conflict(f"Job {job} is {head.state}; only an ended job is retried.", job_id=job)
         document = decode_document(self._store.journal.document(head.submitted_seq))
-        again = replace(document, retry_of=job, key="")
+        user = document.user if user is None else user
+        again = replace(document, retry_of=job, key="", user=user)
         return (await self.submit([again]))[0].job
+
+    async def to_front(self, job: JobId) -> Head:
+        """A waiting job before all others of its class and priority, also after a restart."""
+        try:
+            (change,) = await self._store.append([JobMovedToFront(job=job, at=time.time())])
+        except Conflict:
+            state = self._store.head(job).state
+            raise Conflict(
+                f"Job {job} is {state}; only a waiting job is moved to the front.", job_id=job
+            ) from None
+        log.info("job_moved_to_front", job=job)
+        return change.head
 
     def find(self, text: str) -> JobId:
         """The job an id, or an unambiguous beginning of one, or `last` means."""
+        if not (text.isascii() and text.isalnum()):
+            raise JobNotFound(f"{text[:80]!r} is no job's id. `corral jobs --all` lists them.")
         world = self._store.world
         if text in world.heads or self._store.journal.ended(text) is not None:
             return text
         if text == "last":
-            latest = self._store.journal.ended_latest(before="", batch="", states=(), limit=1)
-            newest = max([*world.heads, *(row.job for row in latest)], default=None)
-            if newest is None:
+            newest = max([*world.heads, self._store.journal.ended_newest() or ""], default="")
+            if not newest:
                 raise JobNotFound("There is no job yet. Submit one with `corral run`.")
             return newest
         found = {job for job in world.heads if job.startswith(text)} if len(text) >= 3 else set()

@@ -33,18 +33,6 @@ class Record(NamedTuple):
         return decode_fact(self.body)
 
 
-class Ended(NamedTuple):
-    """A row of the history: where to find an ended job in the journal."""
-
-    job: str
-    state: str
-    submitted_seq: int
-    last_seq: int
-    ended_at: float
-    batch: str
-    key: str
-
-
 def checksum(
     seq: int, at: float, kind: str, job: str, prev: int, body: bytes, document: bytes | None
 ) -> int:

@@ -17,11 +17,12 @@ from typing import Any
 from msgspec import Struct
 
 from corral.controller import pruned, sql
+from corral.controller.ended import Ended
 from corral.controller.journal import REPAIRED, Journal, Write
 from corral.controller.mark import Mark
 from corral.controller.migrations import open_read_only
-from corral.controller.record import UNREADABLE, Ended, Record, sealed
-from corral.controller.store import recovered
+from corral.controller.record import UNREADABLE, Record, sealed
+from corral.controller.recovery import recovered
 from corral.controller.wal import mended
 from corral.core.errors import Conflict, CorralError, HomeUnusable, JournalDamaged
 from corral.core.events import (
@@ -34,7 +35,7 @@ from corral.core.events import (
     encode_fact,
 )
 from corral.core.job import Head
-from corral.core.lifecycle import advance, born
+from corral.core.lifecycle import NOTES, advance, born
 from corral.core.worker import Worker
 from corral.home import Home, sync_folder
 
@@ -196,8 +197,9 @@ class _Salvage:
             last[fact.job] = seq
             heads[fact.job] = head
             if head.state.ended:
-                ends[head.id] = Ended(
-                    head.id, head.state, head.submitted_seq, seq, fact.at, head.batch, head.key
+                noted = type(fact) in NOTES
+                ends[head.id] = (
+                    ends[head.id]._replace(last_seq=seq) if noted else Ended.of(head, fact)
                 )
 
         for record in self.records:

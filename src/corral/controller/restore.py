@@ -36,8 +36,8 @@ from corral.controller.backup import (
 from corral.controller.journal import Journal, verified
 from corral.controller.mark import Mark
 from corral.controller.migrations import dated
+from corral.controller.recovery import recovered
 from corral.controller.repair import fenced
-from corral.controller.store import recovered
 from corral.core.errors import BackupRefused, CorralError
 from corral.home import Home, read_json, sync_folder, write_private_json
 

@@ -39,7 +39,36 @@ CREATE TABLE pruned (
 );
 """
 
-STEPS = {2: TO_2}
+TO_3 = """
+DROP TABLE history;
+CREATE TABLE history (
+    job           TEXT PRIMARY KEY,
+    state         TEXT NOT NULL,
+    submitted_seq INTEGER NOT NULL,
+    last_seq      INTEGER NOT NULL,
+    ended_at      REAL NOT NULL,
+    batch         TEXT NOT NULL,
+    key           TEXT NOT NULL,
+    submitted_at  REAL NOT NULL,
+    seconds       REAL NOT NULL,
+    class         TEXT NOT NULL,
+    worker        TEXT NOT NULL,
+    user          TEXT NOT NULL,
+    name          TEXT NOT NULL,
+    labels        TEXT NOT NULL,
+    code          TEXT NOT NULL,
+    message       TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX history_ended ON history (ended_at, state, seconds);
+CREATE INDEX history_other ON history (state, job) WHERE state != 'succeeded';
+CREATE INDEX history_batch ON history (batch, last_seq) WHERE batch != '';
+CREATE INDEX history_key   ON history (key) WHERE key != '';
+CREATE INDEX history_user  ON history (user, job) WHERE user != '';
+"""
+"""What ended jobs are looked for by; `labels` holds one `key=value` between newlines. The rows come
+from the journal, which is the truth anyway: `refill.refill_history`."""
+
+STEPS = {2: TO_2, 3: TO_3}
 """What leads to each version from the one before. A step that was released never changes."""
 SCHEMA_VERSION = 1 + len(STEPS)
 PRUNED_SINCE = 2
@@ -73,26 +102,46 @@ DELETE_RECORD = "DELETE FROM journal WHERE seq = ?"
 DELETE_ENDED = "DELETE FROM history WHERE job = ?"
 
 END = """
-INSERT OR REPLACE INTO history (job, state, submitted_seq, last_seq, ended_at, batch, key)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT OR REPLACE INTO history (
+    job, state, submitted_seq, last_seq, ended_at, batch, key, submitted_at, seconds, class,
+    worker, user, name, labels, code, message
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 NOTED = "UPDATE history SET last_seq = ? WHERE job = ?"
-ENDED_JOB = """
-SELECT job, state, submitted_seq, last_seq, ended_at, batch, key FROM history WHERE job = ?
-"""
+ENDED_JOB = "SELECT * FROM history WHERE job = ?"
 ENDED_BY_KEYS = """
 SELECT key, max(job) FROM history WHERE key IN ({marks}) AND key != '' GROUP BY key
 """
 ENDED_BY_PREFIX = "SELECT job FROM history WHERE job >= ? AND job < ? LIMIT 2"
 ENDED_IN_BATCH = """
-SELECT job, state, submitted_seq, last_seq, ended_at, batch, key FROM history
+SELECT * FROM history
 WHERE batch = ? AND batch != '' AND last_seq > ? ORDER BY last_seq LIMIT ?
 """
-ENDED_LATEST = """
-SELECT job, state, submitted_seq, last_seq, ended_at, batch, key FROM history
-WHERE job < ? AND (? = '' OR batch = ?) AND (? = '' OR instr(?, ',' || state || ','))
-ORDER BY job DESC LIMIT ?
+ENDED_NEWEST = "SELECT max(job) FROM history"
+ENDED_SINCE = """
+SELECT state, count(*), sum(seconds) FROM history WHERE ended_at > ? GROUP BY state
 """
+ENDED_OF_BATCH = """
+SELECT state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds) FROM history
+WHERE batch = ? AND batch != '' GROUP BY state
+"""
+ENDED_BATCHES = """
+SELECT batch, state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds)
+FROM history WHERE batch != '' GROUP BY batch, state
+"""
+ENDED_LISTED = "SELECT job FROM history WHERE {conditions} ORDER BY job DESC LIMIT ?"
+"""Conditions are joined from those below; every value is bound."""
+LISTED_BY = {
+    "before": "job < ?",
+    "batch": "batch = ? AND batch != ''",
+    "user": "user = ? AND user != ''",
+    "class": "class = ?",
+    "since": "submitted_at >= ?",
+    "until": "submitted_at < ?",
+    "label": "instr(labels, ?)",
+    "text": "(instr(lower(name), ?) OR instr(job, ?) OR instr(lower(message), ?) OR code = ?)",
+    "not succeeded": "state != 'succeeded'",
+}
 
 LAST_ENDS = """
 SELECT body FROM history JOIN journal ON journal.seq = history.last_seq
@@ -119,7 +168,7 @@ BATCH_BY_STATE = (
 
 KNOW_WORKER = "INSERT OR REPLACE INTO workers (id, body) VALUES (?, ?)"
 WORKERS = "SELECT id, body FROM workers ORDER BY id"
-HISTORY = "SELECT job, state, submitted_seq, last_seq, ended_at, batch, key FROM history"
+HISTORY = "SELECT * FROM history"
 
 ENDED_BEFORE = "SELECT job FROM history WHERE ended_at < ? ORDER BY ended_at LIMIT ?"
 ENDED_COUNT = "SELECT count(*) FROM history"

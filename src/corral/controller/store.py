@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
 
-from corral.controller.journal import Journal, Write, index_damaged, verified
+from corral.controller.ended import Ended
+from corral.controller.journal import Journal, Write
 from corral.controller.pruned import Slice
-from corral.controller.record import UNREADABLE, Ended, Record, sealed
+from corral.controller.record import Record, sealed
+from corral.controller.recovery import fold, recovered
 from corral.controller.world import World
 from corral.controller.writer_thread import WriterThread
 from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
@@ -24,22 +25,14 @@ from corral.core.events import (
     JobRejected,
     JobSubmitted,
     Journaled,
-    decode_fact,
     encode_fact,
 )
 from corral.core.job import Head, JobId
-from corral.core.lifecycle import NEXT, NOTES, advance, born
+from corral.core.lifecycle import NOTES, advance, born
 from corral.core.worker import Worker
 
 log = structlog.get_logger()
 
-BIRTHS = frozenset(kind.__name__ for state, kind in NEXT if state is None)
-ENDINGS = {
-    kind.__name__: state.value
-    for (before, kind), state in NEXT.items()
-    if before is not None and state.ended
-}
-"""Kinds of records that end a living job, and how."""
 RECENT_DOCUMENTS = 16 * 1024 * 1024
 """Bytes of documents kept from submission to placement, so that short waits read no disk."""
 MARK_S = 0.05
@@ -317,7 +310,7 @@ class Store:
     def _ended_head(self, ended: Ended) -> Head:
         head: Head | None = None
         for record in self.journal.chain(ended.last_seq):
-            head = _fold(head, record)
+            head = fold(head, record.fact(), record.seq)
         assert head is not None
         return head
 
@@ -385,7 +378,7 @@ class _Group:
             if type(fact) in NOTES:
                 self.noted.append((seq, fact.job))
             else:
-                self.ends.append(_ended(head, fact.at))
+                self.ends.append(Ended.of(head, fact))
         change = Change(seq, fact, head)
         self.changes.append(change)
         return change
@@ -400,65 +393,3 @@ class _Group:
 def _answer(done: asyncio.Future[Any], result: Any) -> None:
     if not done.done():  # whoever asked may have gone away
         done.set_result(result)
-
-
-def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
-    """The last number and the heads of all living jobs, every record and every row proven.
-
-    Most jobs have ended: what happened to those in between is proven, and not even decoded."""
-    heads, history = dict[JobId, Head](), 0
-    later: dict[JobId, list[Record]] = {}
-    for record in verified(journal):
-        job, kind = record.job, record.kind
-        if not job:
-            continue
-        head = heads.get(job)
-        if kind in BIRTHS:
-            head = heads[job] = _fold(None, record)
-            if head.state.ended:
-                history += _row(_ended(heads.pop(job), record.at))
-        elif head is None:
-            # A note about an ended job: it only moved the end of that job's chain.
-            history += _chain_end(job, record.seq) - _chain_end(job, record.prev)
-        elif (state := ENDINGS.get(kind)) is not None:
-            del heads[job]
-            later.pop(job, None)
-            history += _row(
-                Ended(job, state, head.submitted_seq, record.seq, record.at, head.batch, head.key)
-            )
-        else:
-            later.setdefault(job, []).append(record)
-    for job, records in later.items():
-        for record in records:
-            heads[job] = _fold(heads[job], record)
-    try:
-        found = sum(map(_row, journal.history()))
-    except UNREADABLE as error:
-        raise index_damaged(str(error)) from error
-    if history != found:
-        raise index_damaged("the history of ended jobs is not what the records say")
-    return journal.last_seq(), heads
-
-
-def _row(ended: Ended) -> int:
-    """A row of the history as a number; their sum needs no memory for each ended job."""
-    job, state, submitted_seq, last_seq, *rest = ended
-    return zlib.crc32(f"{job}|{state}|{submitted_seq}|{rest}".encode()) + _chain_end(job, last_seq)
-
-
-def _chain_end(job: JobId, last_seq: int) -> int:
-    return zlib.crc32(f"{job}|{last_seq}".encode())
-
-
-def _ended(head: Head, at: float) -> Ended:
-    return Ended(
-        head.id, head.state.value, head.submitted_seq, head.last_seq, at, head.batch, head.key
-    )
-
-
-def _fold(head: Head | None, record: Record) -> Head:
-    fact = decode_fact(record.body)
-    if isinstance(fact, (JobSubmitted, JobRejected)):
-        return born(fact, record.seq)
-    assert head is not None, "a job is born first"
-    return advance(head, fact, record.seq)

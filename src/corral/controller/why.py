@@ -15,6 +15,7 @@ from corral.core.events import (
     CheckpointStored,
     JobCancelled,
     JobFailed,
+    JobMovedToFront,
     JobRejected,
     JobRequeued,
     JobStopping,
@@ -37,9 +38,8 @@ class Reason(Struct, frozen=True):
     history: list[str]
 
 
-def explain(
-    store: Store, job: JobId, workers: Sequence[Worker], *, paused: bool, full: str = ""
-) -> Reason:
+def explain(store: Store, job: JobId, workers: Sequence[Worker], *, paused: str = "") -> Reason:
+    """`paused` says why nothing is started at all, where that is so."""
     head = store.head(job)
     names = {worker.id: worker.name for worker in workers}
     facts = [record.fact() for record in store.history(head)]
@@ -48,15 +48,13 @@ def explain(
         return Reason(job, head.state, _sentence(_decisive(facts), names), {}, history)
     rooms = [Room(seat.worker, seat.held) for seat in store.world.seats(workers)]
     reasons = {room.worker.name: refuse_now(head.shape, room) or "" for room in rooms}
-    summary = f"{full} Nothing is started until there is room." if full and not paused else ""
-    summary = summary or _waiting(store, head, reasons, paused)
-    return Reason(job, head.state, summary, reasons, history)
+    return Reason(job, head.state, _waiting(store, head, reasons, paused), reasons, history)
 
 
-def _waiting(store: Store, head: Head, reasons: dict[str, str], paused: bool) -> str:
+def _waiting(store: Store, head: Head, reasons: dict[str, str], paused: str) -> str:
     left = head.not_before - time.time()
     if paused:
-        return "The controller is stopping: nothing new is started."
+        return paused
     if left > 0:
         return f"It failed before and is tried again in {left:.1f} s."
     if not reasons:
@@ -83,6 +81,8 @@ def _sentence(fact: Journaled, names: dict[str, str]) -> str:
             return f"submitted to the {fact.queue_class} queue"
         case JobRejected():
             return f"rejected ({fact.code}): {fact.message}"
+        case JobMovedToFront():
+            return "moved to the front of its line"
         case AttemptPlaced():
             where = names.get(fact.worker, fact.worker)
             return f"attempt {fact.attempt} placed on {where}: {fact.why}"

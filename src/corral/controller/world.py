@@ -101,9 +101,11 @@ class World:
             self._line_up(head)
 
     def _line_up(self, head: Head) -> None:
-        waiting = Waiting(head.id, head.submitted_seq, head.submitted_at, head.attempt)
+        waiting = Waiting(head.id, head.place, head.submitted_at, head.attempt)
         line = self.lines.setdefault(head.shape, deque())
-        if line and line[-1].seq > waiting.seq:
+        if line and line[0].seq > waiting.seq:
+            line.appendleft(waiting)
+        elif line and line[-1].seq > waiting.seq:
             ordered = list(line)
             insort(ordered, waiting, key=lambda other: other.seq)
             self.lines[head.shape] = deque(ordered)

@@ -2,6 +2,18 @@
 
 CorralError
 ├── InvalidJob            invalid_job          the submission itself is wrong
+│   ├── TooManyLabels, TooManyVariables, TooManyRequirements, TooManySecrets,
+│   │   TooManyArguments, TextTooLong
+├── InvalidRequest        invalid_request      the question itself is wrong: a parameter, a body
+├── NotFound              not_found            no such address here
+├── MethodNotAllowed      method_not_allowed   the address is right, the verb is not
+├── BatchNotFound         batch_not_found      no job belongs to such a batch
+├── WorkerNotFound        worker_not_found     no worker has this name
+├── TokenNotFound         token_not_found      no token has this name
+├── RangeNotSatisfiable   range_not_satisfiable  there are no such bytes
+├── RequestTimeout        request_timeout      the body did not arrive in time
+├── TooManyStreams        too_many_streams     as many watchers as the limit allows are there
+├── HeadersTooLarge       headers_too_large    more or longer headers than the limits allow
 ├── InvalidSettings       invalid_settings     corral.yaml, CORRAL_* or a flag is wrong
 ├── JobNotFound           job_not_found        no job has this id
 ├── BlobNotFound          blob_not_found       no package, result or artifact has this name
@@ -12,6 +24,8 @@ CorralError
 ├── NoGpuWorkers          no_gpu_workers       no worker is known at all
 ├── ExceedsAllWorkers     exceeds_all_workers  no known worker could ever run it
 ├── TooLarge              too_large            more bytes than the limit allows
+│   ├── BodyTooLarge, DocumentTooLarge, PackageTooLarge, ResultTooLarge, ArtifactTooLarge,
+│   └── TooManyJobs       too_many_jobs        more jobs in one submission
 ├── Unauthorized          unauthorized         no token, or not this one
 ├── Forbidden             forbidden            the token is not good for this
 ├── Unavailable           unavailable          the controller cannot be reached or is stopping
@@ -62,6 +76,70 @@ class InvalidJob(CorralError):
     code, status = "invalid_job", 422
 
 
+class TooManyLabels(InvalidJob):
+    code = "too_many_labels"
+
+
+class TooManyVariables(InvalidJob):
+    code = "too_many_variables"
+
+
+class TooManyRequirements(InvalidJob):
+    code = "too_many_requirements"
+
+
+class TooManySecrets(InvalidJob):
+    code = "too_many_secrets"
+
+
+class TooManyArguments(InvalidJob):
+    code = "too_many_arguments"
+
+
+class TextTooLong(InvalidJob):
+    code = "text_too_long"
+
+
+class InvalidRequest(CorralError):
+    code, status = "invalid_request", 422
+
+
+class NotFound(CorralError):
+    code, status = "not_found", 404
+
+
+class MethodNotAllowed(CorralError):
+    code, status = "method_not_allowed", 405
+
+
+class BatchNotFound(CorralError):
+    code, status = "batch_not_found", 404
+
+
+class WorkerNotFound(CorralError):
+    code, status = "worker_not_found", 404
+
+
+class TokenNotFound(CorralError):
+    code, status = "token_not_found", 404
+
+
+class RangeNotSatisfiable(CorralError):
+    code, status = "range_not_satisfiable", 416
+
+
+class RequestTimeout(CorralError):
+    code, status = "request_timeout", 408
+
+
+class TooManyStreams(CorralError):
+    code, status = "too_many_streams", 429
+
+
+class HeadersTooLarge(CorralError):
+    code, status = "headers_too_large", 431
+
+
 class InvalidSettings(CorralError):
     code, status = "invalid_settings", 422
 
@@ -100,6 +178,30 @@ class ExceedsAllWorkers(CorralError):
 
 class TooLarge(CorralError):
     code, status = "too_large", 413
+
+
+class BodyTooLarge(TooLarge):
+    code = "body_too_large"
+
+
+class DocumentTooLarge(TooLarge):
+    code = "document_too_large"
+
+
+class PackageTooLarge(TooLarge):
+    code = "package_too_large"
+
+
+class ResultTooLarge(TooLarge):
+    code = "result_too_large"
+
+
+class ArtifactTooLarge(TooLarge):
+    code = "artifact_too_large"
+
+
+class TooManyJobs(TooLarge):
+    code = "too_many_jobs"
 
 
 class Unauthorized(CorralError):

@@ -59,6 +59,10 @@ class JobRejected(Submission, frozen=True):
     message: str = ""
 
 
+class JobMovedToFront(Fact, frozen=True):
+    """Somebody wants it next: it waits before all others of its class and priority."""
+
+
 class AttemptPlaced(Fact, frozen=True):
     attempt: int
     worker: str
@@ -134,6 +138,7 @@ class ResultOrphaned(Fact, frozen=True):
 Life = (
     JobSubmitted
     | JobRejected
+    | JobMovedToFront
     | AttemptPlaced
     | AttemptStarted
     | JobRequeued

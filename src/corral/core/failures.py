@@ -27,6 +27,7 @@ CLASSES: dict[str, FailureClass] = {
     "out_of_memory": FailureClass.MEMORY,
     "over_duration": FailureClass.BAD_JOB,
     "unpicklable_result": FailureClass.BAD_JOB,
+    "result_refused": FailureClass.BAD_JOB,
     "bad_package": FailureClass.BAD_JOB,
     "environment_failed": FailureClass.BAD_JOB,
     "wrong_document": FailureClass.BAD_JOB,

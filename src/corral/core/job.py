@@ -226,3 +226,11 @@ class Head(Struct, frozen=True, gc=False):
     correlation_id: str = ""
     secrets: tuple[str, ...] = ()
     notify: str = ""
+    front: int = 0
+    """The record that moved it to the front, 0 where it waits in the order of submission."""
+
+    @property
+    def place(self) -> int:
+        """Its place among waiting jobs of its class and priority, lower first: it keeps it through
+        retries, and whoever was moved to the front last is first."""
+        return -self.front if self.front else self.submitted_seq

@@ -13,6 +13,7 @@ from corral.core.events import (
     Fact,
     JobCancelled,
     JobFailed,
+    JobMovedToFront,
     JobRejected,
     JobRequeued,
     JobStopping,
@@ -30,6 +31,7 @@ SUCCEEDED, FAILED, CANCELLED = State.SUCCEEDED, State.FAILED, State.CANCELLED
 NEXT: dict[tuple[State | None, type[Fact]], State] = {
     (None, JobSubmitted): QUEUED,
     (None, JobRejected): State.REJECTED,
+    (QUEUED, JobMovedToFront): QUEUED,
     (QUEUED, AttemptPlaced): PLACED,
     (QUEUED, JobCancelled): CANCELLED,
     (QUEUED, JobFailed): FAILED,
@@ -111,6 +113,8 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
             devices=(),
             started_at=0.0,
         )
+    if isinstance(fact, JobMovedToFront):
+        return replace(head, last_seq=seq, front=seq)
     if isinstance(fact, AttemptStarted):
         return replace(head, last_seq=seq, state=state, devices=fact.devices, started_at=fact.at)
     if isinstance(fact, JobRequeued):

@@ -38,7 +38,7 @@ class Capabilities(Struct, frozen=True):
     python: str = ""
     enforced: dict[str, str] = {}
     """What the sandbox holds here, one honest word each: `{"files": "landlock", …}`."""
-    ahead: Annotated[int, Meta(ge=0, le=10_000)] = 64
+    ahead: Annotated[int, Meta(ge=0, le=10_000)] = 512
     """How many attempts may wait on the worker itself; 0 where an engine has no local queue."""
 
 

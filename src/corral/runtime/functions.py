@@ -111,7 +111,12 @@ def refuse_secrets(data: bytes, redactor: Redactor) -> None:
 def result_frame(data: bytes, transfer: Callable[[], Transfer]) -> bytes:
     """The last frame of a success; a large result is uploaded first."""
     if len(data) > INLINE_LIMIT:
-        sha256, size = transfer().put_result(data)
+        from corral.runtime.transfer import Refused
+
+        try:
+            sha256, size = transfer().put_result(data)
+        except Refused as error:
+            raise AttemptFailed("result_refused", str(error)) from None
         return STORED % (sha256.encode(), size)
     digest = hashlib.sha256(data).hexdigest().encode()
     return RESULT % (digest, len(data), binascii.b2a_base64(data, newline=False))

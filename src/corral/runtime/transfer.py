@@ -161,14 +161,14 @@ class Transfer:
 
 
 class _TryAgain(http.client.HTTPException):
-    """The controller answered 5xx."""
+    """The controller could not take it now."""
 
 
 def _check(answer: http.client.HTTPResponse, path: str) -> None:
     if answer.status < 300:
         return
     reason = _reason(answer)
-    if answer.status >= 500:
+    if answer.status >= 500 or answer.status == 408:  # 408: this time it came too slowly
         raise _TryAgain(f"{answer.status} {reason}")
     kind = TransferFailed if answer.status in ABOUT_THE_ATTEMPT else Refused
     if answer.status == 404:

@@ -22,7 +22,8 @@ CLASS_ORDER = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 1}
 class Waiting(Struct, frozen=True, gc=False):
     job: JobId
     seq: int
-    """Its place in the order of submission; it keeps it through retries."""
+    """Its place: the order of submission, below zero where it was moved to the front. It keeps it
+    through retries."""
     since: float
     attempt: int
     """The number of its last attempt."""

@@ -16,9 +16,10 @@ from corral.api import corral_pb2 as pb
 from corral.core.errors import CorralError, Unavailable
 from corral.core.job import QueueClass
 from corral.sdk import mapping, packages, submission, views
+from corral.sdk.administration import AsyncAdministration
 from corral.sdk.connection import Connection, locate
 from corral.sdk.handles import AsyncHandle, Text, value
-from corral.sdk.submission import Options
+from corral.sdk.submission import Filters, Options
 from corral.sdk.vault import AsyncSecrets
 
 if TYPE_CHECKING:
@@ -223,17 +224,19 @@ class AsyncClient:
         self,
         *,
         states: Iterable[str] = (),
-        batch: str = "",
-        active: bool = False,
         limit: int = 100,
         before: str = "",
+        **filters: Unpack[Filters],
     ) -> list[views.JobView]:
         """Newest first; `before` is the last id of the page before."""
-        request = pb.ListJobsRequest(
-            states=list(states), batch=batch, limit=limit, before=before, active=active
-        )
+        request = pb.ListJobsRequest(states=states, limit=limit, before=before, **filters)
         reply = await self._connection.call("ListJobs", request)
         return [views.read(job) for job in reply.jobs]
+
+    @property
+    def admin(self) -> AsyncAdministration:
+        """The queue as a whole, and the tokens of clients."""
+        return AsyncAdministration(self._connection)
 
     async def workers(self) -> list[views.WorkerView]:
         reply = await self._connection.call("ListWorkers", pb.ListWorkersRequest())

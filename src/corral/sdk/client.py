@@ -17,10 +17,11 @@ from corral.core.errors import CorralError, Unavailable
 
 if TYPE_CHECKING:
     from corral.sdk import views
+    from corral.sdk.administration import Administration
     from corral.sdk.aio import AsyncClient, Sink
     from corral.sdk.functions import P, RemoteFunction
     from corral.sdk.handles import AsyncHandle
-    from corral.sdk.submission import Options
+    from corral.sdk.submission import Filters, Options
     from corral.sdk.vault import Secrets
 
 T = TypeVar("T")
@@ -156,6 +157,10 @@ class Handle:
     def retry(self) -> Handle:
         """The same work once more, as a new job."""
         return Handle(_bridge().call(self._handle.retry()))
+
+    def to_front(self) -> views.JobView:
+        """Before all waiting jobs of its class and priority, also after a restart."""
+        return _bridge().call(self._handle.to_front())
 
     def status(self) -> views.JobView:
         return _bridge().call(self._handle.status())
@@ -352,15 +357,21 @@ class Client:
         self,
         *,
         states: Iterable[str] = (),
-        batch: str = "",
-        active: bool = False,
         limit: int = 100,
         before: str = "",
+        **filters: Unpack[Filters],
     ) -> list[views.JobView]:
         """Newest first; `before` is the last id of the page before."""
         return _bridge().call(
-            self._client.jobs(states=states, batch=batch, active=active, limit=limit, before=before)
+            self._client.jobs(states=states, limit=limit, before=before, **filters)
         )
+
+    @property
+    def admin(self) -> Administration:
+        """The queue as a whole, and the tokens of clients."""
+        from corral.sdk.administration import Administration
+
+        return Administration(self._client.admin, _bridge().call)
 
     def workers(self) -> list[views.WorkerView]:
         return _bridge().call(self._client.workers())

@@ -96,6 +96,10 @@ class AsyncHandle:
         view = await self._connection.call("RetryJob", request, again=False)
         return AsyncHandle(self._connection, view.job_id, tuple(view.warnings))
 
+    async def to_front(self) -> views.JobView:
+        """Before all waiting jobs of its class and priority, also after a restart."""
+        return await self._ask("MoveToFront")
+
     async def status(self) -> views.JobView:
         return await self._ask("GetJobStatus")
 

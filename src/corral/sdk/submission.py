@@ -22,6 +22,23 @@ SUBMIT_INLINE_LIMIT = 1024 * 1024
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
+class Filters(TypedDict, total=False):
+    """Which jobs a list shows, beside their states."""
+
+    active: bool
+    queue_class: str
+    worker: str
+    batch: str
+    labels: Iterable[str]
+    """`key=value`, or `key` alone; all of them."""
+    user: str
+    since: float
+    until: float
+    """Submitted at or after, and before, in seconds since the epoch."""
+    text: str
+    """In the name, the id or the failure's message, or the failure's code."""
+
+
 class Options(TypedDict, total=False):
     """What a job may be given beside its work; the same words everywhere in the SDK."""
 

@@ -177,6 +177,27 @@ class Health(Shown, frozen=True):
     """Why its status is `full`."""
 
 
+class QueueView(Shown, frozen=True):
+    """The queue as a whole."""
+
+    paused: bool
+    paused_at: float
+    paused_by: str
+    waiting: dict[str, int]
+    """By class."""
+    active: int
+    """Jobs that a worker has or is about to have."""
+
+
+class TokenView(Shown, frozen=True):
+    """What is known of a client's token; the token itself is shown once, when it is made."""
+
+    name: str
+    role: str
+    created_at: float
+    expires_at: float
+
+
 class SecretView(Shown, frozen=True):
     """A secret by its name. Its value is not for looking at."""
 
@@ -195,6 +216,8 @@ _CLASSES: dict[str, type[Struct]] = {
     "WorkerView": WorkerView,
     "GpuView": GpuView,
     "HealthReply": Health,
+    "QueueView": QueueView,
+    "TokenView": TokenView,
     "SecretView": SecretView,
 }
 _EVENTS: dict[str, type[Event]] = {

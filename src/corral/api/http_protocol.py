@@ -1,0 +1,95 @@
+"""What of HTTP never reaches the application: headers that are too many, too long or too slow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from http import HTTPStatus
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from corral.core.errors import CorralError, HeadersTooLarge, InvalidRequest, RequestTimeout
+from corral.settings import LimitSettings as Limits
+
+
+def limited(limits: Limits) -> type[HttpToolsProtocol]:
+    """uvicorn's protocol with a limit on each request's head. Without one, a client that sends a
+    byte now and then would keep its connection, and what it sent, for ever."""
+
+    class Limited(HttpToolsProtocol):
+        _timer: asyncio.TimerHandle | None = None
+        _raw = _size = _count = 0
+        _refusal: CorralError | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._expect()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._met()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            reading = self._timer is not None
+            if not reading and (self.cycle is None or not self.cycle.more_body):
+                self._expect()  # the head of the next request on this connection begins
+            super().data_received(data)
+            if self._timer is None or self.transport.is_closing():
+                return
+            self._raw += len(data)
+            if self._raw > limits.header_bytes:
+                self._refuse(self._too_large())
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            self._count += 1
+            self._size += len(name) + len(value)
+            if self._count > limits.headers or self._size > limits.header_bytes:
+                self._refusal = self._too_large()
+                raise httptools.HttpParserError("limits")
+            super().on_header(name, value)
+
+        def on_headers_complete(self) -> None:
+            self._met()
+            super().on_headers_complete()
+
+        def send_400_response(self, msg: str) -> None:
+            self._refuse(self._refusal or InvalidRequest("This is no HTTP request."))
+
+        def _expect(self) -> None:
+            self._raw = self._size = self._count = 0
+            self._timer = self.loop.call_later(limits.header_s, self._late)
+
+        def _met(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _late(self) -> None:
+            self._timer = None
+            self._refuse(
+                RequestTimeout(f"No request came within limits.header_s = {limits.header_s:g} s.")
+            )
+
+        def _too_large(self) -> HeadersTooLarge:
+            return HeadersTooLarge(
+                f"The headers are more than limits.headers = {limits.headers:,}, or longer than "
+                f"limits.header_bytes = {limits.header_bytes:,} bytes."
+            )
+
+        def _refuse(self, error: CorralError) -> None:
+            self._met()
+            if self.transport.is_closing():
+                return
+            if self.cycle is None or self.cycle.response_complete:
+                # Nobody else is writing on this connection.
+                body = json.dumps(error.view()).encode()
+                head = (
+                    f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
+                    "content-type: application/json\r\nconnection: close\r\n"
+                    f"content-length: {len(body)}\r\n\r\n"
+                )
+                self.transport.write(head.encode() + body)
+            self.transport.close()
+
+    return Limited

@@ -1,0 +1,151 @@
+"""One shape for every answer: JSON of our views, one body for every error, and both in OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from corral.api.correlation import refused as logged
+from corral.core.errors import (
+    BY_CODE,
+    CorralError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    StorageFailed,
+)
+from corral.sdk.plain import plain
+
+log = structlog.get_logger()
+
+CLOSE = frozenset({408, 413, 431})
+"""After these the rest of the request is not waited for."""
+
+
+class ErrorBody(msgspec.Struct):
+    """What went wrong: a stable code, and a sentence that says what to do next."""
+
+    code: str
+    message: str
+    job_id: str | None
+    details: dict[str, Any]
+
+
+class Error(msgspec.Struct):
+    error: ErrorBody
+
+
+def json(value: Any, status: int = 200) -> Response:
+    """A view, or builtins around views, as JSON."""
+    return Response(msgspec.json.encode(plain(value)), status, media_type="application/json")
+
+
+def refusal(error: CorralError) -> JSONResponse:
+    headers = {"connection": "close"} if error.status in CLOSE else {}
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return JSONResponse(error.view(), error.status, headers=headers)
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """These errors, for the documentation of a route: which codes each status may carry."""
+    return {status: _documented(status) for status in statuses}
+
+
+def _documented(status: int) -> dict[str, Any]:
+    codes = ", ".join(f"`{code}`" for code, cls in sorted(BY_CODE.items()) if cls.status == status)
+    return {"description": f"One of {codes}.", "content": _content("Error")}
+
+
+def answer(name: str, description: str, *, many: bool = False) -> dict[str, Any]:
+    """A view, for the documentation of a route."""
+    return {"description": description, "content": _content(name, many=many)}
+
+
+def _content(name: str, *, many: bool = False) -> dict[str, Any]:
+    schema: dict[str, Any] = {"$ref": f"#/components/schemas/{name}"}
+    if many:
+        schema = {"type": "array", "items": schema}
+    return {"application/json": {"schema": schema}}
+
+
+def body_of(data: bytes, kind: Any) -> Any:
+    """A body as one of our structs, or InvalidRequest in one sentence."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        told, _, at = str(error).partition(" - at ")
+        place = at.strip("`")
+        where = f" at {place}" if place else ""
+        raise InvalidRequest(
+            f"The body is not as it should be{where}: {_lowered(told.replace('`', ''))}.",
+            details={"at": place} if place else None,
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"The body is no JSON: {error}.") from None
+
+
+def _lowered(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:].rstrip(".")
+
+
+def _told(request: Request, error: CorralError) -> JSONResponse:
+    """The error as it is answered, with its line in the log."""
+    return refusal(logged(error, f"{request.method} {request.url.path}"[:200]))
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Whatever goes wrong in a request is answered in the one shape."""
+
+    @app.exception_handler(CorralError)
+    async def refused(request: Request, error: CorralError) -> JSONResponse:
+        return _told(request, error)
+
+    @app.exception_handler(OSError)
+    async def disk(request: Request, error: OSError) -> JSONResponse:
+        log.warning("request_not_stored", path=request.url.path, error=str(error))
+        return _told(
+            request, StorageFailed(f"The controller could not store this: {error.strerror}.")
+        )
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> JSONResponse:
+        return _told(request, InvalidRequest("The request ended before its body did."))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        found = [
+            {"where": ".".join(map(str, one["loc"])), "what": str(one["msg"])}
+            for one in error.errors()
+        ]
+        first = found[0]
+        message = f"{first['where']} is not as it should be: {_lowered(first['what'])}."
+        return _told(request, InvalidRequest(message, details={"errors": found}))
+
+    @app.exception_handler(HTTPException)
+    async def odd(request: Request, error: HTTPException) -> JSONResponse:
+        path = request.url.path[:200]
+        if error.status_code == 404:
+            return _told(
+                request, NotFound(f"There is nothing at {path}. /openapi.json lists all there is.")
+            )
+        if error.status_code == 405:
+            answer = _told(
+                request, MethodNotAllowed(f"{path} does not take {request.method[:20]}.")
+            )
+            answer.headers.update(error.headers or {})
+            return answer
+        return _told(request, InvalidRequest(str(error.detail)))
+
+    @app.exception_handler(Exception)
+    async def mistake(request: Request, error: Exception) -> JSONResponse:
+        return _told(
+            request, CorralError("A mistake of ours; the controller's log has its traceback.")
+        )

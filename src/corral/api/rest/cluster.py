@@ -1,0 +1,179 @@
+"""/cluster/status, /workers, /queue, /tokens: the whole, and who may steer it."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import Meta
+
+from corral.api import incoming
+from corral.api.rest.answers import answer, body_of, errors, json
+from corral.api.rest.parts import Parts, caller_of
+from corral.api.views import queue_view, token_view, worker_views
+from corral.core.errors import WorkerNotFound
+from corral.core.job import State
+from corral.sdk import views
+from corral.sdk.views import read
+
+LATELY_S = 24 * 3600.0
+
+
+class Lately(msgspec.Struct):
+    """What ended within the last 24 hours; null where nothing did."""
+
+    states: dict[str, int]
+    success_rate: float | None
+    average_duration_s: float | None
+
+
+class ClusterStatus(msgspec.Struct):
+    status: str
+    version: str
+    started_at: float
+    workers: int
+    workers_connected: int
+    gpus: int
+    queue: views.QueueView
+    active_jobs: int
+    last_24h: Lately
+
+
+class TokenBody(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    role: Literal["read", "submit", "admin"]
+    expires_in: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class NewToken(msgspec.Struct):
+    """The token is shown this once; the controller keeps only its digest."""
+
+    token: str
+    view: views.TokenView
+
+
+STRUCTS: tuple[Any, ...] = (
+    *(ClusterStatus, TokenBody, NewToken),
+    *(views.WorkerView, views.QueueView, views.TokenView),
+)
+
+
+def routes(parts: Parts) -> APIRouter:
+    router = parts.router("cluster")
+
+    @router.get(
+        "/cluster/status",
+        summary="Workers, queue, active jobs, success rate and average duration",
+        responses={200: answer("ClusterStatus", "Now, and the last 24 hours.")},
+    )
+    async def status() -> Response:
+        workers = await parts.loop.workers()
+        counted = await parts.listing.since(time.time() - LATELY_S)
+        succeeded, failed = (counted.states.get(s, 0) for s in (State.SUCCEEDED, State.FAILED))
+        ran = succeeded + failed
+        queue = read(queue_view(parts.store.world, parts.loop.pause))
+        return json(
+            ClusterStatus(
+                status="stopping" if parts.queue.stopping else "ok",
+                version=parts.version,
+                started_at=parts.started_at,
+                workers=len(workers),
+                workers_connected=sum(worker.connected for worker in workers),
+                gpus=sum(len(worker.capabilities.gpus) for worker in workers if worker.connected),
+                queue=queue,
+                active_jobs=queue.active,
+                last_24h=Lately(
+                    states=counted.states,
+                    success_rate=succeeded / ran if ran else None,
+                    average_duration_s=counted.seconds / ran if ran else None,
+                ),
+            )
+        )
+
+    async def seen() -> list[views.WorkerView]:
+        seats = parts.store.world.seats(await parts.loop.workers())
+        return [read(one) for one in worker_views(seats)]
+
+    @router.get(
+        "/workers",
+        summary="Every worker: what it has and what runs there",
+        responses={200: answer("WorkerView", "All of them.", many=True)},
+    )
+    async def workers() -> Response:
+        return json(await seen())
+
+    @router.get(
+        "/workers/{name}",
+        summary="One worker, by its name or id",
+        responses={200: answer("WorkerView", "This one."), **errors(404)},
+    )
+    async def worker(name: str) -> Response:
+        for one in await seen():
+            if name in (one.name, one.id):
+                return json(one)
+        raise WorkerNotFound(f"No worker is called {name[:100]!r}. GET /workers lists them.")
+
+    @router.get(
+        "/queue",
+        summary="How many jobs wait by class, and whether the queue is paused",
+        responses={200: answer("QueueView", "The queue.")},
+    )
+    async def queue() -> Response:
+        return json(read(queue_view(parts.store.world, parts.loop.pause)))
+
+    @router.post(
+        "/queue/pause",
+        summary="Start nothing new, also after a restart",
+        responses={200: answer("QueueView", "What workers hold goes on."), **errors(507)},
+    )
+    async def pause(request: Request) -> Response:
+        await parts.loop.hold(True, by=caller_of(request).name)
+        return json(read(queue_view(parts.store.world, parts.loop.pause)))
+
+    @router.post(
+        "/queue/resume",
+        summary="Go on",
+        responses={200: answer("QueueView", "The queue."), **errors(507)},
+    )
+    async def resume(request: Request) -> Response:
+        await parts.loop.hold(False, by=caller_of(request).name)
+        return json(read(queue_view(parts.store.world, parts.loop.pause)))
+
+    @router.get(
+        "/tokens",
+        summary="Tokens of clients, without the tokens themselves",
+        responses={200: answer("TokenView", "All of them.", many=True)},
+    )
+    async def tokens() -> Response:
+        return json([read(token_view(token)) for token in parts.access.tokens()])
+
+    @router.post(
+        "/tokens",
+        status_code=201,
+        summary="Make a token with a role",
+        responses={201: answer("NewToken", "Shown this once."), **errors(408, 409, 413, 507)},
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {
+                    "application/json": {"schema": {"$ref": "#/components/schemas/TokenBody"}}
+                },
+            }
+        },
+    )
+    async def create_token(request: Request) -> Response:
+        body = body_of(await incoming.whole(request, parts.limits), TokenBody)
+        token, kept = await parts.access.create(body.name, body.role, body.expires_in)
+        return json(NewToken(token, read(token_view(kept))), 201)
+
+    @router.delete(
+        "/tokens/{name}",
+        summary="Revoke a token",
+        responses={200: answer("TokenView", "Good for nothing now."), **errors(404, 507)},
+    )
+    async def revoke_token(name: str) -> Response:
+        return json(read(token_view(await parts.access.revoke(name))))
+
+    return router

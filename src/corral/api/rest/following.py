@@ -1,0 +1,212 @@
+"""What a job writes and leaves: /jobs/{id}/events, /output, /result, /artifacts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from corral.api.rest import ranges
+from corral.api.rest.answers import answer, errors, json
+from corral.api.rest.parts import Parts
+from corral.api.views import event_of, shown
+from corral.controller.feed import Cursor, Seen
+from corral.controller.kept import artifact_of, result_of
+from corral.controller.output_text import gap
+from corral.core.frames import OutputFrame, decode_frame
+from corral.core.job import Blob
+from corral.sdk import views
+from corral.sdk.plain import plain_event
+from corral.sdk.views import read, read_event
+
+KEEP_ALIVE_S = 15.0
+"""How often a quiet stream says that it is still there."""
+MAX_ATTEMPT = 1_000_000
+
+STRUCTS: tuple[Any, ...] = (views.Artifact,)
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+_RANGED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Everything.", "content": {"application/octet-stream": _BYTES}},
+    206: {"description": "The range.", "content": {"application/octet-stream": _BYTES}},
+}
+_TEXT = {"schema": {"type": "string"}}
+_EVENTS = {
+    "schema": {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+        "required": ["id", "event", "data"],
+    }
+}
+
+
+def routes(parts: Parts) -> APIRouter:
+    router = parts.router("jobs")
+
+    @router.get(
+        "/jobs/{job}/events",
+        summary="Everything that happens to a job, as server-sent events",
+        responses={
+            200: {"description": "To its end.", "content": {"text/event-stream": _EVENTS}},
+            204: {"description": "It has ended, and nothing lies behind the cursor."},
+            **errors(404, 429),
+        },
+    )
+    async def events(
+        job: str,
+        after: Annotated[str, Query(description="A cursor: go on behind it.")] = "",
+        last_event_id: Annotated[str, Header()] = "",
+    ) -> Response:
+        """`id` is the event's cursor, `event` its kind, `data` what `corral logs --json` prints.
+        A browser that reconnects goes on behind the last one it saw."""
+        cursor = Cursor.parse(last_event_id or after)
+        found = parts.queue.find(job)
+        head = parts.store.head(found)
+        if head.state.ended and cursor.seq >= head.last_seq:
+            return Response(status_code=204)
+        parts.streams.check()
+        watching = parts.feed.watch(found, cursor)
+        return StreamingResponse(
+            _sent(parts, watching), media_type="text/event-stream", headers=_STREAMED
+        )
+
+    @router.get(
+        "/jobs/{job}/output",
+        summary="What a job wrote",
+        responses={
+            200: {"description": "Everything.", "content": {"text/plain": _TEXT}},
+            206: {"description": "The range.", "content": {"text/plain": _TEXT}},
+            **errors(404, 416, 429),
+        },
+    )
+    async def output(
+        request: Request,
+        job: str,
+        stream: Annotated[
+            Literal["", "stdout", "stderr"], Query(description="One of the two. [both]")
+        ] = "",
+        attempt: Annotated[int, Query(ge=0, le=MAX_ATTEMPT, description="[the last one]")] = 0,
+        follow: Annotated[bool, Query(description="Until the job ends.")] = False,
+    ) -> Response:
+        """stdout and stderr as they came, by default of the last attempt; `Range` takes a part.
+        With `follow` all attempts to the end of the job, without ranges."""
+        found = parts.queue.find(job)
+        if follow:
+            parts.streams.check()
+            texts = _followed(parts, found, stream)
+            return StreamingResponse(texts, media_type=_PLAIN, headers=_STREAMED)
+        attempt = attempt or parts.store.head(found).attempt
+        total = await parts.output.size(found, attempt, stream)
+
+        def bytes_between(start: int, end: int) -> AsyncIterator[bytes]:
+            return parts.output.read(found, attempt, stream, start, end)
+
+        return ranges.ranged(request, bytes_between, total, media_type=_PLAIN, headers={})
+
+    @router.get(
+        "/jobs/{job}/result",
+        summary="The bytes a job returned",
+        responses={**_RANGED, **errors(404, 416)},
+    )
+    async def result(request: Request, job: str) -> Response:
+        """For a function: its value, cloudpickled. Unpickle only what you trust."""
+        found = parts.queue.find(job)
+        return blob(request, result_of(parts.store, found), "result")
+
+    @router.get(
+        "/jobs/{job}/artifacts",
+        summary="The artifacts of a job",
+        responses={200: answer("Artifact", "All of them.", many=True), **errors(404)},
+    )
+    async def artifacts(job: str) -> Response:
+        found = parts.queue.find(job)
+        return json([read(one) for one in shown(parts.store, parts.feed, found).artifacts])
+
+    @router.get(
+        "/jobs/{job}/artifacts/{name:path}",
+        summary="One artifact",
+        responses={**_RANGED, **errors(404, 416)},
+    )
+    async def artifact(request: Request, job: str, name: str) -> Response:
+        found = parts.queue.find(job)
+        return blob(request, artifact_of(parts.store, found, name), name.rpartition("/")[2])
+
+    def blob(request: Request, kept: Blob, name: str) -> Response:
+        if kept.data is not None:
+            reader = ranges.bytes_reader(kept.data)
+        else:
+            reader = ranges.file_reader(parts.blobs.open_path(kept.sha256))
+        headers = {**ranges.attachment(name), "etag": f'"{kept.sha256}"'}
+        return ranges.ranged(
+            request, reader, kept.size, media_type="application/octet-stream", headers=headers
+        )
+
+    return router
+
+
+_PLAIN = "text/plain; charset=utf-8"
+_STREAMED = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+async def _sent(parts: Parts, watching: AsyncIterator[list[Seen]]) -> AsyncIterator[bytes]:
+    names = parts.store.world.names
+    with parts.streams.one():
+        async for seen in with_pauses(watching):
+            if seen is None:
+                yield b": still here\n\n"
+                continue
+            sent = [event for one in seen if (event := event_of(one, names)) is not None]
+            told = [read_event(one) for one in sent]
+            yield b"".join(_message(event) for event in told if event is not None)
+
+
+def _message(event: views.Event) -> bytes:
+    plain = plain_event(event)
+    data = msgspec.json.encode(plain)
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (
+        event.cursor.encode(),
+        str(plain["event"]).encode(),
+        data,
+    )
+
+
+async def _followed(parts: Parts, job: str, stream: str) -> AsyncIterator[bytes]:
+    with parts.streams.one():
+        watching: Any = parts.feed.watch(job, Cursor())
+        async with contextlib.aclosing(watching):
+            async for seen in watching:
+                for one in seen:
+                    frame = decode_frame(one.frame) if one.frame else None
+                    if one.skipped:
+                        yield gap(one.skipped)
+                    elif isinstance(frame, OutputFrame) and stream in ("", frame.stream):
+                        yield frame.data or frame.text.encode()
+
+
+async def with_pauses(
+    watching: Any, pause_s: float = KEEP_ALIVE_S
+) -> AsyncIterator[list[Seen] | None]:
+    """What is seen, and None whenever nothing was for a while."""
+    coming: asyncio.Future[list[Seen]] | None = None
+    try:
+        while True:
+            coming = coming or asyncio.ensure_future(anext(watching))
+            done, _ = await asyncio.wait({coming}, timeout=pause_s)
+            if not done:
+                yield None
+                continue
+            try:
+                seen = coming.result()
+            except StopAsyncIteration:
+                return
+            coming = None
+            yield seen
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+        await watching.aclose()

@@ -1,0 +1,232 @@
+"""/jobs: submit, list, look, cancel, retry, move to the front, why; and /packages."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from corral.api import corral_pb2 as pb
+from corral.api import incoming
+from corral.api.rest.answers import answer, body_of, errors, json
+from corral.api.rest.bodies import JobBody, JobsBody, Submission, submissions_of
+from corral.api.rest.parts import Parts, caller_of
+from corral.api.submissions import jobs_of
+from corral.api.views import explanation_view, shown, views_of
+from corral.controller.listing import Filters
+from corral.core.access import Role
+from corral.core.errors import InvalidRequest
+from corral.core.job import QueueClass
+from corral.sdk import views
+from corral.sdk.views import read
+
+SHOWN = 100
+"""Up to so many submitted jobs are shown at once; of more only the ids."""
+
+
+class Submitted(msgspec.Struct):
+    """Durable from now on. `jobs` shows them where there are at most 100."""
+
+    job_ids: list[str]
+    jobs: list[views.JobView]
+    warnings: list[str]
+
+
+class JobPage(msgspec.Struct):
+    """Newest first. `next` is the cursor of the page behind this one, null on the last."""
+
+    jobs: list[views.JobView]
+    next: str | None
+
+
+class StoredPackage(msgspec.Struct):
+    sha256: str
+    size: int
+
+
+STRUCTS: tuple[Any, ...] = (
+    *(Submitted, JobPage, StoredPackage, JobBody, JobsBody),
+    *(views.JobView, views.Explanation),
+)
+_BODY = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "anyOf": [
+                    {"$ref": "#/components/schemas/JobBody"},
+                    {"$ref": "#/components/schemas/JobsBody"},
+                ]
+            },
+            "example": {"script": {"source": "print(6 * 7)"}, "gpus": 1},
+        }
+    },
+}
+_BYTES = {
+    "required": True,
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+}
+Moment = Annotated[str, Query(description="Seconds since the epoch, or ISO 8601.", max_length=64)]
+
+
+def routes(parts: Parts) -> APIRouter:
+    router = parts.router("jobs")
+
+    def view(job: str) -> Any:
+        return read(shown(parts.store, parts.feed, job))
+
+    @router.post(
+        "/jobs",
+        status_code=202,
+        summary="Submit one job or many",
+        responses={202: answer("Submitted", "Accepted, durably."), **errors(408, 409, 413, 507)},
+        openapi_extra={"requestBody": _BODY},
+    )
+    async def submit(
+        request: Request,
+        idempotency_key: Annotated[
+            str, Header(description="The same key again is the same job.", max_length=400)
+        ] = "",
+    ) -> Response:
+        """All of them or none. Without a class a job is `interactive`: refused at once where no
+        known worker could run it, unless it says `wait`."""
+        data = await incoming.whole(request, parts.limits)
+        sent = submissions_of(body_of(data, Submission), idempotency_key)
+        many = pb.SubmitJobsRequest(jobs=sent)
+        jobs = jobs_of(many, QueueClass.INTERACTIVE, parts.limits, caller_of(request))
+        accepted = await parts.queue.submit(jobs)
+        ids = [one.job for one in accepted]
+        few = [view(job) for job in ids] if len(ids) <= SHOWN else []
+        warnings = sorted({one.warning for one in accepted if one.warning})
+        return json(Submitted(ids, few, warnings), 202)
+
+    @router.get(
+        "/jobs",
+        summary="List jobs, newest first",
+        responses={200: answer("JobPage", "One page.")},
+    )
+    async def listed(
+        state: Annotated[list[str], Query(description="Repeatable: any of them.")] = [],  # noqa: B006
+        active: Annotated[bool, Query(description="Only what has not ended.")] = False,
+        queue_class: Annotated[str, Query(alias="class")] = "",
+        worker: Annotated[str, Query(description="A worker's name or id.")] = "",
+        batch: str = "",
+        label: Annotated[
+            list[str], Query(description="`key=value` or `key`. Repeatable: all of them.")
+        ] = [],  # noqa: B006
+        user: str = "",
+        since: Moment = "",
+        until: Moment = "",
+        text: Annotated[str, Query(description="In the name, the id, or what went wrong.")] = "",
+        limit: Annotated[int, Query(ge=1)] = 100,
+        cursor: Annotated[str, Query(description="`next` of the page before.")] = "",
+    ) -> Response:
+        """Pages stay as they are while new jobs come: those are before the first."""
+        filters = Filters.checked(
+            states=state,
+            active=active,
+            queue_class=queue_class,
+            worker=worker,
+            batch=batch,
+            labels=tuple(label),
+            user=user,
+            since=_moment("since", since),
+            until=_moment("until", until),
+            text=text,
+        )
+        if cursor and not (cursor.isascii() and cursor.isalnum()):
+            raise InvalidRequest(f"{cursor[:80]!r} is no cursor; use `next` of a page.")
+        limit = min(limit, parts.limits.page)
+        found = await parts.listing.page(filters, before=cursor, limit=limit + 1)
+        page = found[:limit]
+        jobs = [read(one) async for one in views_of(parts.store, parts.feed, page)]
+        return json(JobPage(jobs, page[-1] if len(found) > limit else None))
+
+    @router.get(
+        "/jobs/{job}",
+        summary="One job",
+        responses={200: answer("JobView", "As `corral show --json`."), **errors(404)},
+    )
+    async def show(job: str) -> Response:
+        """By its id, an unambiguous beginning of it, or `last`."""
+        return json(view(parts.queue.find(job)))
+
+    @router.post(
+        "/jobs/{job}/cancel",
+        summary="Cancel a job, waiting or running",
+        responses={200: answer("JobView", "Asked to end."), **errors(404, 409, 507)},
+    )
+    async def cancel(job: str) -> Response:
+        found = parts.queue.find(job)
+        await parts.queue.cancel(found)
+        return json(view(found))
+
+    @router.post(
+        "/jobs/{job}/retry",
+        status_code=202,
+        summary="Submit an ended job again, as a new one",
+        responses={202: answer("JobView", "The new job."), **errors(404, 409, 413, 507)},
+    )
+    async def retry(request: Request, job: str) -> Response:
+        caller = caller_of(request)
+        user = None if caller.role is Role.ADMIN else caller.name
+        again = await parts.queue.retry(parts.queue.find(job), user=user)
+        return json(view(again), 202)
+
+    @router.post(
+        "/jobs/{job}/front",
+        summary="Move a waiting job to the front of its line",
+        responses={200: answer("JobView", "It is next."), **errors(404, 409, 507)},
+    )
+    async def front(job: str) -> Response:
+        """Before all others of its class and priority, also after a restart."""
+        found = parts.queue.find(job)
+        await parts.queue.to_front(found)
+        return json(view(found))
+
+    @router.get(
+        "/jobs/{job}/why",
+        summary="Why a job waits, runs where it runs, or ended as it did",
+        responses={200: answer("Explanation", "With a reason for each worker."), **errors(404)},
+    )
+    async def why(job: str) -> Response:
+        return json(read(await explanation_view(parts.store, parts.loop, parts.queue.find(job))))
+
+    @router.put(
+        "/packages",
+        status_code=201,
+        summary="Store bytes ahead of the jobs that name them",
+        responses={201: answer("StoredPackage", "Stored."), **errors(408, 413, 507)},
+        openapi_extra={"requestBody": _BYTES},
+    )
+    async def put_package(
+        request: Request,
+        sha256: Annotated[str, Query(description="Refused if the bytes have another.")] = "",
+    ) -> Response:
+        parts.queue.check_room()
+        blob = await parts.blobs.put(
+            incoming.pieces(request, parts.limits),
+            limit=parts.package_limit,
+            expected=sha256 or None,
+        )
+        return json(StoredPackage(blob.sha256, blob.size), 201)
+
+    return router
+
+
+def _moment(name: str, text: str) -> float:
+    if not text:
+        return 0.0
+    try:
+        try:
+            moment = float(text)
+        except ValueError:
+            moment = datetime.fromisoformat(text).timestamp()
+        if math.isfinite(moment) and moment >= 0:
+            return moment
+    except (ValueError, OverflowError, OSError):
+        pass
+    raise InvalidRequest(f"{name} is seconds since the epoch or ISO 8601; got {text[:64]!r}.")

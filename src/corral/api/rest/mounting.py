@@ -1,0 +1,57 @@
+"""All routes of REST into one application, with its OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Response
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
+
+from corral.api.rest import batches, cluster, following, jobs
+from corral.api.rest.answers import Error, handle_errors
+from corral.api.rest.parts import Parts
+
+MODULES = (jobs, following, batches, cluster)
+
+
+def mount(app: FastAPI, parts: Parts) -> None:
+    handle_errors(app)
+    for module in MODULES:
+        app.include_router(module.routes(parts))
+    about = parts.router("about")
+
+    @about.get("/openapi.json", summary="This document", include_in_schema=False)
+    async def openapi() -> Response:
+        return JSONResponse(document(app))
+
+    app.include_router(about)
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document: FastAPI's of the routes, and msgspec's of what they answer."""
+    if app.openapi_schema is None:
+        found = get_openapi(
+            title="Corral",
+            version=app.version,
+            summary="One place to send GPU work to.",
+            description=(
+                'Every error is `{"error": {code, message, job_id, details}}`; codes are stable. '
+                "Give the token as `Authorization: Bearer …`."
+            ),
+            routes=app.routes,
+        )
+        structs = [Error, *(struct for module in MODULES for struct in module.STRUCTS)]
+        _, schemas = msgspec.json.schema_components(
+            structs, ref_template="#/components/schemas/{name}"
+        )
+        components = found.setdefault("components", {})
+        components.setdefault("schemas", {}).update(schemas)
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        found["security"] = [{"token": []}]
+        for operation in (one for path in found["paths"].values() for one in path.values()):
+            if operation["operationId"].startswith("health"):
+                operation["security"] = []
+        app.openapi_schema = found
+    return app.openapi_schema

@@ -1,0 +1,274 @@
+"""Lists of jobs and batches, living and ended, newest first.
+
+Living jobs are looked through in memory, a slice at a time so that nobody waits for it; ended ones
+are found by the columns of `history`, in a thread and over a connection of its own. No record of
+the journal is read to find a job: only those that a page shows are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from corral.controller import sql
+from corral.controller.migrations import open_read_only
+from corral.controller.store import Store
+from corral.core.errors import BatchNotFound, InvalidRequest
+from corral.core.job import ENDED, Head, JobId, QueueClass, State
+
+T = TypeVar("T")
+
+SLICE = 2000
+"""How many living jobs are looked at before others get their turn."""
+_ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+class Filters(Struct, frozen=True, kw_only=True):
+    """Which jobs; what is empty chooses nothing."""
+
+    states: frozenset[State] = frozenset()
+    active: bool = False
+    queue_class: str = ""
+    worker: str = ""
+    """A worker's name or id."""
+    batch: str = ""
+    labels: tuple[str, ...] = ()
+    """`key=value`, or `key` alone; all of them."""
+    user: str = ""
+    since: float = 0.0
+    until: float = 0.0
+    """Submitted at or after, and before."""
+    text: str = ""
+    """In the name, the id or the failure's message, or the failure's code."""
+
+    @classmethod
+    def checked(cls, *, states: Iterable[str] = (), queue_class: str = "", **more: Any) -> Filters:
+        known = {state.value: state for state in State}
+        wanted = list(states)
+        if odd := [state for state in wanted if state not in known]:
+            raise InvalidRequest(
+                f"There is no state {odd[0][:40]!r}; there are {', '.join(State)}."
+            )
+        if queue_class and queue_class not in {one.value for one in QueueClass}:
+            raise InvalidRequest(f"The class is interactive or batch; got {queue_class[:40]!r}.")
+        chosen = frozenset(known[state] for state in wanted)
+        return cls(states=chosen, queue_class=queue_class, **more)
+
+    @property
+    def living(self) -> bool:
+        """Whether a job that has not ended can be among them."""
+        return not self.states or bool(self.states - ENDED)
+
+    @property
+    def ended(self) -> bool:
+        return not self.active and (not self.states or bool(self.states & ENDED))
+
+
+class Counted(Struct):
+    """How many jobs of a batch, or of some time, are in which state."""
+
+    states: dict[str, int]
+    submitted_at: float = 0.0
+    ended_at: float = 0.0
+    newest: JobId = ""
+    seconds: float = 0.0
+
+    def add(
+        self, state: str, count: int, submitted_at: float, ended_at: float, job: JobId, took: float
+    ) -> None:
+        self.states[state] = self.states.get(state, 0) + count
+        self.submitted_at = min(self.submitted_at or submitted_at, submitted_at)
+        self.ended_at = max(self.ended_at, ended_at)
+        self.newest = max(self.newest, job)
+        self.seconds += took
+
+    @property
+    def total(self) -> int:
+        return sum(self.states.values())
+
+    @property
+    def done(self) -> int:
+        return sum(self.states.get(state, 0) for state in ENDED)
+
+
+class Listing:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="listing")
+        self._reader: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        if self._reader is not None:
+            self._reader.close()
+
+    # --- jobs ---
+
+    async def page(self, filters: Filters, *, before: JobId = "", limit: int) -> list[JobId]:
+        """The newest `limit` ids below `before`. A job that ends meanwhile keeps its place: the
+        living are looked at first, so none can slip through between the two."""
+        found: set[JobId] = set()
+        if filters.living:
+            found.update(await self._living(filters, before, limit))
+        if filters.ended:
+            found.update(
+                await self._rows(lambda reader: _ended(reader, self._plan(filters, before), limit))
+            )
+        return heapq.nlargest(limit, found)
+
+    async def _living(self, filters: Filters, before: JobId, limit: int) -> list[JobId]:
+        if filters.batch and filters.batch not in self._store.world.batches:
+            return []
+        fits, found, above = self._chooser(filters), list[JobId](), ""
+        async for heads in self._slices():
+            newest = [
+                head for head in heads if head.id > above and (not before or head.id < before)
+            ]
+            found += [head.id for head in newest if fits(head)]
+            if len(found) >= limit:
+                found = heapq.nlargest(limit, found)
+                above = found[-1]  # what is older than a full page need not be looked at
+        return found
+
+    async def _slices(self) -> Any:
+        """All living jobs, those submitted last first."""
+        heads = list(self._store.world.heads.values())
+        for end in range(len(heads), 0, -SLICE):
+            yield heads[max(0, end - SLICE) : end]
+            await asyncio.sleep(0)
+
+    def _workers(self, name: str) -> set[str]:
+        """Ids of the workers that a name means."""
+        return {name, *(one for one, called in self._store.world.names.items() if called == name)}
+
+    def _chooser(self, filters: Filters) -> Callable[[Head], bool]:
+        states, batch, user = filters.states, filters.batch, filters.user
+        workers = self._workers(filters.worker) if filters.worker else None
+        labels = [_having(label) for label in filters.labels]
+        text = _lower(filters.text)
+        since, until = filters.since, filters.until
+
+        def fits(head: Head) -> bool:
+            return (
+                (not states or head.state in states)
+                and (not batch or head.batch == batch)
+                and (not user or head.user == user)
+                and (not filters.queue_class or head.shape.queue_class == filters.queue_class)
+                and (workers is None or head.worker in workers)
+                and (not since or head.submitted_at >= since)
+                and (not until or head.submitted_at < until)
+                and (not labels or all(has(head.labels) for has in labels))
+                and (not text or text in _lower(head.name) or text in head.id)
+            )
+
+        return fits
+
+    def _plan(self, filters: Filters, before: JobId) -> list[tuple[str, Sequence[object]]]:
+        """Conditions on rows of the history, with what they bind."""
+        ended = sorted(filters.states & ENDED)
+        text = _lower(filters.text)
+        workers = sorted(self._workers(filters.worker)) if filters.worker else []
+        wanted: list[tuple[object, str, Sequence[object]]] = [
+            (before, sql.LISTED_BY["before"], [before]),
+            (filters.batch, sql.LISTED_BY["batch"], [filters.batch]),
+            (filters.user, sql.LISTED_BY["user"], [filters.user]),
+            (filters.queue_class, sql.LISTED_BY["class"], [filters.queue_class]),
+            (filters.since, sql.LISTED_BY["since"], [filters.since]),
+            (filters.until, sql.LISTED_BY["until"], [filters.until]),
+            (text, sql.LISTED_BY["text"], [text, text, text, text]),
+            (ended, f"state IN ({_marks(ended)})", ended),
+            # Said in so many words, the index of what did not succeed can be used.
+            (ended and State.SUCCEEDED not in ended, sql.LISTED_BY["not succeeded"], []),
+            (workers, f"worker IN ({_marks(workers)})", workers),
+            *((label, sql.LISTED_BY["label"], [_label(label)]) for label in filters.labels),
+        ]
+        return [(condition, bound) for asked, condition, bound in wanted if asked]
+
+    # --- counts ---
+
+    async def since(self, at: float) -> Counted:
+        """How the jobs that ended behind this moment ended."""
+        counted = Counted({})
+        for state, count, seconds in await self._rows(
+            lambda reader: reader.execute(sql.ENDED_SINCE, (at,)).fetchall()
+        ):
+            counted.add(state, count, 0.0, 0.0, "", seconds)
+        return counted
+
+    async def batch(self, batch: str) -> Counted:
+        """One batch, counted; what ends while this looks is counted once."""
+        counted = Counted({})
+        living: list[Head] = []
+        async for heads in self._slices():
+            living += [head for head in heads if head.batch == batch]
+        rows = await self._rows(
+            lambda reader: reader.execute(sql.ENDED_OF_BATCH, (batch,)).fetchall()
+        )
+        for row in rows:
+            counted.add(*row)
+        for head in living:
+            if head.id in self._store.world.heads:
+                counted.add(head.state.value, 1, head.submitted_at, 0.0, head.id, 0.0)
+        if not counted.states:
+            raise BatchNotFound(f"No job belongs to a batch {batch[:100]!r}.")
+        return counted
+
+    async def batches(self) -> Mapping[str, Counted]:
+        """Every batch, the one with the newest job first."""
+        found: dict[str, Counted] = {}
+        async for heads in self._slices():
+            for head in heads:
+                if head.batch:
+                    one = found.setdefault(head.batch, Counted({}))
+                    one.add(head.state.value, 1, head.submitted_at, 0.0, head.id, 0.0)
+        for batch, *row in await self._rows(
+            lambda reader: reader.execute(sql.ENDED_BATCHES).fetchall()
+        ):
+            found.setdefault(batch, Counted({})).add(*row)
+        return dict(sorted(found.items(), key=lambda one: one[1].newest, reverse=True))
+
+    async def _rows(self, ask: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
+        def asked() -> list[T]:
+            if self._reader is None:
+                self._reader = open_read_only(self._store.journal.path)
+            return ask(self._reader)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, asked)
+
+
+def _ended(
+    reader: sqlite3.Connection, plan: Sequence[tuple[str, Sequence[object]]], limit: int
+) -> list[JobId]:
+    conditions = " AND ".join(condition for condition, _ in plan) or "1"
+    values = [value for _, bound in plan for value in bound]
+    query = sql.ENDED_LISTED.format(conditions=conditions)
+    return [str(row[0]) for row in reader.execute(query, [*values, limit])]
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _label(label: str) -> str:
+    """What the text of a job's labels holds where it has this one."""
+    return f"\n{label}\n" if "=" in label else f"\n{label}="
+
+
+def _having(label: str) -> Callable[[Sequence[tuple[str, str]]], bool]:
+    """The same question about labels in memory."""
+    if "=" not in label:
+        return lambda labels: any(key == label for key, _ in labels)
+    parts = label.split("=")
+    pairs = [("=".join(parts[:n]), "=".join(parts[n:])) for n in range(1, len(parts))]
+    return lambda labels: any(pair in labels for pair in pairs)
+
+
+def _lower(text: str) -> str:
+    """As SQLite's lower() does it: letters beyond ASCII stay as they are."""
+    return text.lower() if text.isascii() else text.translate(_ASCII_LOWER)

@@ -1,0 +1,41 @@
+"""Who a caller is and what that allows: three roles, each with the rights of those before it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from corral.core.errors import Forbidden
+
+
+class Role(StrEnum):
+    READ = "read"
+    """Looks."""
+    SUBMIT = "submit"
+    """Submits, cancels, retries and moves jobs, and looks."""
+    ADMIN = "admin"
+    """Everything."""
+
+
+_RANK = {role: rank for rank, role in enumerate(Role)}
+
+
+class Caller(Struct, frozen=True):
+    """Whoever holds a token. The home's own token has no name and is admin."""
+
+    name: str
+    role: Role
+
+    def needs(self, role: Role) -> None:
+        """Forbidden where this caller's role is too small."""
+        if _RANK[self.role] < _RANK[role]:
+            raise Forbidden(
+                f"This needs a token with the role {role}; {self.name!r} has {self.role}. Ask for "
+                "one: `corral token create`.",
+                details={"role_needed": role.value, "role": self.role.value},
+            )
+
+    def user(self, said: str) -> str:
+        """Whose job it is: a token's own, unless an admin says otherwise."""
+        return (said or self.name) if self.role is Role.ADMIN else self.name

@@ -1,0 +1,85 @@
+"""What an operator asks of a controller: its queue as a whole, and the tokens of its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from corral.api import corral_pb2 as pb
+from corral.sdk import views
+from corral.sdk.connection import Connection
+
+
+class AsyncAdministration:
+    """`client.admin`. Looking at the queue needs the role read; everything else needs admin."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def queue(self) -> views.QueueView:
+        """How many jobs wait by class, and whether the queue is paused."""
+        return await self._queue("GetQueue")
+
+    async def pause(self) -> views.QueueView:
+        """Starts nothing new, also after a restart; what workers hold goes on."""
+        return await self._queue("PauseQueue")
+
+    async def resume(self) -> views.QueueView:
+        return await self._queue("ResumeQueue")
+
+    async def _queue(self, method: str) -> views.QueueView:
+        view: views.QueueView = views.read(await self._connection.call(method, pb.QueueRequest()))
+        return view
+
+    async def create_token(
+        self, name: str, role: str, *, expires_in: float = 0.0
+    ) -> tuple[str, views.TokenView]:
+        """A token, shown this once, and what is kept of it. `expires_in` is in seconds."""
+        request = pb.CreateTokenRequest(name=name, role=role, expires_in=expires_in)
+        reply = await self._connection.call("CreateToken", request, again=False)
+        return reply.token, views.read(reply.view)
+
+    async def tokens(self) -> list[views.TokenView]:
+        reply = await self._connection.call("ListTokens", pb.ListTokensRequest())
+        return [views.read(token) for token in reply.tokens]
+
+    async def revoke_token(self, name: str) -> views.TokenView:
+        request = pb.RevokeTokenRequest(name=name)
+        view: views.TokenView = views.read(
+            await self._connection.call("RevokeToken", request, again=False)
+        )
+        return view
+
+
+class Administration:
+    """What an operator asks. See AsyncAdministration for what each method does."""
+
+    def __init__(self, administration: AsyncAdministration, call: Callable[..., Any]) -> None:
+        self._administration, self._call = administration, call
+
+    def queue(self) -> views.QueueView:
+        found: views.QueueView = self._call(self._administration.queue())
+        return found
+
+    def pause(self) -> views.QueueView:
+        found: views.QueueView = self._call(self._administration.pause())
+        return found
+
+    def resume(self) -> views.QueueView:
+        found: views.QueueView = self._call(self._administration.resume())
+        return found
+
+    def create_token(
+        self, name: str, role: str, *, expires_in: float = 0.0
+    ) -> tuple[str, views.TokenView]:
+        making = self._administration.create_token(name, role, expires_in=expires_in)
+        found: tuple[str, views.TokenView] = self._call(making)
+        return found
+
+    def tokens(self) -> list[views.TokenView]:
+        found: list[views.TokenView] = self._call(self._administration.tokens())
+        return found
+
+    def revoke_token(self, name: str) -> views.TokenView:
+        found: views.TokenView = self._call(self._administration.revoke_token(name))
+        return found

@@ -1,0 +1,109 @@
+"""schemathesis over the OpenAPI document: whatever is asked, no server error, every answer as it is
+documented, and every job that was acknowledged is still there."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+import schemathesis
+from fastapi import FastAPI
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import load_all_checks
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from corral.api.auth import Hosts
+from corral.api.http import Transfers, application
+from corral.api.metrics import Metrics
+from corral.api.rest.mounting import document
+from corral.api.rest.parts import Parts
+from corral.settings import LimitSettings
+from tests.api.rest import Rest
+from tests.live import LiveController
+
+load_all_checks()
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+EXAMPLES = 60
+REFUSALS = {"no_gpu_workers", "exceeds_all_workers"}
+"""503 is what such a submission is meant to get, and not a server's error."""
+
+
+def described() -> FastAPI:
+    """The application as the controller builds it, without what would answer."""
+    nothing = cast(Any, None)
+    parts = Parts(*[nothing] * len(Parts.__dataclass_fields__))
+    object.__setattr__(parts, "version", "0")
+    return application(
+        hosts=Hosts([]),
+        transfers=Transfers(nothing, nothing, nothing, limits=LimitSettings(), artifact_limit=1),
+        worker_socket=nothing,
+        health=nothing,
+        queue=nothing,
+        parts=parts,
+        metrics=Metrics(nothing).router(nothing),
+        clock=time.time,
+    )
+
+
+SCHEMA = schemathesis.openapi.from_dict(json.loads(json.dumps(document(described()))))
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveController]:
+    """A controller of its own: what is asked here would pause and cancel what others need."""
+    with LiveController(tmp_path_factory.mktemp("asked")) as controller:
+        rest = Rest(controller)
+        ENDED["job"] = rest.submit("print(1)")
+        rest.ended(ENDED["job"])
+        yield controller
+        _nothing_is_lost(rest)
+
+
+ACKNOWLEDGED: set[str] = set()
+ENDED: dict[str, str] = {}
+"""A job whose streams end."""
+
+
+def _nothing_is_lost(rest: Rest) -> None:
+    assert ACKNOWLEDGED, "not one submission was accepted"
+    found, cursor = set[str](), ""
+    while True:
+        page = rest("GET", f"/jobs?limit=1000&cursor={cursor}").json
+        found |= {job["job_id"] for job in page["jobs"]}
+        if page["next"] is None:
+            break
+        cursor = page["next"]
+    assert found >= ACKNOWLEDGED
+
+
+@SCHEMA.parametrize()
+@settings(
+    max_examples=EXAMPLES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_whatever_is_asked(case: Any, asked: LiveController) -> None:
+    case.headers = {**(case.headers or {}), "Authorization": f"Bearer {asked.token}"}
+    if case.path == "/jobs/{job}/events" or (case.query or {}).get("follow"):
+        case.path_parameters = {**case.path_parameters, "job": ENDED["job"]}
+    answer = case.call(base_url=asked.url, timeout=20)
+    if answer.status_code == 503 and answer.json()["error"]["code"] in REFUSALS:
+        return
+    case.validate_response(answer, checks=CHECKS)
+    if case.method == "POST" and case.path == "/jobs" and answer.status_code == 202:
+        ACKNOWLEDGED.update(answer.json()["job_ids"])

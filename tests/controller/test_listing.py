@@ -1,0 +1,137 @@
+"""Lists: the same answer as looking at every job, however it lives; and where lists come from."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from corral.controller import sql
+from corral.controller.journal import Journal
+from corral.controller.listing import Filters, Listing
+from corral.controller.refill import refill_history
+from corral.controller.store import Store
+from corral.controller.world import World
+from corral.core.errors import BatchNotFound, InvalidRequest
+from corral.core.job import ENDED, JobId, State
+from tests.controller.shell import Needs, QueueClass, Shell, shell, worker
+
+
+async def herd(corral: Shell) -> list[JobId]:
+    """Jobs of every kind: waiting for a GPU that nobody has, and ended in three ways."""
+    ids = []
+    kinds = itertools.product(["ended", "waiting", "cancelled"], ["", "ann"], ["", "b1", "b2"])
+    for n, (kind, user, batch) in enumerate(kinds):
+        needs = Needs() if kind == "ended" else Needs(gpus=9)
+        job = await corral.submit(
+            text=str(n),
+            name=f"Job {n}",
+            user=user,
+            batch=batch,
+            needs=needs,
+            labels={"n": str(n % 2), f"only{n}": "x"},
+            queue_class=QueueClass.INTERACTIVE if n % 3 else QueueClass.BATCH,
+            wait=True,
+        )
+        ids.append(job)
+        if kind == "ended":
+            await corral.until_ended(job)
+        elif kind == "cancelled":
+            await corral.queue.cancel(job)
+    return ids
+
+
+def expected(corral: Shell, ids: list[JobId], filters: Filters) -> list[JobId]:
+    found = []
+    for job in ids:
+        head = corral.store.head(job)
+        labels = dict(head.labels)
+        wanted = [label.partition("=") for label in filters.labels]
+        if (
+            (not filters.states or head.state in filters.states)
+            and (not filters.active or head.state not in ENDED)
+            and (not filters.batch or head.batch == filters.batch)
+            and (not filters.user or head.user == filters.user)
+            and (not filters.queue_class or head.shape.queue_class == filters.queue_class)
+            and (not filters.worker or head.worker == filters.worker)
+            and (not filters.since or head.submitted_at >= filters.since)
+            and (not filters.until or head.submitted_at < filters.until)
+            and all(k in labels and (not sign or labels[k] == v) for k, sign, v in wanted)
+            and filters.text.lower() in f"{head.name.lower()} {head.id}"
+        ):
+            found.append(job)
+    return sorted(found, reverse=True)
+
+
+async def test_every_filter_chooses_what_it_says(tmp_path: Path) -> None:
+    async with shell(tmp_path, [worker("w1")]) as corral:
+        ids = await herd(corral)
+        listing = Listing(corral.store)
+        middle = corral.store.head(ids[len(ids) // 2]).submitted_at
+        choices = [
+            Filters(),
+            Filters(active=True),
+            Filters(worker="w1"),
+            Filters(worker="w2"),
+            Filters(labels=("n=1",)),
+            Filters(labels=("n", "only3")),
+            Filters(labels=("n=1", "only4")),
+            Filters(since=middle),
+            Filters(until=middle),
+            Filters(text="jOB 1"),
+            Filters(text=ids[3][-4:]),
+            *(Filters(states=frozenset({one})) for one in State),
+            *(Filters(states=frozenset(two)) for two in itertools.combinations(State, 2)),
+            *(Filters(user=u, batch=b) for u in ("", "ann", "bob") for b in ("", "b1", "b9")),
+            Filters(queue_class="interactive", states=frozenset({State.CANCELLED})),
+        ]
+        for filters in choices:
+            found = await listing.page(filters, limit=100)
+            assert found == expected(corral, ids, filters), filters
+        assert await listing.page(Filters(), limit=4) == sorted(ids)[:-5:-1]
+        pages, before = list[JobId](), ""
+        while page := await listing.page(Filters(), before=before, limit=4):
+            pages, before = pages + page, page[-1]
+        assert pages == sorted(ids, reverse=True)
+        listing.close()
+
+
+def test_words_that_are_no_filter() -> None:
+    with pytest.raises(InvalidRequest, match="no state"):
+        Filters.checked(states=["bored"])
+    with pytest.raises(InvalidRequest, match="interactive or batch"):
+        Filters.checked(queue_class="first")
+
+
+async def test_batches_are_counted(tmp_path: Path) -> None:
+    async with shell(tmp_path) as corral:
+        await herd(corral)
+        listing = Listing(corral.store)
+        counted = await listing.batch("b1")
+        assert counted.states == {"succeeded": 2, "queued": 2, "cancelled": 2}
+        assert (counted.total, counted.done) == (6, 4)
+        assert list(await listing.batches()) == ["b2", "b1"]
+        with pytest.raises(BatchNotFound):
+            await listing.batch("b3")
+        listing.close()
+
+
+async def test_an_old_history_is_filled_from_the_journal(tmp_path: Path) -> None:
+    """Where its table is empty; test_migrations walks the whole way from version 1."""
+    async with shell(tmp_path) as corral:
+        ids = await herd(corral)
+        rows = sorted(corral.journal.history())
+    assert rows
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal" / "corral.db")) as old:
+        old.executescript(sql.TO_3)
+        refill_history(old)
+        old.commit()
+    journal = Journal(tmp_path / "journal")
+    store = Store(journal, World())
+    store.recover()  # proves every row
+    assert sorted(journal.history()) == rows
+    assert {store.head(job).id for job in ids} == set(ids)
+    await store.close()
