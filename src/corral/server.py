@@ -279,7 +279,9 @@ class _Controller:
         )
         statistics = Statistics()
         statistics.listen(self._store)
-        self._store.listen(Narration(lambda: self._world.names).take)
+        narration = Narration(lambda: self._world.names)
+        self._store.listen(narration.take)
+        stack.callback(narration.flush)
         self._loop.decided = statistics.decisions.add
         metrics = Metrics(
             Sources(

@@ -89,7 +89,9 @@ class Intake:
                 facts.extend(self._lost(report, workers, ended))
         known = self._known(reports, workers)
         if facts or known:
-            self._report(await self._append(facts, known))
+            changes = await self._append(facts, known)
+            await asyncio.sleep(0)  # whoever waits for these is told before the worker is
+            self._report(changes)
         self._begun.clear()
         for job, attempt in ended:
             self._spool.finish(job, attempt)

@@ -7,6 +7,7 @@ log for a job id finds its lines. What went wrong always has a line of its own.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ log = structlog.get_logger()
 
 PER_LINE = 1000
 """Jobs that one line names; more of them go on in the next."""
+MOMENT_S = 0.005
 MESSAGE = 500
 """Characters of an error's message that are logged; the job has all of it."""
 
@@ -53,6 +55,8 @@ class Narration:
 
     def __init__(self, names: Callable[[], Mapping[str, str]]) -> None:
         self._names = names
+        self._heard: list[Change] = []
+        self._timer: asyncio.TimerHandle | None = None
         self._single: dict[type, Callable[[Change], None]] = {
             JobFailed: self._failed,
             JobRequeued: self._requeued,
@@ -61,6 +65,17 @@ class Narration:
         }
 
     def take(self, changes: Sequence[Change]) -> None:
+        """Remembers them for a moment: nobody's answer waits for a log line, and what follows
+        closely may share one."""
+        self._heard.extend(changes)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self.flush)
+
+    def flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        changes, self._heard = self._heard, []
         groups: dict[Key, list[Change]] = {}
         for change in changes:
             kind, head = type(change.fact), change.head

@@ -38,6 +38,7 @@ RECENT_DOCUMENTS = 16 * 1024 * 1024
 MARK_S = 0.05
 """A power cut finds the high-water mark at most this old: a sync of its own for every commit
 would double what a commit costs (docs/decisions/0021)."""
+FEW, QUICK_S = 4, 0.002
 RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 
@@ -88,6 +89,8 @@ class Store:
         """Set while nothing is being written."""
         self._idle.set()
         self._marking: asyncio.TimerHandle | None = None
+        self._commit_s = 0.0
+        """How long commits take lately, at worst; forgotten slowly."""
         self._thread = WriterThread()
         self._listeners: list[Callable[[Sequence[Change]], None]] = []
         self.committed: Callable[[float, int], None] = lambda seconds, facts: None
@@ -193,19 +196,24 @@ class Store:
         began = time.perf_counter()
 
         def written(_: Any, error: Exception | None) -> None:
+            seconds = time.perf_counter() - began
+            self._commit_s = max(seconds, self._commit_s * 0.99)
             if error is None:
                 if group.records:
-                    self.committed(time.perf_counter() - began, len(group.records))
+                    self.committed(seconds, len(group.records))
                 self._written(group, accepted)
             else:
                 self._not_written(group, accepted, error)
             self._write_next()
 
-        if group.records or group.workers:
-            write = Write(group.records, group.ends, group.noted, group.workers)
-            self._thread.run(lambda: self.journal.write(write), written)
+        if not group.records and not group.workers:
+            return written(None, None)
+        write = Write(group.records, group.ends, group.noted, group.workers)
+        if len(group.records) <= FEW and self._commit_s < QUICK_S:
+            # On a quick disk a small commit is over sooner than two threads have met.
+            self._thread.run_here(lambda: self.journal.write(write), written)
         else:
-            written(None, None)
+            self._thread.run(lambda: self.journal.write(write), written)
 
     def _written(self, group: _Group, accepted: Sequence[_Request]) -> None:
         self._seq = group.seq

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 Then = Callable[[Any, Exception | None], None]
@@ -21,6 +21,8 @@ class WriterThread:
         self._todo: SimpleQueue[tuple[Callable[[], Any], Callable[..., Any], Then] | None]
         self._todo = SimpleQueue()
         self._thread: Thread | None = None
+        self._lock = Lock()
+        """Held while something is written."""
 
     def run(self, work: Callable[[], Any], then: Then) -> None:
         if self._thread is None:
@@ -28,11 +30,24 @@ class WriterThread:
             self._thread.start()
         self._todo.put((work, asyncio.get_running_loop().call_soon_threadsafe, then))
 
+    def run_here(self, work: Callable[[], Any], then: Then) -> None:
+        """The same in the caller's thread, if the other one is idle."""
+        if not self._lock.acquire(blocking=False):
+            return self.run(work, then)
+        try:
+            result, failed = work(), None
+        except Exception as error:
+            result, failed = None, error
+        finally:
+            self._lock.release()
+        then(result, failed)
+
     def _work(self) -> None:
         while (task := self._todo.get()) is not None:
             work, call, then = task
             try:
-                result = work()
+                with self._lock:
+                    result = work()
             except Exception as error:
                 call(then, None, error)
             else:

@@ -32,7 +32,7 @@ class Bridge:
     best with a single loop, and one is plenty."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = _new_loop()
         self._loop.set_exception_handler(_quiet)
         threading.Thread(target=self._loop.run_forever, name="corral-client", daemon=True).start()
 
@@ -62,6 +62,15 @@ class Bridge:
         # A generator still suspended when the interpreter ends finds no loop to close it.
         if not sys.is_finalizing():
             self.call(generator.aclose())
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """The faster one, where there is one: each call crosses from thread to thread and back."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 class _Errand(Generic[T]):

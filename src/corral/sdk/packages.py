@@ -17,8 +17,9 @@ import zipfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import FunctionType, GeneratorType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import cloudpickle
 
@@ -41,7 +42,47 @@ def pickle_function(function: Callable[..., Any]) -> bytes:
     """The callable with everything of the user's own code that it refers to."""
     if not callable(function):
         raise InvalidJob(f"Only functions can be sent, not {type(function).__name__} objects.")
-    return _by_value(function, f"The function {getattr(function, '__name__', function)!r}")
+    made_of = _made_of(function) if isinstance(function, FunctionType) else None
+    known = _pickles.get(function) if made_of is not None else None
+    if known is not None and known[0] == made_of:
+        return known[1]
+    data = _by_value(function, f"The function {getattr(function, '__name__', function)!r}")
+    if made_of is not None:
+        _pickles[function] = (made_of, data)
+    return data
+
+
+_pickles: WeakKeyDictionary[Callable[..., Any], tuple[object, bytes]] = WeakKeyDictionary()
+"""Of functions that are called again and again: a pickle takes as long as the way there."""
+_FIXED = (type(None), bool, int, float, str, bytes, BuiltinFunctionType)
+
+
+def _made_of(function: FunctionType) -> object | None:
+    """All that a function's pickle depends on, where none of it can change unseen: its code, and
+    globals that are constants or installed modules. None for any other function."""
+    if function.__closure__ or function.__kwdefaults__ or function.__dict__:
+        return None
+    parts: list[object] = [function.__code__, function.__name__, function.__module__]
+    for default in function.__defaults__ or ():
+        if type(default) not in _FIXED:
+            return None
+        parts += (type(default), default)
+    for name in _names_in(function.__code__):
+        found = function.__globals__.get(name, _names_in)
+        if isinstance(found, ModuleType):
+            if first_party(found.__name__):
+                return None
+        elif found is not _names_in and type(found) not in _FIXED:
+            return None
+        parts += (type(found), found)
+    return parts
+
+
+@cache
+def _names_in(code: CodeType) -> frozenset[str]:
+    """Names of globals that code and the functions inside it may look up."""
+    inner = (_names_in(const) for const in code.co_consts if isinstance(const, CodeType))
+    return frozenset(code.co_names).union(*inner)
 
 
 def pickle_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
