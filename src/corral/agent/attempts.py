@@ -240,8 +240,8 @@ class Ledger:
         attempt.deadline = now + attempt.dispatch.duration_s
         attempt.assumed = runner.typical_s > 0
         self._running[attempt.key] = attempt
-        if attempt.assumed and self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(TELL_S, self._tell_starts)
+        if attempt.assumed:
+            self._look_soon()
 
     def _tell_starts(self) -> None:
         """Attempts that are not over in a moment: the controller hears that they run, and nobody
@@ -251,21 +251,29 @@ class Ledger:
         again = False
         for runner in list(self._active):
             attempt = runner.attempt
-            if attempt is None or not attempt.assumed:
+            if attempt is None:
                 continue
             if now - attempt.since < TELL_S:
-                again = True
-            elif attempt.ending is None:
+                again |= attempt.assumed or len(runner.orders) > 1
+                continue
+            if attempt.assumed and attempt.ending is None:
                 self._began(attempt, runner)
-                self._take_back(runner)
+            self._take_back(runner)
         if self._waiting.size:
             self.start_ready()
-        if again and self._telling is None:
+        if again:
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        if self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(TELL_S, self._tell_starts)
 
     def _send_ahead(self, runner: Runner) -> None:
-        """Short attempts wait in the runner itself: between two it then waits for nobody."""
+        """Short attempts wait in the runner itself: between two it then waits for nobody. Not
+        behind one that has turned out to be long."""
         last = runner.orders[-1] if runner.orders and runner.code is None else None
+        if last is None or time.monotonic() - runner.orders[0].since >= TELL_S:
+            return
         while last is not None and last.ending is None and not last.fresh and self._waiting.size:
             if not runner.takes_ahead(len(last.dispatch.document) + ORDER_COST):
                 return
@@ -275,6 +283,7 @@ class Ledger:
             attempt.runner = runner
             runner.used += 1
             runner.order(attempt, self._line(attempt.dispatch, runner))
+            self._look_soon()
             last = attempt
 
     def _take_back(self, runner: Runner) -> None:
@@ -312,8 +321,7 @@ class Ledger:
                 continue
             if isinstance(frame, Result):
                 if attempt.ending is None:
-                    if attempt.assumed:
-                        self._began(attempt, runner)
+                    self._runs_surely(attempt, runner)
                     self.results.completed(attempt, frame.result)
                     self._leave(attempt, runner, retire=frame.retire)
                 else:
@@ -325,19 +333,21 @@ class Ledger:
             elif isinstance(frame, Fetching):
                 attempt.assumed = False
             elif isinstance(frame, Output):
+                self._runs_surely(attempt, runner)
                 self._output(attempt, runner, frame)
             elif isinstance(frame, Error):
                 if attempt.ending is None:
-                    if attempt.assumed:
-                        self._began(attempt, runner)
+                    self._runs_surely(attempt, runner)
                     self.results.failed(attempt, endings.of_error(frame.failure, attempt))
                     self._leave(attempt, runner, retire=frame.retire)
                 else:
                     runner.settled = True
             elif isinstance(frame, Progress):
+                self._runs_surely(attempt, runner)
                 told = JobProgress(*attempt.key, fraction=frame.fraction, message=frame.message)
                 self._forward(runner, told, len(frame.message))
             elif isinstance(frame, Metric):
+                self._runs_surely(attempt, runner)
                 told = JobProgress(*attempt.key, metrics=frame.values, step=frame.step)
                 self._forward(runner, told, 64 * len(frame.values))
 
@@ -356,6 +366,11 @@ class Ledger:
         if attempt.ending is None:
             attempt.ending = endings.of_death(runner, attempt)
             self._spawn(self._bury(attempt, runner, 0.0))
+
+    def _runs_surely(self, attempt: Attempt, runner: Runner) -> None:
+        """Something was heard of it: that it began is told before."""
+        if attempt.assumed:
+            self._began(attempt, runner)
 
     def _began(self, attempt: Attempt, runner: Runner) -> None:
         attempt.assumed = False
