@@ -38,7 +38,7 @@ RECENT_DOCUMENTS = 16 * 1024 * 1024
 MARK_S = 0.05
 """A power cut finds the high-water mark at most this old: a sync of its own for every commit
 would double what a commit costs (docs/decisions/0021)."""
-FEW, QUICK_S = 4, 0.002
+FEW, QUICK_S, ALONE_S = 4, 0.002, 0.0003
 RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 
@@ -91,6 +91,7 @@ class Store:
         self._marking: asyncio.TimerHandle | None = None
         self._commit_s = 0.0
         """How long commits take lately, at worst; forgotten slowly."""
+        self._committed_at = 0.0
         self._thread = WriterThread()
         self._listeners: list[Callable[[Sequence[Change]], None]] = []
         self.committed: Callable[[float, int], None] = lambda seconds, facts: None
@@ -196,7 +197,8 @@ class Store:
         began = time.perf_counter()
 
         def written(_: Any, error: Exception | None) -> None:
-            seconds = time.perf_counter() - began
+            self._committed_at = time.perf_counter()
+            seconds = self._committed_at - began
             self._commit_s = max(seconds, self._commit_s * 0.99)
             if error is None:
                 if group.records:
@@ -209,7 +211,8 @@ class Store:
         if not group.records and not group.workers:
             return written(None, None)
         write = Write(group.records, group.ends, group.noted, group.workers)
-        if len(group.records) <= FEW and self._commit_s < QUICK_S:
+        alone = began - self._committed_at > ALONE_S
+        if alone and len(group.records) <= FEW and self._commit_s < QUICK_S:
             # On a quick disk a small commit is over sooner than two threads have met.
             self._thread.run_here(lambda: self.journal.write(write), written)
         else:

@@ -127,7 +127,7 @@ class Connection:
         patience = self.patience()
         while True:
             try:
-                metadata = self._metadata(correlation_id)
+                metadata = self.metadata(correlation_id)
                 reply = await self._method(method)(request, metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 translated = self._translate(error)
@@ -142,7 +142,7 @@ class Connection:
         self, method: str, request: Any, *, correlation_id: str = ""
     ) -> AsyncGenerator[Any, None]:
         """The messages of one streaming call, once: resuming is the caller's business."""
-        call = self._method(method)(request, metadata=self._metadata(correlation_id))
+        call = self._method(method)(request, metadata=self.metadata(correlation_id))
         try:
             async for message in call:
                 self._met = True
@@ -201,7 +201,7 @@ class Connection:
                 for start in range(0, len(view), CHUNK_BYTES)
             )
             try:
-                call = self._method("PutPackage")(_each(chunks), metadata=self._metadata())
+                call = self._method("PutPackage")(_each(chunks), metadata=self.metadata())
                 stored = await call
             except grpc.aio.AioRpcError as error:
                 await patience.pause(self._translate(error))
@@ -251,16 +251,29 @@ class Connection:
         return getattr(self._stub, name)
 
     def _open(self) -> grpc.aio.Channel:
+        channel: grpc.aio.Channel = self._open_with(grpc.aio)
+        return channel
+
+    def open_blocking(self) -> grpc.Channel:
+        """A channel for blocking calls, beside the one of the event loop."""
+        channel: grpc.Channel = self._open_with(grpc)
+        return channel
+
+    def _open_with(self, kind: Any) -> Any:
         settings.quiet_grpc()
         options: list[tuple[str, Any]] = list(service.CHANNEL_OPTIONS)
         if self.door.local:
             # A proxy for the web has no business on the way to this machine itself.
             options.append(("grpc.enable_http_proxy", 0))
-            return grpc.aio.insecure_channel(self.door.address, options=options)
+            return kind.insecure_channel(self.door.address, options=options)
         credentials = grpc.ssl_channel_credentials()
-        return grpc.aio.secure_channel(self.door.address, credentials, options=options)
+        return kind.secure_channel(self.door.address, credentials, options=options)
 
-    def _metadata(self, correlation_id: str = "") -> tuple[tuple[str, str], ...]:
+    def met(self) -> None:
+        """The controller answered, on whatever channel."""
+        self._met = True
+
+    def metadata(self, correlation_id: str = "") -> tuple[tuple[str, str], ...]:
         told = (("authorization", f"Bearer {self.door.token}"),) if self.door.token else ()
         return (*told, (correlation.KEY, correlation_id)) if correlation_id else told
 
