@@ -313,10 +313,7 @@ class AsyncClient:
         """Durably accepted when this returns. The key makes asking again the same job."""
         for blob, data in errand.large():
             blob.CopyFrom(await self._connection.put(data))
-        reply: pb.SubmitJobsReply = await self._connection.call(
-            "SubmitJobs", errand.request(hold_s), correlation_id=errand.correlation_id
-        )
-        return reply
+        return await self._connection.submit(errand.request(hold_s), errand.correlation_id)
 
 
 class Errand:

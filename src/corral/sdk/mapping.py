@@ -286,7 +286,7 @@ async def sent(
             if not submission.rides_along(data):
                 call.arguments.CopyFrom(await connection.put(data))
         request = pb.SubmitJobsRequest(like=like, calls=part)
-        reply = await connection.call("SubmitJobs", request, correlation_id=correlation_id)
+        reply = await connection.submit(request, correlation_id)
         yield reply.job_ids
 
 
