@@ -260,6 +260,7 @@ class _Controller:
             policy=Policy(settings.max_losses, settings.backoff_s, settings.backoff_max_s),
             heard=self._feed.heard,
             wake=self._loop.wake,
+            early=self._loop.early,
             stop_grace_s=settings.cancel_grace_s,
             notice=self._notifier.worker,
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import structlog
 
@@ -51,12 +52,13 @@ class Intake:
         policy: Policy,
         heard: Callable[[JobId], None],
         wake: Callable[[], None],
+        early: Mapping[JobId, asyncio.Future[Any] | None],
         stop_grace_s: float,
         notice: Callable[[WorkerJoined | WorkerLost, int], None] = lambda report, attempts: None,
     ) -> None:
         self._engine, self._store, self._spool = engine, store, spool
         self._policy, self._stop_grace_s = policy, stop_grace_s
-        self._heard, self._wake = heard, wake
+        self._heard, self._wake, self._early = heard, wake, early
         self._notice = notice
         """Told of workers that come and go, and how many attempts are affected."""
         self._begun: dict[JobId, Head] = {}
@@ -69,6 +71,8 @@ class Intake:
 
     async def take(self, reports: Sequence[EngineReport]) -> None:
         """Facts of a batch share one commit; when this returns they are on disk."""
+        if self._early:
+            await self._until_written(reports)
         facts: list[Journaled] = []
         ended: set[tuple[JobId, int]] = set()
         workers = self._engine.workers()
@@ -97,6 +101,17 @@ class Intake:
             self._spool.finish(job, attempt)
         if known:
             self._wake()
+
+    async def _until_written(self, reports: Sequence[EngineReport]) -> None:
+        """A job that was sent early may have ended before it was written."""
+        for report in reports:
+            if isinstance(report, AttemptReport):
+                pending = [self._early.get(report.job)]
+            else:
+                pending = list(self._early.values())
+            wanted = [one for one in pending if one is not None]
+            if wanted:
+                await asyncio.wait(wanted)
 
     async def _append(self, facts: list[Journaled], known: list[Worker]) -> list[Change]:
         """A full disk delays reports, it never loses one: the engine has not been told yet."""

@@ -1,13 +1,15 @@
 """The one door to write. Facts that arrive while a commit runs share the next one.
 
 A group is checked against the table of lifecycle, written, synced, and only then applied to the
-world and published. Nothing leaves the controller before the fact behind it is on disk.
+world and published. Nobody is told anything before the fact behind it is on disk; only work may
+be sent ahead of it (see `Loop.start_early`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -99,6 +101,7 @@ class Store:
         self._documents: dict[JobId, bytes] = {}
         self._documents_size = 0
         self.recent: dict[JobId, Recent] = {}
+        self._recent_order: deque[JobId] = deque()
         self.failed = asyncio.Event()
         """Set when the disk can no longer be trusted; the controller then ends."""
 
@@ -277,8 +280,9 @@ class Store:
                     del recent[change.head.id]
             elif change.seq == change.head.submitted_seq:
                 recent[change.head.id] = Recent(change)
-                if len(recent) > RECENT_JOBS:
-                    del recent[next(iter(recent))]
+                self._recent_order.append(change.head.id)
+                if len(self._recent_order) > RECENT_JOBS:
+                    recent.pop(self._recent_order.popleft(), None)
 
     async def close(self) -> None:
         await self._idle.wait()
