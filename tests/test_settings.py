@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,29 @@ def test_later_sources_win_and_are_named(tmp_path: Path) -> None:
     assert config.sources["grpc_port"] == "CORRAL_GRPC_PORT"
     assert config.sources["worker.cpus"] == str(tmp_path / "corral.yaml")
     assert config.sources["host"] == "default"
+
+
+@pytest.mark.parametrize("page", ["settings.md", "notify.md"])
+def test_what_the_pages_show_as_corral_yaml_is_taken(tmp_path: Path, page: str) -> None:
+    text = (Path(__file__).parents[1] / "docs" / page).read_text("utf-8")
+    shown = re.findall(r"```yaml\n(# corral\.yaml\n.*?)```", text, re.DOTALL)
+    assert shown
+    for block in shown:
+        (tmp_path / "corral.yaml").write_text(block)
+        assert set(settings.load(tmp_path, environ={}).sources.values()) != {"default"}
+
+
+def test_on_is_a_key_in_the_file_and_in_a_variable(tmp_path: Path) -> None:
+    (tmp_path / "corral.yaml").write_text(
+        "notify:\n  - url: http://x/\n    on: [job_failed]\n  - url: http://y/\n"
+    )
+    first, second = settings.load(tmp_path, environ={}).settings.notify
+    assert first.on == ("job_failed",)
+    assert second.on == ("job_failed", "batch_done", "worker_lost")
+    environ = {"CORRAL_NOTIFY": "[{url: 'http://x/', on: [batch_done]}]"}
+    assert settings.load(tmp_path, environ=environ).settings.notify[0].on == ("batch_done",)
+    (tmp_path / "corral.yaml").write_text("worker: {isolate: off}")
+    assert settings.load(tmp_path, environ={}).settings.worker.isolate is False
 
 
 @pytest.mark.parametrize(

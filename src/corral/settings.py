@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -211,6 +211,16 @@ def load(
     return Config(settings=msgspec.convert(_nest(values), Settings), sources=sources, home=home)
 
 
+class _Loader(yaml.SafeLoader):
+    """To YAML a bare `on` is a truth value; as a key, as in `notify`, it is a word here."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:bool":
+                key.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
@@ -219,7 +229,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"{path} cannot be read: {error}.") from error
     try:
-        parsed = yaml.safe_load(text)
+        parsed = _Loader(text).get_single_data()
     except yaml.YAMLError as error:
         line = " ".join(str(error).split())
         raise InvalidSettings(f"{path} is not valid YAML: {line}.") from error
@@ -258,7 +268,7 @@ def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
 
 def _parse(name: str, text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return _Loader(text).get_single_data()
     except yaml.YAMLError as error:
         raise InvalidSettings(f"{name} is not a valid value: {text!r}.") from error
 
