@@ -100,6 +100,15 @@ def test_waiting_and_running_jobs_are_counted(live: LiveController) -> None:
     assert values(scrape(live))["corral_jobs_active"] == 0
 
 
+def test_a_pause_is_seen(live: LiveController) -> None:
+    with corral.Client(live.address, live.token) as client:
+        assert values(scrape(live))["corral_queue_paused"] == 0
+        client.admin.pause()
+        assert values(scrape(live))["corral_queue_paused"] == 1
+        client.admin.resume()
+        assert values(scrape(live))["corral_queue_paused"] == 0
+
+
 def test_every_metric_is_documented(live: LiveController) -> None:
     types = re.findall(r"^# TYPE (corral_\w+) (\w+)", scrape(live), re.MULTILINE)
     written = {name: cells[1] for name, cells in rows("docs/metrics.md").items()}

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from corral import __version__
+from corral.api import corral_pb2 as pb
 from tests.cli.conftest import Corral
-from tests.sdk.orchestrator import Served
+from tests.sdk.orchestrator import Orchestrator, Served
 
 
 def test_status(corral: Corral, served: Served) -> None:
@@ -27,6 +28,15 @@ def test_status(corral: Corral, served: Served) -> None:
     found = corral("status", "--json").json
     assert (found["status"], found["pid"], found["log"]) == ("ok", 0, log)
     assert found["home"] == str(served.home)
+
+
+def test_status_of_a_paused_queue(
+    corral: Corral, served: Served, orchestrator: Orchestrator
+) -> None:
+    assert "ago by" not in corral("status").out
+    orchestrator.queue = pb.QueueView(paused=True, paused_at=time.time() - 120, paused_by="ada")
+    assert "paused 2.0 min ago by ada" in corral("status").out
+    assert corral("status", "--json").json["paused"] is True
 
 
 def test_status_of_nothing(corral: Corral, nobody: None) -> None:

@@ -205,6 +205,9 @@ def test_a_controller_at_work(corral: Corral, live: LiveController) -> None:
         stuck = only(corral, "jobs", "warn", code=0)
         assert waiting.id in stuck["said"]
         waiting.cancel()
+        client.admin.pause()
+        assert "is paused" in only(corral, "queue", "warn", code=0)["said"]
+        client.admin.resume()
     only(corral, "jobs", "ok", code=0)
     (live.home / "token").write_text("x" * 43)
     assert only(corral, "grpc", "fail", code=1)

@@ -72,6 +72,7 @@ class Orchestrator:
         self.forget_answers = 0
         """Accept this many submissions and lose the answer on the way."""
         self.workers: list[pb.WorkerView] = []
+        self.queue = pb.QueueView()
         self.accepted = threading.Event()
         """Set by the first accepted job."""
         self.secrets: dict[str, str] = {}
@@ -193,6 +194,10 @@ class Orchestrator:
     async def HealthCheck(self, request: pb.HealthRequest, context: Any) -> Any:
         await self._enter("HealthCheck", context)
         return pb.HealthReply(status="ok", version="0", started_at=time.time(), workers=1)
+
+    async def GetQueue(self, request: pb.QueueRequest, context: Any) -> Any:
+        await self._enter("GetQueue", context)
+        return self.queue
 
     async def PutPackage(self, chunks: AsyncIterator[pb.Chunk], context: Any) -> Any:
         await self._enter("PutPackage", context)

@@ -172,9 +172,8 @@ class Metrics:
             oldest.add_metric([queue_class], max(now - since.get(queue_class, now), 0.0))
         yield depth
         yield oldest
-        yield GaugeMetricFamily(
-            "corral_queue_paused", "1 while nothing new is placed.", int(self._sources.loop.paused)
-        )
+        paused = bool(self._sources.loop.why_paused())
+        yield GaugeMetricFamily("corral_queue_paused", "1 while nothing new is placed.", paused)
 
     def _work(self) -> Iterator[Metric]:
         counted = self._sources.statistics

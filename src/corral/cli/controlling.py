@@ -170,6 +170,7 @@ def status(as_json: AsJson = False) -> None:
     home = settings.default_home()
     with Client() as client:
         health = client.health()
+        queue = client.admin.queue()
         address = client.address
     card = read_card(home)
     if card.get("grpc") != address:
@@ -179,7 +180,7 @@ def status(as_json: AsJson = False) -> None:
     if as_json:
         import msgspec
 
-        output.show_json({**card, **here, **msgspec.to_builtins(health)})
+        output.show_json({**card, **here, **msgspec.to_builtins(health), "paused": queue.paused})
         return
     output.show_pairs(
         [
@@ -191,6 +192,7 @@ def status(as_json: AsJson = False) -> None:
             ("log", here.get("log", "")),
             ("up for", output.span(max(time.time() - health.started_at, 0))),
             ("workers", str(health.workers)),
+            ("queue", output.paused(queue) if queue.paused else ""),
             ("queued", str(health.queued)),
             ("running", str(health.running)),
         ]

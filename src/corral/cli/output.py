@@ -12,11 +12,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import typer
 
 from corral.core.errors import CorralError, InvalidJob
+
+if TYPE_CHECKING:
+    from corral.sdk.views import QueueView
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -172,6 +175,11 @@ STYLES = {
 def ago(at: float) -> str:
     """A moment as people say it."""
     return f"{span(max(time.time() - at, 0))} ago" if at else ""
+
+
+def paused(queue: QueueView) -> str:
+    by = f" by {queue.paused_by}" if queue.paused_by else ""
+    return f"paused {ago(queue.paused_at)}{by}"
 
 
 def span(seconds: float) -> str:

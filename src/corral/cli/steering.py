@@ -68,10 +68,9 @@ def _show_queue(view: QueueView, as_json: bool) -> None:
     if as_json:
         output.show_json(view)
         return
-    by = f" by {view.paused_by}" if view.paused_by else ""
     output.show_pairs(
         [
-            ("queue", f"paused {output.ago(view.paused_at)}{by}" if view.paused else "running"),
+            ("queue", output.paused(view) if view.paused else "running"),
             *((one, f"{count:,} waiting") for one, count in sorted(view.waiting.items())),
             ("active", f"{view.active:,}"),
         ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import time
 import urllib.error
@@ -95,8 +94,6 @@ class Running:
             yield fail("grpc", error.message, "Set CORRAL_HOME or CORRAL_TOKEN.")
         except CorralError as error:
             yield fail("grpc", error.message, "See the controller's log; `corral status` names it.")
-        if url and door.token and not settings.client_address():
-            yield from _paused(url, door.token)
 
     def _work(self, client: Client) -> Iterator[Finding]:
         workers = client.workers()
@@ -109,6 +106,7 @@ class Running:
         for worker in workers:
             yield from self._worker(worker)
         yield from _stuck(client, workers)
+        yield _paused(client)
 
     def _worker(self, worker: WorkerView) -> Iterator[Finding]:
         silence = time.time() - worker.seen_at
@@ -158,17 +156,11 @@ def _holder(port: int) -> str:
     return ""
 
 
-def _ask(url: str, token: str = "") -> str:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 (from our own card)
-    with opener.open(request, timeout=5) as answer:
-        return str(answer.read().decode("utf-8", "replace"))
-
-
 def _http(url: str) -> Finding:
     try:
-        _ask(f"{url}/health")
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{url}/health", timeout=5) as answer:
+            answer.read()
     except urllib.error.HTTPError as error:
         said = error.read().decode("utf-8", "replace")[:200]
         return warn("http", f"{url}/health answers {error.code}: {said}", "See what it says there.")
@@ -181,15 +173,16 @@ def _http(url: str) -> Finding:
     return ok("http", f"{url} answers")
 
 
-def _paused(url: str, token: str) -> Iterator[Finding]:
-    with contextlib.suppress(OSError, ValueError):
-        told = re.search(r"^corral_queue_paused (\S+)", _ask(f"{url}/metrics", token), re.MULTILINE)
-        if told and float(told[1]):
-            yield warn(
-                "queue", "The queue is paused: nothing new is started.", "Resume it when ready."
-            )
-        elif told:
-            yield ok("queue", "not paused")
+def _paused(client: Client) -> Finding:
+    view = client.admin.queue()
+    if not view.paused:
+        return ok("queue", "not paused")
+    by = f" by {view.paused_by}" if view.paused_by else ""
+    return warn(
+        "queue",
+        f"The queue is paused{by}: nothing new is started.",
+        "`corral queue resume` goes on.",
+    )
 
 
 def _stuck(client: Client, workers: list[WorkerView]) -> Iterator[Finding]:
