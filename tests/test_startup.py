@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sqlite3
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from corral import Client
 from tests.live import CORRAL, LiveController
 
 
@@ -77,6 +79,17 @@ def test_secrets_are_their_owners_alone(controller: LiveController) -> None:
     for name in ("token", "transfer.key", "controller.json", "worker/agent.json"):
         mode = stat.S_IMODE((controller.home / name).stat().st_mode)
         assert mode == 0o600, name
+
+
+def test_as_json_every_line_of_the_log_is_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("GRPC_")]:
+        monkeypatch.delenv(name)  # gRPC's notes were kept away by what the tests themselves set
+    controller = LiveController(tmp_path / "home", environ={"CORRAL_LOG_FORMAT": "json"})
+    with controller, Client(home=controller.home) as client:
+        assert client.run(abs, (-1,)) == 1
+    assert all(json.loads(line)["event"] for line in controller.log.splitlines())
 
 
 def test_up_detached_status_and_down(tmp_path: Path) -> None:

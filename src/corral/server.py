@@ -20,7 +20,7 @@ import structlog
 import uvicorn
 from msgspec import structs
 
-from corral import __version__, logs, settings
+from corral import __version__, logs
 from corral.api.auth import Hosts, bearer
 from corral.api.http import Transfers, application
 from corral.api.http_protocol import limited
@@ -79,7 +79,6 @@ def serve(config: Config) -> int:
         limit=config.settings.log_limit,
         rotates=True,
     )
-    settings.quiet_grpc()
     _close_to_others(config)
     home = Home(config.home)
     try:

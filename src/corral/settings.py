@@ -380,6 +380,7 @@ def proxies(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def quiet_grpc() -> None:
-    """gRPC's own notes about forks are not for users: children are started, never forked."""
+    """gRPC's own notes about forks are not for users: children are started, never forked. It reads
+    these when it is loaded; what it then does at a fork can end the child with a fault."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

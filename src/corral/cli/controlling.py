@@ -41,6 +41,7 @@ def up(
     if detach:
         given = [f"--{k.replace('_', '-')}={v}" for k, v in flags.items() if v is not None]
         raise typer.Exit(_start_detached(config.home, given, as_json=as_json))
+    settings.quiet_grpc()  # before gRPC is loaded, which reads it then
     from corral.server import serve
 
     raise typer.Exit(serve(config))
