@@ -15,6 +15,8 @@ import pytest
 import corral
 from corral.controller.disk import DiskGuard
 from corral.core.errors import DiskFull
+from corral.doctor.findings import examined
+from corral.doctor.running import Running
 from tests.crash.test_full_disk import PATIENCE_S, SIZE_MB, SmallDisk, gated, until
 from tests.live import LiveController
 
@@ -90,10 +92,16 @@ def test_least_that_must_be_free(disk: SmallDisk) -> None:
     guard.check()
 
 
-def health(controller: LiveController) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{controller.url}/health", timeout=5) as answer:
+def asked(controller: LiveController, path: str) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {controller.token}"}
+    request = urllib.request.Request(f"{controller.url}{path}", headers=headers)
+    with urllib.request.urlopen(request, timeout=5) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
+
+
+def health(controller: LiveController) -> dict[str, Any]:
+    return asked(controller, "/health")
 
 
 def await_that(true: Callable[[], bool]) -> None:
@@ -122,6 +130,10 @@ def test_nearly_full(disk: SmallDisk, tmp_path: Path) -> None:
         await_that(lambda: health(controller)["status"] == "full")
         assert "full" in health(controller)["reason"]
         assert client.health().status == "full"
+        status = asked(controller, "/cluster/status")
+        assert (status["status"], status["reason"]) == ("full", health(controller)["reason"])
+        (room,) = [one for one in examined(Running(home).checks()) if one.check == "room"]
+        assert (room.status, "full" in room.said) == ("fail", True)
         with pytest.raises(DiskFull, match="Free some space") as refused:
             client.submit(len, ("moo",))
         assert refused.value.code == "disk_full"

@@ -81,6 +81,12 @@ class Running:
                 health = client.health()
                 took = (time.perf_counter() - began) * 1000
                 yield ok("grpc", f"{door.address} answers in {took:.0f} ms: {health.status}")
+                if health.status == "full":
+                    yield fail(
+                        "room",
+                        f"No new work is accepted or started: {health.reason}",
+                        "Free some space, or lower retention.* in corral.yaml.",
+                    )
                 if health.version == __version__:
                     yield ok("versions", f"the controller has {health.version} too")
                 else:

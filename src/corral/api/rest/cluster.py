@@ -31,6 +31,8 @@ class Lately(msgspec.Struct):
 
 class ClusterStatus(msgspec.Struct):
     status: str
+    """`ok`, `full` (no new work: `reason` says why) or `stopping`."""
+    reason: str
     version: str
     started_at: float
     workers: int
@@ -73,10 +75,11 @@ def routes(parts: Parts) -> APIRouter:
         counted = await parts.listing.since(time.time() - LATELY_S)
         succeeded, failed = (counted.states.get(s, 0) for s in (State.SUCCEEDED, State.FAILED))
         ran = succeeded + failed
-        queue = read(queue_view(parts.store.world, parts.loop.pause))
+        queue, full = read(queue_view(parts.store.world, parts.loop.pause)), parts.loop.full
         return json(
             ClusterStatus(
-                status="stopping" if parts.queue.stopping else "ok",
+                status="stopping" if parts.queue.stopping else "full" if full else "ok",
+                reason=full,
                 version=parts.version,
                 started_at=parts.started_at,
                 workers=len(workers),
