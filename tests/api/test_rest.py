@@ -338,6 +338,8 @@ def test_the_cluster_at_a_glance(rest: Rest, told: str) -> None:
         ("GET", "/jobs?limit=many", None, 422, "invalid_request"),
         ("GET", "/jobs?state=bored", None, 422, "invalid_request"),
         ("GET", "/jobs?class=first", None, 422, "invalid_request"),
+        ("GET", "/jobs?sttae=failed", None, 422, "invalid_request"),
+        ("POST", "/queue/pause?class=batch", None, 422, "invalid_request"),
         ("GET", "/jobs?since=nan", None, 422, "invalid_request"),
         ("GET", "/jobs?cursor=%00", None, 422, "invalid_request"),
         ("POST", "/jobs", b"{", 422, "invalid_request"),
@@ -369,6 +371,8 @@ def test_what_is_wrong_is_told_in_a_sentence(rest: Rest) -> None:
     )
     wrong = rest("GET", "/jobs?active=perhaps").json["error"]
     assert wrong["message"].startswith("query.active is not as it should be: input should be")
+    wrong = rest("GET", "/jobs?sttae=failed").json["error"]
+    assert wrong["message"].startswith("There is no parameter 'sttae' here; there are state, act")
 
 
 def test_the_sdk_meets_the_same_errors(rest: Rest, client: corral.Client) -> None:

@@ -22,6 +22,7 @@ from corral.controller.output_text import OutputText
 from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.core.access import Caller
+from corral.core.errors import InvalidRequest
 from corral.settings import LimitSettings
 
 
@@ -53,13 +54,18 @@ def guarded(access: Access) -> type[APIRoute]:
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
             roles = {method: ROUTES[method, self.path] for method in self.methods or ()}
+            known = [field.alias for field in self.dependant.query_params]
 
             async def checked(request: Request) -> Response:
                 caller = access.caller(bearer(request.headers.get("authorization")))
                 caller.needs(roles[request.method])
                 request.state.caller = caller
+                for name in request.query_params:
+                    if name not in known:  # a misspelt filter would choose everything
+                        raise InvalidRequest(f"There is no parameter {name[:80]!r} here{said}.")
                 return await handle(request)
 
+            said = f"; there are {', '.join(known)}" if known else ""
             return checked
 
     return Guarded
