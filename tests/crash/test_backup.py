@@ -109,6 +109,9 @@ def test_backup_under_load_and_restore(tmp_path: Path) -> None:
             again = client.job(running.id)
             assert again.result(timeout=PATIENCE_S) == "grass" * 4000
             assert again.status().attempt > 1000, "above every attempt that may have been placed"
+            told_of = "\n".join(again.why().history)
+            assert "the journal was restored: attempts go on above 10" in told_of
+            assert "placed on :" not in told_of
             assert client.submit(len, ("moo",)).result(timeout=PATIENCE_S) == 3
     # Numbers went on above all that were promised: what watched the former life never meets them.
     kept = Path(told["kept"])

@@ -42,7 +42,7 @@ def explain(store: Store, job: JobId, workers: Sequence[Worker], *, paused: str 
     """`paused` says why nothing is started at all, where that is so."""
     head = store.head(job)
     names = {worker.id: worker.name for worker in workers}
-    facts = [record.fact() for record in store.history(head)]
+    facts = _real([record.fact() for record in store.history(head)])
     history = [f"{_clock(fact.at)} {_sentence(fact, names)}" for fact in facts]
     if head.state is not State.QUEUED:
         return Reason(job, head.state, _sentence(_decisive(facts), names), {}, history)
@@ -67,6 +67,12 @@ def _waiting(store: Store, head: Head, reasons: dict[str, str], paused: str) -> 
     return "It is about to be placed."
 
 
+def _real(facts: Sequence[Journaled]) -> list[Journaled]:
+    """Without the ends of attempts that never were: a restored journal skips their numbers."""
+    never = {fact.attempt for fact in facts if isinstance(fact, AttemptPlaced) and not fact.worker}
+    return [fact for fact in facts if not (isinstance(fact, JobRequeued) and fact.attempt in never)]
+
+
 def _decisive(facts: Sequence[Journaled]) -> Journaled:
     """The fact that says most about why a job is where it is."""
     for fact in reversed(facts):
@@ -83,6 +89,8 @@ def _sentence(fact: Journaled, names: dict[str, str]) -> str:
             return f"rejected ({fact.code}): {fact.message}"
         case JobMovedToFront():
             return "moved to the front of its line"
+        case AttemptPlaced(worker=""):
+            return f"the journal was {fact.why}: attempts go on above {fact.attempt}"
         case AttemptPlaced():
             where = names.get(fact.worker, fact.worker)
             return f"attempt {fact.attempt} placed on {where}: {fact.why}"
