@@ -213,6 +213,15 @@ def test_a_controller_at_work(corral: Corral, live: LiveController) -> None:
     assert only(corral, "grpc", "fail", code=1)
 
 
+def test_a_webhook_without_its_secret(corral: Corral, live: LiveController) -> None:
+    hook = "notify: [{url: 'http://127.0.0.1:9/', secret: HOOK_KEY}]\n"
+    (live.home / "corral.yaml").write_text(hook)
+    assert "HOOK_KEY" in only(corral, "notify", "warn", code=0)["said"]
+    with sdk.Client(live.address, live.token) as client:
+        client.secrets.set("HOOK_KEY", "not-a-real-one")
+    assert of(corral, "notify", code=0) == []
+
+
 def test_a_controller_that_was_killed(corral: Corral, live: LiveController) -> None:
     live.kill()
     assert "without a goodbye" in only(corral, "controller", "warn", code=0)["said"]

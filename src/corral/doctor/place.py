@@ -115,9 +115,7 @@ class Place:
         except InvalidSettings as error:
             line = _line_of(path, error.message)
             where = f" (line {line} of {path})" if line else ""
-            yield fail(
-                "settings", f"{error.message}{where}", "Correct it; `corral config` shows all."
-            )
+            yield fail("settings", f"{error.message}{where}", "Correct it, or take it out.")
             return
         own = [key for key, source in config.sources.items() if source != "default"]
         yield ok("settings", f"valid; {len(own)} of your own" if own else "valid; all defaults")

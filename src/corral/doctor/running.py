@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from corral import __version__, settings
-from corral.core.errors import CorralError, Unauthorized
+from corral.core.errors import CorralError, Forbidden, Unauthorized
 from corral.doctor.findings import Check, Finding, fail, ok, warn
 from corral.home import Home, read_json
 from corral.sdk.client import Client
@@ -113,6 +113,22 @@ class Running:
             yield from self._worker(worker)
         yield from _stuck(client, workers)
         yield _paused(client)
+        if not settings.client_address():
+            yield from self._webhooks(client)
+
+    def _webhooks(self, client: Client) -> Iterator[Finding]:
+        """What is signed with a secret that is not there is not sent at all."""
+        named = {hook.secret for hook in self._config.notify} | {self._config.notify_secret}
+        try:
+            there = {secret.name for secret in client.secrets.list()}
+        except Forbidden:
+            return  # a token for less than an admin, which may not know
+        for name in sorted(named - {""} - there):
+            yield warn(
+                "notify",
+                f"Webhooks are signed with the secret {name}, which is not set: they are not told.",
+                f"`corral secret set {name}`.",
+            )
 
     def _worker(self, worker: WorkerView) -> Iterator[Finding]:
         silence = time.time() - worker.seen_at
