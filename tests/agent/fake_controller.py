@@ -105,6 +105,11 @@ class FakeController:
             await self._news.wait_for(lambda: len(found()) >= count)
         return found()[count - 1]
 
+    async def news(self, heard: int) -> None:
+        """Until more was heard than that many messages."""
+        async with self._news:
+            await self._news.wait_for(lambda: len(self.heard) > heard)
+
     def job(self, function: Callable[..., Any], *args: Any, **fields: Any) -> wire.JobDispatch:
         """A dispatch that calls the function; fields are the document's or the dispatch's."""
         module = sys.modules[function.__module__] if function.__module__ else None

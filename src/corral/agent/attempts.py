@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from corral.agent.attempt import Attempt, Lane, decode_recipe
 from corral.agent.environments import BuildFailed, Environments
 from corral.agent.frames import AnyFrame, Error, Fetching, Metric, Output, Progress, Result, Started
 from corral.agent.limits import Limits
+from corral.agent.orders import AHEAD_LIMIT
 from corral.agent.results import Results
 from corral.agent.runner_process import Makeup, Runner
 from corral.agent.runners import Runners
@@ -42,8 +44,6 @@ log = structlog.get_logger("corral.agent.attempts")
 
 FRAME_COST = 128
 """What a message takes up beside the bytes it carries."""
-ORDER_COST = 2048
-"""What an order has beside its document, at most."""
 PLENTY = 16
 TELL_S = 0.005
 """An attempt that takes longer is told to have begun before it has ended."""
@@ -274,10 +274,10 @@ class Ledger:
         last = runner.orders[-1] if runner.orders and runner.code is None else None
         if last is None or time.monotonic() - runner.orders[0].since >= TELL_S:
             return
-        while last is not None and last.ending is None and not last.fresh and self._waiting.size:
-            if not runner.takes_ahead(len(last.dispatch.document) + ORDER_COST):
+        while last.ending is None and not last.fresh and self._waiting.size:
+            if not runner.takes_ahead() or len(last.dispatch.document) > AHEAD_LIMIT:
                 return
-            attempt = self._waiting.next_like(last)
+            attempt = self._waiting.next_like(last, AHEAD_LIMIT)
             if attempt is None:
                 return
             attempt.runner = runner
@@ -286,15 +286,42 @@ class Ledger:
             self._look_soon()
             last = attempt
 
-    def _take_back(self, runner: Runner) -> None:
+    def _take_back(self, runner: Runner, *, everything: bool = False) -> None:
         """What a runner has not begun waits for any other again."""
-        for attempt in runner.take_back():
+        first = runner.attempt
+        back = runner.take_back(everything=everything)
+        if back and back[0] is first:
+            self._pass_on(first, runner)  # it took a later one first, or is gone
+        for attempt in back:
             attempt.runner = None
             runner.used -= 1
             if self.draining:
                 self._return(attempt, self.draining)
             else:
                 self._waiting.add(attempt)
+
+    def _pass_on(self, attempt: Attempt, runner: Runner) -> None:
+        """What an attempt held is now held by the one that runs in its place, if there is one."""
+        holding, attempt.holding = attempt.holding, None
+        if holding is None:
+            return
+        attempt.assumed, attempt.started = False, None
+        attempt.since, attempt.deadline = 0.0, math.inf
+        del self._running[attempt.key]
+        if runner.orders:
+            self._runs(runner.orders[0], holding, time.monotonic())
+        else:
+            self._capacity.give(holding)
+
+    def _give_up_unheard(self, runner: Runner) -> None:
+        """The runner is gone: all but the last of its attempts ended, and their last words are
+        lost."""
+        while len(runner.orders) > 1:
+            attempt = runner.orders.popleft()
+            self._runs_surely(attempt, runner)
+            del self._known[attempt.key]
+            self.results.failed(attempt, endings.of_death(runner, attempt))
+            self._pass_on(attempt, runner)
 
     def _line(self, dispatch: JobDispatch, runner: Runner) -> bytes:
         """The document goes in as it came: nothing on a worker may change it."""
@@ -352,13 +379,18 @@ class Ledger:
                 self._forward(runner, told, 64 * len(frame.values))
 
     def gone(self, runner: Runner) -> None:
-        self._take_back(runner)
-        while len(runner.orders) > 1:  # the first ones ended, and their last words are lost
-            self.results.failed(runner.orders[0], endings.of_death(runner, runner.orders[0]))
-            self._leave(runner.orders[0], runner, retire=False)
+        if runner.attempt is None:
+            return self._runners.lost(runner)
+        # A warm one that died between two attempts takes none along; a new one that did not come
+        # to its first must not be tried for ever.
+        self._take_back(runner, everything=runner.typical_s > 0)
+        self._give_up_unheard(runner)
         attempt = runner.attempt
         if attempt is None:
-            return self._runners.lost(runner)
+            del self._active[runner]
+            self._paused.discard(runner)
+            self._spawn(self._runners.end(runner, grace_s=0.0))
+            return self.start_ready()
         if attempt.assumed:
             self._began(attempt, runner)
         if attempt.started is None:
@@ -411,7 +443,7 @@ class Ledger:
             seconds - runner.typical_s
         )
         if retire or attempt.fresh:
-            self._take_back(runner)
+            self._take_back(runner, everything=True)
             del self._active[runner]
             self._spawn(self._retire(attempt, runner))
             return
@@ -454,6 +486,7 @@ class Ledger:
         with self._releasing(attempt):
             await self._runners.end(runner, grace_s=grace_s)
             self._paused.discard(runner)
+            self._give_up_unheard(runner)
             runner.orders.clear()
             self._active.pop(runner, None)
             assert attempt.ending is not None
@@ -491,6 +524,8 @@ class Ledger:
     def return_waiting(self, reason: str) -> None:
         """From now on everything that has not started goes back."""
         self.draining = reason
+        for runner in self._active:
+            self._take_back(runner)
         for attempt in list(self._known.values()):
             if attempt.runner is None:
                 self._return(attempt, reason)

@@ -12,7 +12,12 @@ import socket
 from collections import deque
 
 PACKET = 32 * 1024
-"""Longer orders go in several packets, which cannot be taken back: only to a runner that waits."""
+"""Longer orders go in several packets, which cannot be taken back: only to a runner that waits,
+and nothing is sent behind them."""
+BESIDE_DOCUMENT = 8 * 1024
+"""What an order has beside its document, at most."""
+AHEAD_LIMIT = PACKET - BESIDE_DOCUMENT
+"""How large the document of an order may be that is sent ahead, or behind which one is."""
 _BUFFER = 1 << 20
 
 

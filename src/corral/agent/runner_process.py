@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import msgspec
 
 from corral.agent.environments import Environment
 from corral.agent.frames import AnyFrame, Ready, decode_lines
-from corral.agent.orders import PACKET, Orders
+from corral.agent.orders import Orders
 from corral.agent.process_tree import Tree
 from corral.agent.run_directory import RunDirectory
 
@@ -23,6 +24,14 @@ AHEAD_S = 0.004
 MOST_AHEAD = 32
 DRAIN_S = 1.0
 """How long the last output of a dead runner is waited for."""
+
+
+class _Named(msgspec.Struct):
+    job: str
+    attempt: int
+
+
+_decode_name = msgspec.json.Decoder(_Named).decode
 
 
 class Makeup(NamedTuple):
@@ -96,21 +105,29 @@ class Runner(asyncio.SubprocessProtocol):
         self.orders.append(attempt)
         self._way.send(line)
 
-    def takes_ahead(self, line_size: int) -> bool:
+    def takes_ahead(self) -> bool:
         """Whether one more order may wait in it: only as many as it goes through in a moment."""
         ahead = AHEAD_S / self.typical_s if self.typical_s else 0
-        return len(self.orders) <= min(ahead, MOST_AHEAD) and line_size < PACKET
+        return len(self.orders) <= min(ahead, MOST_AHEAD)
 
-    def take_back(self) -> list[Attempt]:
-        """The attempts that it had not begun; it will not begin them any more. Of those that are
-        left only the last can still be running: the others have ended, and that is on its way."""
-        ahead = len(self.orders) - 1
-        if ahead < 1:
+    def take_back(self, *, everything: bool = False) -> list[Attempt]:
+        """The attempts that it had not begun; it will not begin them any more. The first one
+        stays, unless `everything` is taken, or the runner took a later one just while we took
+        that one back. Of those that are left only the last can still be running: the others have
+        ended, and that is on its way."""
+        if len(self.orders) <= (0 if everything else 1):
             return []
-        packets = self._way.take_back()
-        for packet in packets[: max(len(packets) - ahead, 0)]:
-            self._way.send(packet)  # of the first one, which is to run
-        return [self.orders.pop() for _ in packets[-ahead:]][::-1]
+        untaken = {}
+        for packet in self._way.take_back():
+            with suppress(msgspec.DecodeError):  # a part of a large order, which counts as begun
+                named = _decode_name(packet)
+                untaken[named.job, named.attempt] = packet
+        back = [attempt for attempt in self.orders if attempt.key in untaken]
+        if len(back) == len(self.orders) and not everything:
+            self._way.send(untaken[back.pop(0).key])
+        for attempt in back:
+            self.orders.remove(attempt)
+        return back
 
     async def spawn(self, command: list[str], environ: dict[str, str], first_line: bytes) -> None:
         loop = asyncio.get_running_loop()

@@ -49,7 +49,7 @@ class Waiting:
             return attempt, holding
         return None
 
-    def next_like(self, other: Attempt) -> Attempt | None:
+    def next_like(self, other: Attempt, document_limit: int) -> Attempt | None:
         """The next one in order, if it could run in the same process as the other."""
         lane, entries = next(self._ordered(), (None, []))
         if lane != other.lane:
@@ -58,6 +58,8 @@ class Waiting:
         if attempt.fresh or attempt.spec != other.spec or attempt.recipe.env != other.recipe.env:
             return None
         if attempt.dispatch.secrets != other.dispatch.secrets:
+            return None
+        if len(attempt.dispatch.document) > document_limit:
             return None
         heapq.heappop(entries)
         self.drop(attempt)
