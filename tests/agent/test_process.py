@@ -19,15 +19,16 @@ import pytest
 from corral.protocol import messages as wire
 from tests.agent.fake_controller import FakeController
 
-Spawn = Callable[[], Awaitable[asyncio.subprocess.Process]]
+Spawn = Callable[..., Awaitable[asyncio.subprocess.Process]]
 
 
 @pytest.fixture
 async def spawn(tmp_path: Path) -> AsyncIterator[Spawn]:
     started: list[asyncio.subprocess.Process] = []
 
-    async def agent() -> asyncio.subprocess.Process:
-        command = [sys.executable, "-m", "corral.agent.main", "--home", str(tmp_path), "--embedded"]
+    async def agent(*, embedded: bool = True) -> asyncio.subprocess.Process:
+        command = [sys.executable, "-m", "corral.agent.main", "--home", str(tmp_path)]
+        command += ["--embedded"] if embedded else []
         process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
         started.append(process)
         return process
@@ -71,6 +72,23 @@ async def test_a_terminated_agent_ends_its_work_and_says_goodbye(
     process.send_signal(signal.SIGTERM)
     assert (await controller.failed(job.job)).failure.code == "worker_stopping"
     await controller.expect(wire.WorkerGoodbye)
+    code, _ = await ended(process)
+    assert code == 0
+
+
+async def test_a_signal_during_a_drain_ends_the_agent(
+    controller: FakeController, spawn: Spawn, tmp_path: Path
+) -> None:
+    (tmp_path / "corral.yaml").write_text("worker:\n  cpus: 1\n")
+    process = await spawn(embedded=False)
+    await controller.expect(wire.WorkerHeartbeat)
+    job = controller.job(patient)
+    await controller.send(job)
+    await controller.expect(wire.JobOutput, job.job)
+    await controller.send(wire.Drain(60.0), late := controller.job(patient))
+    await controller.expect(wire.JobReturned, late.job)
+    process.send_signal(signal.SIGTERM)
+    assert (await controller.failed(job.job)).failure.code == "worker_stopping"
     code, _ = await ended(process)
     assert code == 0
 

@@ -290,8 +290,8 @@ class Ledger:
         """What a runner has not begun waits for any other again."""
         first = runner.attempt
         back = runner.take_back(everything=everything)
-        if back and back[0] is first and not everything:
-            self._pass_on(first, runner)  # it took a later one first
+        if back and back[0] is first:
+            self._pass_on(first, runner)  # it took a later one first, or is gone
         for attempt in back:
             attempt.runner = None
             runner.used -= 1
@@ -301,13 +301,17 @@ class Ledger:
                 self._waiting.add(attempt)
 
     def _pass_on(self, attempt: Attempt, runner: Runner) -> None:
-        """What an attempt held is now held by the one that runs in its place."""
+        """What an attempt held is now held by the one that runs in its place, if there is one."""
         holding, attempt.holding = attempt.holding, None
+        if holding is None:
+            return
         attempt.assumed, attempt.started = False, None
         attempt.since, attempt.deadline = 0.0, math.inf
         del self._running[attempt.key]
-        assert holding is not None
-        self._runs(runner.orders[0], holding, time.monotonic())
+        if runner.orders:
+            self._runs(runner.orders[0], holding, time.monotonic())
+        else:
+            self._capacity.give(holding)
 
     def _give_up_unheard(self, runner: Runner) -> None:
         """The runner is gone: all but the last of its attempts ended, and their last words are
@@ -375,11 +379,18 @@ class Ledger:
                 self._forward(runner, told, 64 * len(frame.values))
 
     def gone(self, runner: Runner) -> None:
-        self._take_back(runner)
+        if runner.attempt is None:
+            return self._runners.lost(runner)
+        # A warm one that died between two attempts takes none along; a new one that did not come
+        # to its first must not be tried for ever.
+        self._take_back(runner, everything=runner.typical_s > 0)
         self._give_up_unheard(runner)
         attempt = runner.attempt
         if attempt is None:
-            return self._runners.lost(runner)
+            del self._active[runner]
+            self._paused.discard(runner)
+            self._spawn(self._runners.end(runner, grace_s=0.0))
+            return self.start_ready()
         if attempt.assumed:
             self._began(attempt, runner)
         if attempt.started is None:

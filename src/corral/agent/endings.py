@@ -129,9 +129,11 @@ def of_death(runner: Runner, attempt: Attempt) -> Failure:
             f"return, not end its process.{detail}",
             exit_code=0,
         )
+    # How a job's process ends is said by the one that watches it; without that, it died between
+    # taking the order and beginning with it.
     return Failure(
-        code="exit_code",
-        message=f"The job's process ended itself with exit code {code}.{detail}",
+        code="process_died",
+        message=f"The process for the job died just as the job began.{detail}",
         exit_code=code,
     )
 

@@ -76,6 +76,7 @@ class Agent:
         self._left = asyncio.Event()
         self._opened = False
         self._hurry = asyncio.Event()
+        self._for_good = False
 
     async def run(self) -> int:
         await self._open()
@@ -202,12 +203,14 @@ class Agent:
         """Start to leave; asked again, hurry."""
         if not self._opened:
             self._left.set()
-        elif self._leaving is None:
-            self._leaving = asyncio.create_task(self._leave(grace_s, reason, for_good))
+            return
+        self._for_good |= for_good
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self._leave(grace_s, reason))
         elif for_good:
             self._hurry.set()
 
-    async def _leave(self, grace_s: float, reason: str, for_good: bool) -> None:
+    async def _leave(self, grace_s: float, reason: str) -> None:
         log.info("worker_leaving", reason=reason, running=self._ledger.running, grace_s=grace_s)
         self._ledger.return_waiting(reason)
         quiet = asyncio.create_task(self._ledger.until_quiet())
@@ -226,7 +229,7 @@ class Agent:
                     await self._connection.flush()
                     await self._connection.close()
         self._leaving = None
-        if for_good:
+        if self._for_good:  # also where that was said only while it left
             self._left.set()
 
     # --- what the connection asks --------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import msgspec
@@ -118,8 +119,9 @@ class Runner(asyncio.SubprocessProtocol):
             return []
         untaken = {}
         for packet in self._way.take_back():
-            named = _decode_name(packet)
-            untaken[named.job, named.attempt] = packet
+            with suppress(msgspec.DecodeError):  # a part of a large order, which counts as begun
+                named = _decode_name(packet)
+                untaken[named.job, named.attempt] = packet
         back = [attempt for attempt in self.orders if attempt.key in untaken]
         if len(back) == len(self.orders) and not everything:
             self._way.send(untaken[back.pop(0).key])

@@ -109,7 +109,7 @@ class _Line(asyncio.Protocol):
 
     async def _answer(self, number: int, payload: bytes) -> None:
         told, data = lines.read_call(payload) if payload else ("", b"")
-        correlation_id = correlation.enter(told)
+        correlation.enter(told)
         try:
             caller = self._caller()
             caller.needs(METHODS["SubmitJobs"])
@@ -117,8 +117,7 @@ class _Line(asyncio.Protocol):
             answer = lines.GOOD + reply.SerializeToString()
         except CorralError as error:
             refused(error, "SubmitJobs")
-            view = error.view() | {"correlation_id": correlation_id}
-            answer = lines.BAD + json.dumps(view).encode()
+            answer = lines.BAD + json.dumps(error.view()).encode()
         if self._transport is not None:
             self._transport.write(lines.framed(number, answer))
             if self._transport.get_write_buffer_size() > UNREAD_BYTES:

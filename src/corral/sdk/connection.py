@@ -116,6 +116,7 @@ class Connection:
         self._channel: grpc.aio.Channel | None = None
         self._stub: Any = None
         self._line: AsyncLine | None = None
+        self._dialling = asyncio.Lock()
 
     async def close(self) -> None:
         channel, self._channel, self._stub = self._channel, None, None
@@ -139,15 +140,25 @@ class Connection:
         self, request: pb.SubmitJobsRequest, correlation_id: str
     ) -> pb.SubmitJobsReply | None:
         try:
-            if self._line is None:
-                path = socket_of(self.door.home, self.door.address)
-                if path is None:
-                    return None
-                self._line = await AsyncLine.connect(path, self.door.token)
-            return await self._line.submit(request.SerializeToString(), correlation_id)
+            line = self._line or await self._dial()
+            if line is None:
+                return None
+            return await line.submit(request.SerializeToString(), correlation_id)
         except (OSError, ValueError):
             self._line = None
             return None
+
+    async def _dial(self) -> AsyncLine | None:
+        async with self._dialling:
+            if self._line is None:
+                path = socket_of(self.door.home, self.door.address)
+                if path is not None:
+                    self._line = await AsyncLine.connect(path, self.door.token)
+            return self._line
+
+    def __del__(self) -> None:
+        if self._line is not None:
+            self._line.drop()
 
     async def call(
         self, method: str, request: Any, *, again: bool = True, correlation_id: str = ""

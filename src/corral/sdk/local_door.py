@@ -7,6 +7,7 @@ over gRPC, with its patience and its words; the idempotency key makes that the s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -86,6 +87,9 @@ class Lines:
         while self._free:
             self._free.pop()[0].close()
 
+    def __del__(self) -> None:
+        self.close()  # a client that nobody closed
+
 
 class AsyncLine(asyncio.Protocol):
     """Calls of an event loop: all of them share one socket."""
@@ -95,6 +99,7 @@ class AsyncLine(asyncio.Protocol):
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[pb.SubmitJobsReply]] = {}
         self._transport: asyncio.Transport | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod
     async def connect(cls, path: Path, token: str) -> AsyncLine:
@@ -117,6 +122,7 @@ class AsyncLine(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._loop = asyncio.get_running_loop()
 
     def data_received(self, data: bytes) -> None:
         for number, payload in self._frames.take(data):
@@ -137,3 +143,9 @@ class AsyncLine(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+    def drop(self) -> None:
+        """The same from any thread, and whatever became of the event loop."""
+        if self._loop is not None and not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self.close)
