@@ -76,9 +76,9 @@ class Controller:
         return (self.home / "token").read_text().strip()
 
     @property
-    def door(self) -> tuple[str, str]:
-        """What clients are made with."""
-        return self.card["grpc"], self.token
+    def door(self) -> Path:
+        """What clients are made with, as those of any program on this machine: the home."""
+        return self.home
 
     def tree(self) -> list[psutil.Process]:
         """The controller, its agent, and what that started."""

@@ -45,7 +45,7 @@ class Prober:
     """The other client; `stop` answers with what it measured."""
 
     def __init__(self, controller: Controller) -> None:
-        address, token = controller.door
+        address, token = controller.card["grpc"], controller.token
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.prober", address, str(RATE)],
             stdin=subprocess.PIPE,
@@ -69,7 +69,7 @@ class Prober:
 def loaded(folder: Path, found: dict[str, Any]) -> Iterator[tuple[Controller, Client]]:
     """A controller under observation: its peak of memory, its processor time, the other's calls."""
     settings = {"worker": {**TWO_SLOTS["worker"], "read_paths": [str(folder)]}}
-    with Controller(folder, settings) as controller, Client(*controller.door) as client:
+    with Controller(folder, settings) as controller, Client(home=controller.door) as client:
         figures.warm_up(client)
         prober = Prober(controller)
         begun, before = time.perf_counter(), _cpu_s(controller)
@@ -130,10 +130,10 @@ def much_output(folder: Path, sizes: Sizes) -> dict[str, Any]:
     return found
 
 
-async def _followed(door: tuple[str, str], pour: Callable[[int], None], total: int) -> int:
+async def _followed(door: Path, pour: Callable[[int], None], total: int) -> int:
     """Bytes of output that arrived at this client."""
     received = 0
-    async with AsyncClient(*door) as client:
+    async with AsyncClient(home=door) as client:
         handle = await client.submit(pour, (total,), priority=100)
         async for messages in client._connection.watch(job_id=handle.id):
             received += sum(len(one.output.data) for one in messages if one.HasField("output"))
@@ -159,7 +159,7 @@ def many_watchers(folder: Path, sizes: Sizes) -> dict[str, Any]:
     go = folder / "go"
     with loaded(folder, found) as (controller, client):
         handle = client.submit(tick, (str(go), lines, RATE), priority=100)
-        address, token = controller.door
+        address, token = controller.card["grpc"], controller.token
         counts = [str(sizes.watchers), str(sizes.stalled), str(lines)]
         watching = subprocess.Popen(
             [sys.executable, "-m", "bench.watchers", address, handle.id, *counts],
@@ -197,8 +197,8 @@ def long_queue(folder: Path, sizes: Sizes) -> dict[str, Any]:
     return found
 
 
-async def _fill(door: tuple[str, str], count: int) -> None:
-    async with AsyncClient(*door) as client:
+async def _fill(door: Path, count: int) -> None:
+    async with AsyncClient(home=door) as client:
         await figures.submit_in_batches(client, count, priority=-100)
 
 

@@ -49,7 +49,7 @@ def cold_start(folder: Path, sizes: Sizes) -> dict[str, Any]:
         while not (controller.home / "controller.json").exists():
             time.sleep(0.002)
         controller.until_healthy()
-        with Client(*controller.door) as client:
+        with Client(home=controller.door) as client:
             client.run(figures.no_op(), (figures.argument(0),), output=None)
             seconds = time.perf_counter() - controller.begun
             time.sleep(sizes.idle_s)
@@ -66,7 +66,7 @@ def cold_start(folder: Path, sizes: Sizes) -> dict[str, Any]:
 
 def speed(folder: Path, sizes: Sizes) -> dict[str, Any]:
     settings = {"worker": {**TWO_SLOTS["worker"], "read_paths": [str(folder)]}}
-    with Controller(folder, settings) as controller, Client(*controller.door) as client:
+    with Controller(folder, settings) as controller, Client(home=controller.door) as client:
         figures.warm_up(client)
         found: dict[str, Any] = {"end_to_end_per_s": figures.end_to_end(client, sizes.jobs)}
         figures.latencies(client, 20)
@@ -80,8 +80,8 @@ def speed(folder: Path, sizes: Sizes) -> dict[str, Any]:
         return found
 
 
-async def _submits(door: tuple[str, str], sizes: Sizes) -> dict[str, Any]:
-    async with AsyncClient(*door) as client:
+async def _submits(door: Path, sizes: Sizes) -> dict[str, Any]:
+    async with AsyncClient(home=door) as client:
         await client.health()
         return {
             "submit_64_in_flight_per_s": await figures.submit_in_flight(client, sizes.in_flight),
@@ -125,7 +125,7 @@ def backlog(folder: Path, sizes: Sizes) -> dict[str, Any]:
     for waiting in sizes.backlogs:
         place = folder / str(waiting)
         settings = {"worker": {**TWO_SLOTS["worker"], "read_paths": [str(place)]}}
-        with Controller(place, settings) as controller, Client(*controller.door) as client:
+        with Controller(place, settings) as controller, Client(home=controller.door) as client:
             figures.warm_up(client)
             with held_slots(client, place) as release:
                 ahead = figures.wait_for(_fill(controller.door, waiting, sizes.jobs))
@@ -142,26 +142,26 @@ def backlog(folder: Path, sizes: Sizes) -> dict[str, Any]:
     }
 
 
-async def _fill(door: tuple[str, str], waiting: int, ahead: int) -> list[str]:
-    async with AsyncClient(*door) as client:
+async def _fill(door: Path, waiting: int, ahead: int) -> list[str]:
+    async with AsyncClient(home=door) as client:
         await figures.submit_in_batches(client, waiting, priority=-100)
         items = [figures.argument(number) for number in range(ahead)]
         accepted = await client.submit_map(figures.no_op(), items, priority=50, batch="ahead")
         return [handle.id for handle in accepted]
 
 
-async def _accept(door: tuple[str, str], function: Callable[[int], int], count: int) -> list[str]:
-    async with AsyncClient(*door) as client:
+async def _accept(door: Path, function: Callable[[int], int], count: int) -> list[str]:
+    async with AsyncClient(home=door) as client:
         accepted = await client.submit_map(function, range(count), batch="killed")
         return [handle.id for handle in accepted]
 
 
 async def _missing(
-    door: tuple[str, str], batch: str, accepted: set[str], since: float = 0.0
+    door: Path, batch: str, accepted: set[str], since: float = 0.0
 ) -> tuple[int, float]:
     """How many never succeed, and when the first end that happened since then was seen."""
     first = 0.0
-    async with AsyncClient(*door) as client:
+    async with AsyncClient(home=door) as client:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(60):
                 async for events in client._connection.watch(batch=batch):
@@ -188,7 +188,7 @@ def runner_killed(folder: Path, sizes: Sizes) -> dict[str, Any]:
         while corral.job.attempt() == 1:
             time.sleep(0.01)
 
-    with Controller(folder) as controller, Client(*controller.door) as client:
+    with Controller(folder) as controller, Client(home=controller.door) as client:
         figures.warm_up(client)
         handle = client.submit(work)
         lines = handle.logs()
@@ -209,7 +209,7 @@ def controller_killed(folder: Path, sizes: Sizes) -> dict[str, Any]:
         return number
 
     with Controller(folder) as controller:
-        with Client(*controller.door) as client:
+        with Client(home=controller.door) as client:
             figures.warm_up(client)
             accepted = figures.wait_for(_accept(controller.door, short, sizes.accepted))
         controller.kill()

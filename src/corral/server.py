@@ -24,6 +24,7 @@ from corral import __version__, logs, settings
 from corral.api.auth import Hosts, bearer
 from corral.api.http import Transfers, application
 from corral.api.http_protocol import limited
+from corral.api.local_door import LocalDoor
 from corral.api.metrics import Metrics, Sources
 from corral.api.rest.parts import Parts
 from corral.api.rpc import Orchestrator
@@ -59,6 +60,7 @@ from corral.engines.agents import AgentsEngine
 from corral.engines.engine import Engine
 from corral.engines.local_agent import LocalAgent
 from corral.home import Home, write_private_json
+from corral.protocol.lines import SOCKET
 from corral.scheduler.settle import Policy
 from corral.settings import Config
 
@@ -258,6 +260,7 @@ class _Controller:
             policy=Policy(settings.max_losses, settings.backoff_s, settings.backoff_max_s),
             heard=self._feed.heard,
             wake=self._loop.wake,
+            early=self._loop.early,
             stop_grace_s=settings.cancel_grace_s,
             notice=self._notifier.worker,
         )
@@ -293,6 +296,9 @@ class _Controller:
                 version=__version__,
                 started_at=self._started_at,
             )
+        )
+        self._local_door = LocalDoor(
+            self._orchestrator.submit, access, settings.limits.message_bytes
         )
         self._app = application(
             hosts=Hosts([settings.host]),
@@ -372,6 +378,9 @@ class _Controller:
             stack.push_async_callback(self._local.end)
         await rpc.start()
         stack.push_async_callback(rpc.stop, 0.5)
+        calls = self._home.path / SOCKET
+        await self._local_door.open(calls)
+        stack.push_async_callback(self._local_door.close, calls)
         log_file = self._home.log_file
         write_private_json(
             self._home.controller,

@@ -90,6 +90,7 @@ class Shell:
             policy=policy,
             heard=self.feed.heard,
             wake=self.loop.wake,
+            early=self.loop.early,
             stop_grace_s=1.0,
             notice=self.notifier.worker,
         )

@@ -160,6 +160,7 @@ class Station:
             policy=Policy(backoff_s=0.0),
             heard=lambda job: None,
             wake=self.loop.wake,
+            early=self.loop.early,
             stop_grace_s=1.0,
         )
         self._say = say

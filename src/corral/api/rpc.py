@@ -179,7 +179,11 @@ class Orchestrator:
     async def SubmitJobs(  # noqa: N802
         self, request: pb.SubmitJobsRequest, context: Context
     ) -> pb.SubmitJobsReply:
-        jobs = jobs_of(request, QueueClass.BATCH, self._limits, self.caller(context))
+        return await self.submit(request, self.caller(context))
+
+    async def submit(self, request: pb.SubmitJobsRequest, caller: Caller) -> pb.SubmitJobsReply:
+        """What both doors for submissions do."""
+        jobs = jobs_of(request, QueueClass.BATCH, self._limits, caller)
         accepted = await self._queue.submit(jobs)
         reply = pb.SubmitJobsReply(
             job_ids=[one.job for one in accepted],

@@ -38,6 +38,7 @@ from corral.settings import LimitSettings as Limits
 
 DEFAULT_DURATION_S = 3600.0
 _CLASSES = frozenset(member.value for member in QueueClass)
+KEPT_LIKES, KEPT_BYTES = 256, 16 * 1024
 _PYTHON = re.compile(r"3\.\d{1,2}")
 _LOCAL = re.compile(r"^\s*[./~\\]|file:|^[A-Za-z]:\\")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -58,8 +59,7 @@ def jobs_of(
         )
     jobs = [job_of(one, default, limits, caller) for one in request.jobs]
     if request.calls:
-        first = job_of(_with_arguments(request), default, limits, caller)
-        jobs += _jobs_like(first, request.calls, limits)
+        jobs += _jobs_like(_like(request, default, limits, caller), request.calls, limits)
     return jobs
 
 
@@ -97,10 +97,25 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
     )
 
 
-def _with_arguments(request: pb.SubmitJobsRequest) -> pb.JobSubmission:
+_met: dict[tuple[bytes, QueueClass, str, int], Job] = {}
+"""Likes that were checked lately, by their bytes: a program calls its functions again."""
+
+
+def _like(
+    request: pb.SubmitJobsRequest, default: QueueClass, limits: Limits, caller: Caller
+) -> Job:
     """What the calls have in common, as the first of them."""
-    request.like.function.arguments.CopyFrom(request.calls[0].arguments)
-    return request.like
+    data = request.like.SerializeToString(deterministic=True)
+    key = (data, default, caller.user(request.like.user), id(limits))
+    job = _met.get(key)
+    if job is None:
+        request.like.function.arguments.CopyFrom(request.calls[0].arguments)
+        job = job_of(request.like, default, limits, caller)
+        if len(data) <= KEPT_BYTES:
+            _met[key] = job
+            if len(_met) > KEPT_LIKES:
+                del _met[next(iter(_met))]
+    return job
 
 
 def _jobs_like(first: Job, calls: Sequence[pb.Call], limits: Limits) -> list[Job]:

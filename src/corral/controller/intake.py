@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import structlog
 
@@ -37,6 +38,8 @@ from corral.scheduler.settle import Policy, settle
 log = structlog.get_logger()
 
 DISK_PAUSE_S = 1.0
+MUCH = 64 * 1024
+"""Bytes of output that are written without another thread."""
 
 
 class Intake:
@@ -51,12 +54,13 @@ class Intake:
         policy: Policy,
         heard: Callable[[JobId], None],
         wake: Callable[[], None],
+        early: Mapping[JobId, asyncio.Future[Any] | None],
         stop_grace_s: float,
         notice: Callable[[WorkerJoined | WorkerLost, int], None] = lambda report, attempts: None,
     ) -> None:
         self._engine, self._store, self._spool = engine, store, spool
         self._policy, self._stop_grace_s = policy, stop_grace_s
-        self._heard, self._wake = heard, wake
+        self._heard, self._wake, self._early = heard, wake, early
         self._notice = notice
         """Told of workers that come and go, and how many attempts are affected."""
         self._begun: dict[JobId, Head] = {}
@@ -69,13 +73,14 @@ class Intake:
 
     async def take(self, reports: Sequence[EngineReport]) -> None:
         """Facts of a batch share one commit; when this returns they are on disk."""
+        if self._early:
+            await self._until_written(reports)
+        await self._keep_output([one for one in reports if isinstance(one, AttemptOutput)])
         facts: list[Journaled] = []
         ended: set[tuple[JobId, int]] = set()
         workers = self._engine.workers()
         for report in reports:
-            if isinstance(report, AttemptOutput):
-                self._output(report)
-            elif isinstance(report, AttemptBegan):
+            if isinstance(report, AttemptBegan):
                 facts.extend(self._began(report))
             elif isinstance(report, AttemptExited):
                 if (report.job, report.attempt) not in ended:
@@ -83,6 +88,8 @@ class Intake:
                     ended.add((report.job, report.attempt))
             elif isinstance(report, AttemptReturned):
                 facts.extend(self._returned(report, ended))
+            elif isinstance(report, AttemptOutput):
+                continue  # written above
             elif isinstance(report, WorkerJoined):
                 facts.extend(await self._joined(report, workers, ended))
             else:
@@ -97,6 +104,17 @@ class Intake:
             self._spool.finish(job, attempt)
         if known:
             self._wake()
+
+    async def _until_written(self, reports: Sequence[EngineReport]) -> None:
+        """A job that was sent early may have ended before it was written."""
+        for report in reports:
+            if isinstance(report, AttemptReport):
+                pending = [self._early.get(report.job)]
+            else:
+                pending = list(self._early.values())
+            wanted = [one for one in pending if one is not None]
+            if wanted:
+                await asyncio.wait(wanted)
 
     async def _append(self, facts: list[Journaled], known: list[Worker]) -> list[Change]:
         """A full disk delays reports, it never loses one: the engine has not been told yet."""
@@ -117,12 +135,19 @@ class Intake:
             return None
         return head if head.state.held else None
 
-    def _output(self, report: AttemptOutput) -> None:
-        if self._current(report) is not None:
-            self._spool.append(report.job, report.attempt, encode_frame(report.frame))
+    async def _keep_output(self, reports: Sequence[AttemptOutput]) -> None:
+        told = [report for report in reports if self._current(report) is not None]
+        lines = [(one.job, one.attempt, encode_frame(one.frame)) for one in told]
+        for report in told:
             recent = self._store.recent.get(report.job)
             if recent is not None:
                 recent.spoke = True
+        if sum(len(line) for _, _, line in lines) > MUCH:
+            # The system lets a writer of very much wait for the disk; nobody else shall.
+            await asyncio.to_thread(self._spool.extend, lines)
+        else:
+            self._spool.extend(lines)
+        for report in told:
             if isinstance(report.frame, ProgressFrame):
                 progress = self._store.world.progress
                 progress[report.job] = latest(progress.get(report.job), report.frame)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import structlog
 
@@ -16,8 +17,8 @@ from corral.controller.vault import Vault
 from corral.controller.world import FRONT
 from corral.core.errors import CorralError, JournalDamaged, SecretNotFound, StorageFailed
 from corral.core.events import AttemptPlaced, JobFailed, JobSubmitted
-from corral.core.job import Failure, Head, Shape, State
-from corral.core.lifecycle import shape_of
+from corral.core.job import Failure, Head, JobId, Shape, State
+from corral.core.lifecycle import advance, born, shape_of
 from corral.core.worker import Worker
 from corral.engines.engine import Attempt, Engine
 from corral.scheduler.plan import Placement, Plan, Snapshot, Waiting, decide
@@ -45,6 +46,8 @@ class Loop:
         self._giving_up: set[asyncio.Task[None]] = set()
         self.pause = pause
         """Of the queue, by somebody's wish; it outlives a restart."""
+        self.early: dict[JobId, asyncio.Future[Any] | None] = {}
+        """Jobs that were sent before they are on disk, and when they will be."""
         self.paused = False
         """Because the controller is stopping."""
         self.full = ""
@@ -67,7 +70,8 @@ class Loop:
                 for worker in engine.workers()
             }
             for head in placed:
-                self._start(head, engines[head.worker])
+                if head.id not in self.early:
+                    self._start(head, engines[head.worker])
         if self._store.world.anybody_waits:
             self._wake.set()
 
@@ -166,6 +170,30 @@ class Loop:
                 secrets = self._vault.values(head.secrets)
             except SecretNotFound as error:
                 return self._give_up(head, "secret_missing", error)
+        self._send(head, engine, document, secrets)
+
+    def start_early(
+        self,
+        facts: Sequence[JobSubmitted],
+        placements: Sequence[Placement],
+        documents: Mapping[JobId, bytes],
+    ) -> None:
+        """Sends a few new jobs while they are being written. Nobody was promised anything yet,
+        their numbers are new, and what comes back waits in the intake until they are on disk; so
+        all that a crash in between can leave is work that nobody asked for."""
+        engines = {
+            worker.id: engine for engine in self._engines.values() for worker in engine.workers()
+        }
+        submitted = {fact.job: fact for fact in facts}
+        for fact in facts_of(placements, time.time()):
+            head = advance(born(submitted[fact.job], 0), fact, 0)
+            if not head.secrets:
+                self.early[head.id] = None
+                self._send(head, engines[head.worker], documents[head.id], {})
+
+    def _send(
+        self, head: Head, engine: Engine, document: bytes, secrets: Mapping[str, str]
+    ) -> None:
         engine.start(
             Attempt(
                 job=head.id,
@@ -181,7 +209,7 @@ class Loop:
                 priority=head.shape.priority,
                 checkpoint=head.checkpoint,
                 correlation_id=head.correlation_id,
-                secrets=secrets,
+                secrets=dict(secrets),
             )
         )
 

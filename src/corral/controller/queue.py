@@ -61,6 +61,10 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 
+FEW = 4
+"""A submission that starts no more than so many jobs sends them while they are written."""
+
+
 class Accepted(Struct, frozen=True):
     job: JobId
     warning: str = ""
@@ -135,8 +139,13 @@ class Queue:
         submitted = [fact for fact in draft.facts if isinstance(fact, JobSubmitted)]
         placements = self._loop.place(submitted) if draft.refusal is None else ()
         facts = [*draft.facts, *facts_of(placements, time.time())]
+        if 0 < len(placements) <= FEW:
+            self._loop.start_early(submitted, placements, draft.documents)
         written = self._store.enqueue(facts, draft.documents)
         if placements:
+            self._loop.early.update(
+                (one.job, written) for one in placements if one.job in self._loop.early
+            )
             placed = {placement.job for placement in placements}
             shapes = {fact.job: shape_of(fact) for fact in submitted if fact.job in placed}
             self._store.world.reserve(placements, shapes)
@@ -144,12 +153,26 @@ class Queue:
         return written
 
     def _written(self, done: asyncio.Future[list[Change]], placements: Sequence[Placement]) -> None:
-        done.exception()  # told to whoever still listens
+        failed = done.cancelled() or done.exception() is not None  # told to whoever still listens
         self._store.world.release(placements)
+        for placement in placements:
+            if placement.job in self._loop.early:
+                del self._loop.early[placement.job]
+                if failed:
+                    self._forget(placement)
+
+    def _forget(self, placement: Placement) -> None:
+        """It was sent already, and will never have been accepted."""
+        for worker in self._loop.known():
+            if worker.id == placement.worker:
+                stop = self._engines[worker.engine].stop
+                task = asyncio.ensure_future(stop(placement.job, placement.attempt, grace_s=0.0))
+                self._changes.add(task)
+                task.add_done_callback(self._changed)
 
     def _draft(self, jobs: Sequence[Job], workers: Sequence[Worker]) -> _Draft:
         """What a submission means: facts and answers, or its refusal."""
-        draft, now = _Draft(), time.time()
+        draft, now, seed = _Draft(), time.time(), secrets.randbits(30)
         mine: dict[str, tuple[JobId, str]] = {}
         alike: dict[tuple[object, ...], tuple[str, CorralError | None]] = {}
         world = self._store.world
@@ -168,7 +191,7 @@ class Queue:
                     f"The job document has {len(document):,} bytes, more than document_limit "
                     f"= {self._document_limit:,}. Put large data into files or artifacts."
                 )
-            job_id = self._ids.new(now, seed=secrets.randbits(30))
+            job_id = self._ids.new(now, seed=seed)
             mine[job.key] = (job_id, job.name)
             shape = (job.needs, job.workload, job.queue_class, job.wait)
             verdict = alike.get(shape)
@@ -342,7 +365,7 @@ class Queue:
 
 
 def _rides_along(job: Job) -> bool:
-    return all(blob.data is not None and len(blob.data) <= INLINE_LIMIT for blob in job.blobs())
+    return not any(blob.data is None or len(blob.data) > INLINE_LIMIT for blob in job.blobs())
 
 
 def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]:

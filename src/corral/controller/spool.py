@@ -11,6 +11,7 @@ import errno
 import os
 import re
 from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,6 +119,10 @@ class Spool:
             stream = self._start(job, attempt)
         stream.append(line)
         self.received += len(line)
+
+    def extend(self, lines: Iterable[tuple[JobId, int, bytes]]) -> None:
+        for job, attempt, line in lines:
+            self.append(job, attempt, line)
 
     def _start(self, job: JobId, attempt: int) -> _Stream:
         stem = self._stem(job, attempt)

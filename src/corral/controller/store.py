@@ -1,13 +1,15 @@
 """The one door to write. Facts that arrive while a commit runs share the next one.
 
 A group is checked against the table of lifecycle, written, synced, and only then applied to the
-world and published. Nothing leaves the controller before the fact behind it is on disk.
+world and published. Nobody is told anything before the fact behind it is on disk; only work may
+be sent ahead of it (see `Loop.start_early`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +40,7 @@ RECENT_DOCUMENTS = 16 * 1024 * 1024
 MARK_S = 0.05
 """A power cut finds the high-water mark at most this old: a sync of its own for every commit
 would double what a commit costs (docs/decisions/0021)."""
-FEW, QUICK_S = 4, 0.002
+FEW, QUICK_S, ALONE_S = 4, 0.002, 0.0003
 RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 
@@ -91,6 +93,7 @@ class Store:
         self._marking: asyncio.TimerHandle | None = None
         self._commit_s = 0.0
         """How long commits take lately, at worst; forgotten slowly."""
+        self._committed_at = 0.0
         self._thread = WriterThread()
         self._listeners: list[Callable[[Sequence[Change]], None]] = []
         self.committed: Callable[[float, int], None] = lambda seconds, facts: None
@@ -98,6 +101,7 @@ class Store:
         self._documents: dict[JobId, bytes] = {}
         self._documents_size = 0
         self.recent: dict[JobId, Recent] = {}
+        self._recent_order: deque[JobId] = deque()
         self.failed = asyncio.Event()
         """Set when the disk can no longer be trusted; the controller then ends."""
 
@@ -196,7 +200,8 @@ class Store:
         began = time.perf_counter()
 
         def written(_: Any, error: Exception | None) -> None:
-            seconds = time.perf_counter() - began
+            self._committed_at = time.perf_counter()
+            seconds = self._committed_at - began
             self._commit_s = max(seconds, self._commit_s * 0.99)
             if error is None:
                 if group.records:
@@ -209,7 +214,8 @@ class Store:
         if not group.records and not group.workers:
             return written(None, None)
         write = Write(group.records, group.ends, group.noted, group.workers)
-        if len(group.records) <= FEW and self._commit_s < QUICK_S:
+        alone = began - self._committed_at > ALONE_S
+        if alone and len(group.records) <= FEW and self._commit_s < QUICK_S:
             # On a quick disk a small commit is over sooner than two threads have met.
             self._thread.run_here(lambda: self.journal.write(write), written)
         else:
@@ -274,8 +280,9 @@ class Store:
                     del recent[change.head.id]
             elif change.seq == change.head.submitted_seq:
                 recent[change.head.id] = Recent(change)
-                if len(recent) > RECENT_JOBS:
-                    del recent[next(iter(recent))]
+                self._recent_order.append(change.head.id)
+                if len(self._recent_order) > RECENT_JOBS:
+                    recent.pop(self._recent_order.popleft(), None)
 
     async def close(self) -> None:
         await self._idle.wait()

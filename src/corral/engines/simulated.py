@@ -35,6 +35,8 @@ class SimulatedEngine:
         self._waiting: list[Attempt] = []
         self._running: dict[tuple[JobId, int], tuple[Attempt, Holding, asyncio.TimerHandle]] = {}
         self._ended: set[tuple[JobId, int]] = set()
+        self._unheard: set[tuple[JobId, int]] = set()
+        """Ended, and that is not on disk yet: still ours to answer for."""
         self._inbox: list[EngineReport] = []
         self._arrived = asyncio.Event()
         self.most_running = 0
@@ -65,7 +67,8 @@ class SimulatedEngine:
         self.fail(job, attempt, Failure(code="cancelled", message="Cancelled."))
 
     async def running(self) -> Collection[tuple[JobId, int]]:
-        return [*self._running, *((one.job, one.number) for one in self._waiting)]
+        waiting = ((one.job, one.number) for one in self._waiting)
+        return [*self._running, *waiting, *self._unheard]
 
     async def events(self) -> AsyncIterator[Sequence[EngineReport]]:
         while True:
@@ -74,6 +77,8 @@ class SimulatedEngine:
             batch, self._inbox = self._inbox, []
             if batch:
                 yield batch
+                ended = (report for report in batch if isinstance(report, AttemptExited))
+                self._unheard.difference_update((one.job, one.attempt) for one in ended)
 
     # --- levers ---
 
@@ -132,6 +137,7 @@ class SimulatedEngine:
 
     def _exit(self, one: Attempt, failure: Failure | None, seconds: float) -> None:
         self._ended.add((one.job, one.number))
+        self._unheard.add((one.job, one.number))
         result = None if failure else Blob.of(b"")
         self._report(
             AttemptExited(

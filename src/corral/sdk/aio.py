@@ -76,8 +76,8 @@ class AsyncClient:
     ) -> T:
         """Runs a function on a worker: its output appears here, its value is returned and its
         exception raised. Whoever stops waiting cancels the job."""
-        job = await self._function(fn, args, kwargs, options, QueueClass.INTERACTIVE)
-        found: T = await self._follow(job, output, submission.correlation_id(options))
+        errand = errand_of(fn, args, kwargs, options, QueueClass.INTERACTIVE)
+        found: T = await self.follow(errand, output)
         return found
 
     async def submit(
@@ -88,8 +88,7 @@ class AsyncClient:
         **options: Unpack[Options],
     ) -> AsyncHandle:
         """Hands a function over and returns once it is durably accepted."""
-        job = await self._function(fn, args, kwargs, options, QueueClass.BATCH)
-        return await self._submit(job, submission.correlation_id(options))
+        return await self.hand_over(errand_of(fn, args, kwargs, options, QueueClass.BATCH))
 
     async def map(
         self,
@@ -200,8 +199,7 @@ class AsyncClient:
         **options: Unpack[Options],
     ) -> None:
         """Runs a script or a folder with an entry; an exit code other than 0 is a JobFailed."""
-        job = await self._script(path, argv, entry, options, QueueClass.INTERACTIVE)
-        await self._follow(job, output, submission.correlation_id(options))
+        await self.follow(_script(path, argv, entry, options, QueueClass.INTERACTIVE), output)
 
     async def submit_script(
         self,
@@ -211,8 +209,7 @@ class AsyncClient:
         entry: str | None = None,
         **options: Unpack[Options],
     ) -> AsyncHandle:
-        job = await self._script(path, argv, entry, options, QueueClass.BATCH)
-        return await self._submit(job, submission.correlation_id(options))
+        return await self.hand_over(_script(path, argv, entry, options, QueueClass.BATCH))
 
     # --- looking around ---
 
@@ -263,64 +260,22 @@ class AsyncClient:
 
     # --- from the call to the wire ---
 
-    async def _function(
-        self,
-        fn: Callable[..., Any],
-        args: Iterable[Any],
-        kwargs: dict[str, Any] | None,
-        options: Options,
-        queue_class: QueueClass,
-    ) -> pb.JobSubmission:
-        job = submission.build(options, queue_class=queue_class, name=_name(fn))
-        given = submission.arguments(args, kwargs)
-        function = packages.pickle_function(fn)
-        arguments = packages.pickle_arguments(*given)
-        job.function.function.CopyFrom(await self._blob(function))
-        job.function.arguments.CopyFrom(await self._blob(arguments))
-        return job
-
-    async def _script(
-        self,
-        path: str | os.PathLike[str],
-        argv: Iterable[str],
-        entry: str | None,
-        options: Options,
-        queue_class: QueueClass,
-    ) -> pb.JobSubmission:
-        target = Path(path)
-        job = submission.build(options, queue_class=queue_class, name=target.resolve().name)
-        package, entry = packages.pack(target, entry)
-        job.script.package.CopyFrom(await self._blob(package))
-        job.script.entry = entry
-        job.script.argv.extend(str(word) for word in argv)
-        return job
-
-    async def _blob(self, data: bytes) -> pb.BlobRef:
-        if submission.rides_along(data):
-            return submission.blob(data)
-        return await self._connection.put(data)
-
-    async def _submit(self, job: pb.JobSubmission, correlation_id: str) -> AsyncHandle:
-        reply = await self._hand_over(job, correlation_id)
+    async def hand_over(self, errand: Errand) -> AsyncHandle:
+        reply = await self._send(errand)
         return AsyncHandle(self._connection, reply.job_ids[0], tuple(reply.warnings))
 
-    async def _follow(self, job: pb.JobSubmission, output: Sink, correlation_id: str) -> Any:
+    async def follow(
+        self, errand: Errand, output: Sink, reply: pb.SubmitJobsReply | None = None
+    ) -> Any:
         """Submits and waits a moment on one call, which is all that a short job takes; a longer
         one is followed from there. Whoever stops waiting cancels the job."""
-        show = _shower(output)
-        job_id = ""
-        submitting = asyncio.ensure_future(self._hand_over(job, correlation_id, HOLD_S))
+        show = shower(output)
+        submitting = asyncio.ensure_future(self._send(errand, HOLD_S)) if reply is None else None
         try:
-            reply = await asyncio.shield(submitting)
-            job_id, events = reply.job_ids[0], reply.events
-            for message in events:
-                event = views.read_event(message)
-                if isinstance(event, views.Ended):
-                    return await value(self._connection, event)
-                if isinstance(event, views.Output):
-                    show(event)
-            rest = self._connection.watch(job_id=job_id, after=reply.cursor)
-            async with contextlib.aclosing(rest) as lists:
+            if submitting is not None:
+                reply = await asyncio.shield(submitting)
+            assert reply is not None
+            async with contextlib.aclosing(self._events_behind(reply)) as lists:
                 async for messages in lists:
                     for message in messages:
                         event = views.read_event(message)
@@ -331,24 +286,100 @@ class AsyncClient:
         except asyncio.CancelledError:
             with contextlib.suppress(CorralError, TimeoutError):
                 async with asyncio.timeout(3):
-                    job_id = job_id or (await submitting).job_ids[0]
-                    await self.job(job_id).cancel()
+                    if reply is None:
+                        assert submitting is not None
+                        reply = await submitting
+                    await self.job(reply.job_ids[0]).cancel()
             raise
+        job_id = reply.job_ids[0]
         raise Unavailable("The controller ended the stream before the job did.", job_id=job_id)
 
-    async def _hand_over(
-        self, job: pb.JobSubmission, correlation_id: str, hold_s: float = 0.0
-    ) -> pb.SubmitJobsReply:
+    async def _events_behind(
+        self, reply: pb.SubmitJobsReply
+    ) -> AsyncGenerator[list[pb.JobEvent], None]:
+        yield list(reply.events)
+        rest = self._connection.watch(job_id=reply.job_ids[0], after=reply.cursor)
+        async with contextlib.aclosing(rest) as lists:
+            async for messages in lists:
+                yield messages
+
+    async def abandon(self, errand: Errand) -> None:
+        """Cancels what was perhaps submitted; asking with the same key finds it."""
+        with contextlib.suppress(CorralError, TimeoutError):
+            async with asyncio.timeout(3):
+                await (await self.hand_over(errand)).cancel()
+
+    async def _send(self, errand: Errand, hold_s: float = 0.0) -> pb.SubmitJobsReply:
         """Durably accepted when this returns. The key makes asking again the same job."""
+        for blob, data in errand.large():
+            blob.CopyFrom(await self._connection.put(data))
+        return await self._connection.submit(errand.request(hold_s), errand.correlation_id)
+
+
+class Errand:
+    """One job on its way to the controller: the submission, and bytes that are too large to ride
+    along and have to be stored first."""
+
+    def __init__(
+        self, job: pb.JobSubmission, parts: list[tuple[pb.BlobRef, bytes]], correlation_id: str
+    ) -> None:
+        self._job = job
+        self._parts = parts
+        self.correlation_id = correlation_id
         job.idempotency_key = job.idempotency_key or uuid.uuid4().hex
-        request = pb.SubmitJobsRequest(jobs=[job], hold_s=hold_s)
-        reply: pb.SubmitJobsReply = await self._connection.call(
-            "SubmitJobs", request, correlation_id=correlation_id
-        )
-        return reply
+        for blob, data in parts:
+            blob.size = len(data)
+            if submission.rides_along(data):
+                blob.data = data
+
+    def large(self) -> list[tuple[pb.BlobRef, bytes]]:
+        return [(blob, data) for blob, data in self._parts if not blob.data and not blob.sha256]
+
+    def request(self, hold_s: float) -> pb.SubmitJobsRequest:
+        """A call says what it is like apart from what is its own: the controller has most likely
+        met the like of it before."""
+        job = self._job
+        if not job.HasField("function"):
+            return pb.SubmitJobsRequest(jobs=[job], hold_s=hold_s)
+        request = pb.SubmitJobsRequest(like=job, hold_s=hold_s)
+        request.like.ClearField("idempotency_key")
+        request.like.function.ClearField("arguments")
+        call = request.calls.add(idempotency_key=job.idempotency_key)
+        call.arguments.CopyFrom(job.function.arguments)
+        return request
 
 
-def _shower(output: Sink) -> Callable[[views.Output], None]:
+def errand_of(
+    fn: Callable[..., Any],
+    args: Iterable[Any],
+    kwargs: dict[str, Any] | None,
+    options: Options,
+    queue_class: QueueClass,
+) -> Errand:
+    job = submission.build(options, queue_class=queue_class, name=_name(fn))
+    given = submission.arguments(args, kwargs)
+    parts = [
+        (job.function.function, packages.pickle_function(fn)),
+        (job.function.arguments, packages.pickle_arguments(*given)),
+    ]
+    return Errand(job, parts, submission.correlation_id(options))
+
+
+def _script(
+    path: str | os.PathLike[str],
+    argv: Iterable[str],
+    entry: str | None,
+    options: Options,
+    queue_class: QueueClass,
+) -> Errand:
+    target = Path(path)
+    job = submission.build(options, queue_class=queue_class, name=target.resolve().name)
+    package, job.script.entry = packages.pack(target, entry)
+    job.script.argv.extend(str(word) for word in argv)
+    return Errand(job, [(job.script.package, package)], submission.correlation_id(options))
+
+
+def shower(output: Sink) -> Callable[[views.Output], None]:
     text = Text()
     if output is None:
         return lambda _: None

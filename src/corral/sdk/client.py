@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from corral.sdk import views
     from corral.sdk.administration import Administration
     from corral.sdk.aio import AsyncClient, Sink
+    from corral.sdk.direct import Direct
     from corral.sdk.functions import P, RemoteFunction
     from corral.sdk.handles import AsyncHandle
     from corral.sdk.submission import Filters, Options
@@ -199,6 +200,7 @@ class Client:
     ) -> None:
         self._where = (address, token, home)
         self._made: AsyncClient | None = None
+        self._made_direct: Direct | None = None
 
     @property
     def _client(self) -> AsyncClient:
@@ -208,6 +210,14 @@ class Client:
             address, token, home = self._where
             self._made = AsyncClient(address, token, home=home)
         return self._made
+
+    @property
+    def _direct(self) -> Direct:
+        if self._made_direct is None:
+            from corral.sdk.direct import Direct
+
+            self._made_direct = Direct(self._client._connection)
+        return self._made_direct
 
     @property
     def secrets(self) -> Secrets:
@@ -237,6 +247,8 @@ class Client:
 
     def close(self) -> None:
         """Ends the connection; the next call would make a new one."""
+        if self._made_direct is not None:
+            self._made_direct.close()
         if self._made is not None:
             _bridge().call(self._made.close())
 
@@ -251,7 +263,21 @@ class Client:
     ) -> T:
         """Runs a function on a worker: its output appears here, its value is returned and its
         exception raised. Ctrl-C cancels the job."""
-        return _bridge().call(self._client.run(fn, args, kwargs, output=output, **options))
+        from corral.core.job import QueueClass
+        from corral.sdk.aio import errand_of
+        from corral.sdk.direct import NOTHING
+
+        bridge, client = _bridge(), self._client
+        errand = errand_of(fn, args, kwargs, options, QueueClass.INTERACTIVE)
+        try:
+            value, reply = self._direct.run(errand, output)
+        except KeyboardInterrupt:
+            bridge.call(client.abandon(errand))
+            raise
+        if value is NOTHING:
+            value = bridge.call(client.follow(errand, output, reply))
+        found: T = value
+        return found
 
     def submit(
         self,
@@ -261,7 +287,17 @@ class Client:
         **options: Unpack[Options],
     ) -> Handle:
         """Hands a function over and returns once it is durably accepted."""
-        return Handle(_bridge().call(self._client.submit(fn, args, kwargs, **options)))
+        from corral.core.job import QueueClass
+        from corral.sdk.aio import errand_of
+        from corral.sdk.handles import AsyncHandle
+
+        bridge, client = _bridge(), self._client
+        errand = errand_of(fn, args, kwargs, options, QueueClass.BATCH)
+        reply = self._direct.submit(errand)
+        if reply is None:
+            return Handle(bridge.call(client.hand_over(errand)))
+        warnings = tuple(reply.warnings)
+        return Handle(AsyncHandle(client._connection, reply.job_ids[0], warnings))
 
     def submit_map(
         self,

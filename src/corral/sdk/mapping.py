@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from corral.sdk.connection import Connection
 OUTSTANDING = 10_000
 """Jobs submitted and not yet handed to the caller."""
 PER_MESSAGE = 500
-PER_SUBMISSION = 1000
+PER_SUBMISSION, AT_ONCE = 1000, 3
 _LINGER_S = 0.05
 """A slow source is not waited for until a message is full."""
 
@@ -241,22 +242,22 @@ async def submit(
     spread: bool,
     correlation_id: str,
 ) -> AsyncIterator[str]:
-    """All items, a thousand in a message; one message is on its way while the next is encoded."""
+    """All items, a thousand in a message; a few messages are on their way while the next one is
+    encoded, so that the controller reads one while it writes another."""
     mapping = Mapping(
         connection, function, template, spread=spread, ordered=True, correlation_id=correlation_id
     )
     await mapping._prepare()
-    coming: asyncio.Task[list[str]] | None = None
-    while chunk := list(islice(items, PER_SUBMISSION)):
-        calls = mapping._encode(chunk)
-        if coming is not None:
-            for job_id in await coming:
+    coming: deque[asyncio.Task[list[str]]] = deque()
+    while (chunk := list(islice(items, PER_SUBMISSION))) or coming:
+        if chunk:
+            calls = mapping._encode(chunk)
+            accepted = _accepted(connection, template, calls, correlation_id)
+            coming.append(asyncio.create_task(accepted))
+            await asyncio.sleep(0)  # it is sent before the next is encoded
+        if len(coming) > AT_ONCE or not chunk:
+            for job_id in await coming.popleft():
                 yield job_id
-        coming = asyncio.create_task(_accepted(connection, template, calls, correlation_id))
-        await asyncio.sleep(0)
-    if coming is not None:
-        for job_id in await coming:
-            yield job_id
 
 
 async def _accepted(
@@ -286,7 +287,7 @@ async def sent(
             if not submission.rides_along(data):
                 call.arguments.CopyFrom(await connection.put(data))
         request = pb.SubmitJobsRequest(like=like, calls=part)
-        reply = await connection.call("SubmitJobs", request, correlation_id=correlation_id)
+        reply = await connection.submit(request, correlation_id)
         yield reply.job_ids
 
 

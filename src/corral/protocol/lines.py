@@ -1,0 +1,53 @@
+"""The frames of the local door (`api.local_door`): calls and answers between a program and the
+controller of its own machine, over a socket in the home.
+
+A frame is its length, the number of the call, and a payload. The first one, number 0, carries the
+token. A call's payload is its correlation id (one byte for its length) and a SubmitJobsRequest; an
+answer's is one byte, GOOD or BAD, and a SubmitJobsReply or the error's view as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+
+HEAD = Struct(">IQ")
+GOOD, BAD = b"\0", b"\1"
+SOCKET = "calls.sock"
+
+
+def framed(number: int, payload: bytes) -> bytes:
+    return HEAD.pack(len(payload), number) + payload
+
+
+def call(correlation_id: str, request: bytes) -> bytes:
+    text = correlation_id.encode()
+    return bytes([len(text)]) + text + request
+
+
+def read_call(payload: bytes) -> tuple[str, bytes]:
+    end = 1 + payload[0]
+    return payload[1:end].decode("ascii", "replace"), payload[end:]
+
+
+class Frames:
+    """Frames out of pieces as a socket hands them over."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rest = b""
+
+    def take(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Raises ValueError where a frame is longer than it may be."""
+        data = self._rest + data if self._rest else data
+        start = 0
+        while len(data) - start >= HEAD.size:
+            length, number = HEAD.unpack_from(data, start)
+            if length > self._limit:
+                raise ValueError(length)
+            end = start + HEAD.size + length
+            if len(data) < end:
+                break
+            yield number, data[start + HEAD.size : end]
+            start = end
+        self._rest = data[start:] if start else data
