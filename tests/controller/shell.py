@@ -50,10 +50,11 @@ class Shell:
         aging_s: float,
         webhooks: Sequence[Webhook] = (),
         timing: Timing = Timing(),  # noqa: B008 - it is frozen
+        journal: Journal | None = None,
     ) -> None:
         for name in ("journal", "blobs", "spool"):
             (home / name).mkdir(parents=True, exist_ok=True)
-        self.journal = Journal(home / "journal")
+        self.journal = journal or Journal(home / "journal")
         self.store = Store(self.journal, World())
         self.store.recover()
         self.spool = Spool(home / "spool", 1 << 20)
@@ -123,11 +124,19 @@ async def shell(
     aging_s: float = 60.0,
     webhooks: Sequence[Webhook] = (),
     timing: Timing = Timing(),  # noqa: B008
+    journal: Journal | None = None,
 ) -> AsyncIterator[Shell]:
     policy = policy or Policy(max_losses=3, backoff_s=0.01, backoff_max_s=0.02)
     workers = [worker()] if workers is None else workers
     made = Shell(
-        home, workers, seconds, policy=policy, aging_s=aging_s, webhooks=webhooks, timing=timing
+        home,
+        workers,
+        seconds,
+        policy=policy,
+        aging_s=aging_s,
+        webhooks=webhooks,
+        timing=timing,
+        journal=journal,
     )
     made.engine.open()
     parts = (made.loop.run(), made.intake.run(), made.notifier.run())

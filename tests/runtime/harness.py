@@ -192,13 +192,18 @@ class Runner:
         )
 
     def start_work(
-        self, work: Frame, *, checkpoint: str = "", env: dict[str, str] | None = None
+        self,
+        work: Frame,
+        *,
+        checkpoint: str = "",
+        env: dict[str, str] | None = None,
+        folder: Path | None = None,
     ) -> Path:
-        """Send one attempt; its folder."""
+        """Send one attempt; its folder, which is new unless one is given."""
         self._count += 1
-        folder = self.folder / f"a{self._count}"
+        folder = folder or self.folder / f"a{self._count}"
         for name in ("work", "output", "tmp"):
-            (folder / name).mkdir(parents=True)
+            (folder / name).mkdir(parents=True, exist_ok=True)
         self.order(
             {
                 "job": f"job-{self._count}",

@@ -85,6 +85,29 @@ def test_each_attempt_has_its_own_folders_and_names(runner: Runner) -> None:
         }
 
 
+def test_an_order_that_waits_finds_nothing_of_the_one_before_it(
+    runner: Runner, controller: Controller
+) -> None:
+    def litter(number: int) -> list[str]:
+        folders = (os.getcwd(), os.environ["CORRAL_OUTPUT_DIR"], os.environ["TMPDIR"])
+        found = [name for folder in folders for name in os.listdir(folder)]
+        for folder in folders:
+            os.makedirs(os.path.join(folder, "deep", "down"))
+            with open(os.path.join(folder, f"file{number}"), "w") as file:
+                file.write("x")
+        return found
+
+    for number in range(10):
+        work = {
+            "type": "function",
+            "function": runner.blob(cloudpickle.dumps(litter)),
+            "arguments": runner.blob(cloudpickle.dumps(((number,), {}))),
+        }
+        runner.start_work(work, folder=runner.folder / "shared")
+    assert [runner.load(runner.end()) for _ in range(10)] == [[]] * 10
+    assert sorted(controller.artifacts) == [f"file{number}" for number in range(10)]
+
+
 def test_variables_of_the_runner_and_of_one_job(start_runner: Callable[..., Runner]) -> None:
     runner = start_runner(environ={"CUDA_VISIBLE_DEVICES": "GPU-1"})
     look = {

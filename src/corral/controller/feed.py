@@ -210,10 +210,13 @@ class Feed:
                 timer.cancel()
         head, recent = self._store.head(job), self._store.recent.get(job)
         if recent is not None and not recent.spoke:
-            return [
-                Seen(job, Cursor(seq, head.attempt), head.attempt, fact)
-                for seq, fact in self._store.facts(head)
-            ]
+            seen, attempt = [], 0
+            for seq, fact in self._store.facts(head):
+                if isinstance(fact, AttemptPlaced):
+                    attempt = fact.attempt
+                if not isinstance(fact, ResultOrphaned):
+                    seen.append(Seen(job, Cursor(seq, attempt), attempt, fact))
+            return seen
         return [one async for piece in self.watch(job, Cursor(), until_now=True) for one in piece]
 
     async def watch_end(self, job: JobId) -> AsyncIterator[list[Seen]]:

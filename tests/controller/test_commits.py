@@ -1,0 +1,210 @@
+"""Who writes a commit, and what holds while it is on its way to the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from corral.controller.feed import Cursor
+from corral.controller.journal import Journal, Write
+from corral.controller.store import FEW, QUICK_S, Store
+from corral.controller.world import World
+from corral.core.errors import StorageFailed
+from corral.core.events import AttemptOutput, AttemptStarted, JobSubmitted, JobSucceeded
+from corral.core.frames import OutputFrame
+from corral.core.job import Failure, Needs, State
+from tests.controller.shell import Shell, function_job, shell, worker
+
+FOREVER = 1e6
+
+
+class WatchedJournal(Journal):
+    """The real journal on a disk that can be made slow; it remembers who wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        super().__init__(folder)
+        self.writers: list[str] = []
+        self.slow_s = 0.0
+        self.writing = threading.Event()
+
+    def write(self, group: Write) -> None:
+        self.writing.set()
+        self.writers.append(threading.current_thread().name)
+        time.sleep(self.slow_s)
+        super().write(group)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> WatchedJournal:
+    return WatchedJournal(tmp_path / "journal")
+
+
+def facts(*jobs: str) -> list[JobSubmitted]:
+    return [JobSubmitted(job=job, at=1.0, needs=Needs(), digest="d") for job in jobs]
+
+
+def opened(journal: Journal) -> Store:
+    store = Store(journal, World())
+    store.recover()
+    return store
+
+
+async def test_many_facts_are_written_by_the_thread(journal: WatchedJournal) -> None:
+    store, here = opened(journal), threading.current_thread().name
+    await store.append(facts(*(f"j{n}" for n in range(FEW + 1))))
+    assert journal.writers == ["journal"]
+    await store.close()
+    journal = WatchedJournal(journal.folder)
+    store = opened(journal)
+    await store.append(facts("one"))
+    assert journal.writers == [here]
+    await store.close()
+
+
+async def test_a_slow_disk_is_waited_for_by_the_thread(journal: WatchedJournal) -> None:
+    store, here = opened(journal), threading.current_thread().name
+    journal.slow_s = 5 * QUICK_S
+    await store.append(facts("first"))
+    for number in range(3):
+        await store.append(facts(f"j{number}"))
+    assert journal.writers == [here, "journal", "journal", "journal"]
+    await store.close()
+
+
+async def test_closing_waits_for_everything_that_was_asked_for(journal: WatchedJournal) -> None:
+    store = opened(journal)
+    journal.slow_s = 0.05
+    asked = [store.enqueue(facts(f"j{n}"), {}) for n in range(10)]
+    await asyncio.sleep(0)
+    asked += [store.enqueue(facts(*(f"k{m}-{n}" for n in range(50))), {}) for m in range(3)]
+    await store.close()
+    assert all(one.done() and not one.exception() for one in asked)
+    again = opened(WatchedJournal(journal.folder))
+    assert len(again.world.heads) == 160
+    assert again.journal.mark.seq == 160
+    await again.close()
+
+
+async def until_writing(journal: WatchedJournal) -> None:
+    assert await asyncio.to_thread(journal.writing.wait, 10)
+
+
+async def slow(corral: Shell, journal: WatchedJournal) -> None:
+    """From here on every commit takes a while, in the thread."""
+    journal.slow_s = 5 * QUICK_S
+    await corral.submit()
+    journal.slow_s = 0.05
+    journal.writing.clear()
+
+
+@pytest.mark.parametrize("count", [1, 20])
+async def test_a_caller_who_leaves_during_the_commit_leaves_whole_jobs(
+    tmp_path: Path, journal: WatchedJournal, count: int
+) -> None:
+    async with shell(tmp_path, seconds=lambda _: FOREVER, journal=journal) as corral:
+        await slow(corral, journal)
+        jobs = [function_job(str(n), key=f"k{n}", batch="b") for n in range(count)]
+        first = asyncio.create_task(corral.queue.submit(jobs))
+        await until_writing(journal)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        # The key belongs to the job that is still on its way, and to no other.
+        again = await corral.queue.submit(jobs)
+        living = {head.id for head in corral.store.world.heads.values() if head.batch == "b"}
+        assert {one.job for one in again} == living
+        assert len(living) == count
+        for one in again:
+            await corral.queue.cancel(one.job)
+            await corral.until_ended(one.job)
+        # What ended keeps its key, and nobody waits for it any more.
+        assert {one.job for one in await corral.queue.submit(jobs)} == living
+
+
+async def test_room_is_taken_while_a_placement_is_on_its_way_to_the_disk(
+    tmp_path: Path, journal: WatchedJournal
+) -> None:
+    small = worker(cpus=2, gpus=0, ahead=0)
+    async with shell(tmp_path, [small], lambda _: FOREVER, journal=journal) as corral:
+        await slow(corral, journal)  # which takes one of two places
+        first = asyncio.create_task(corral.submit())
+        await until_writing(journal)
+        others = [asyncio.create_task(corral.submit()) for _ in range(3)]
+        jobs = await asyncio.gather(first, *others)
+        await corral.until(jobs[0], AttemptStarted)
+        held = corral.store.world.held["w1"]
+        assert jobs[0] in held
+        assert len(held) == 2
+        assert {corral.store.head(job).state for job in jobs[1:]} == {State.QUEUED}
+        # What was reserved for it is free again when it ends.
+        corral.engine.fail(jobs[0], 1, Failure(code="bad_package", message="end"))
+        await corral.until(jobs[1], AttemptStarted)
+
+
+async def test_a_placement_that_is_not_written_frees_its_room(tmp_path: Path) -> None:
+    class Failing(WatchedJournal):
+        fails = False
+
+        def write(self, group: Write) -> None:
+            if self.fails:
+                raise StorageFailed("The disk is on holiday.")
+            super().write(group)
+
+    journal = Failing(tmp_path / "journal")
+    small = worker(cpus=1, gpus=0, ahead=0)
+    async with shell(tmp_path, [small], lambda _: FOREVER, journal=journal) as corral:
+        await corral.until_ended((await corral.queue.cancel(await corral.submit())).id)
+        journal.fails = True
+        with pytest.raises(StorageFailed, match="holiday"):
+            await corral.submit(key="k")
+        journal.fails = False
+        job = await corral.submit(key="k")
+        await corral.until(job, AttemptStarted)
+
+
+async def test_a_short_watch_tells_all_of_a_job_that_ends(tmp_path: Path) -> None:
+    async with shell(tmp_path, seconds=lambda _: 0.01) as corral:
+        job = await corral.submit()
+        seen = await corral.feed.watch_briefly(job, 30.0)
+        assert [type(one.fact).__name__ for one in seen] == corral.facts(job)
+        assert isinstance(seen[-1].fact, JobSucceeded)
+
+
+async def test_a_short_watch_tells_what_a_job_printed_and_where_to_go_on(tmp_path: Path) -> None:
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        job = await corral.submit()
+        await corral.until(job, AttemptStarted)
+        watching = asyncio.create_task(corral.feed.watch_briefly(job, 30.0))
+        await corral.intake.take(
+            [AttemptOutput(job, 1, "w1", OutputFrame(1.0, "stdout", "hello\n"))]
+        )
+        corral.engine.fail(job, 1, Failure(code="bad_package", message="end"))
+        seen = await watching
+        whole = [one async for batch in corral.feed.watch(job, Cursor()) for one in batch]
+        assert seen == whole
+        assert sum(b"hello" in one.frame for one in seen) == 1
+
+
+@pytest.mark.parametrize("prints", [True, False])
+async def test_a_short_watch_of_a_long_job_ends_and_goes_on_later(
+    tmp_path: Path, prints: bool
+) -> None:
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        job = await corral.submit()
+        await corral.until(job, AttemptStarted)
+        said = OutputFrame(1.0, "stdout", "hello\n")
+        if prints:
+            await corral.intake.take([AttemptOutput(job, 1, "w1", said)])
+        seen = await corral.feed.watch_briefly(job, 0.02)
+        assert isinstance([one.fact for one in seen if one.fact][-1], AttemptStarted)
+        assert sum(b"hello" in one.frame for one in seen) == prints
+        await corral.intake.take([AttemptOutput(job, 1, "w1", said)])
+        corral.engine.fail(job, 1, Failure(code="bad_package", message="end"))
+        rest = [one async for batch in corral.feed.watch(job, seen[-1].cursor) for one in batch]
+        whole = [one async for batch in corral.feed.watch(job, Cursor()) for one in batch]
+        assert seen + rest == whole
