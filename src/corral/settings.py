@@ -211,6 +211,20 @@ def load(
     return Config(settings=msgspec.convert(_nest(values), Settings), sources=sources, home=home)
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML where the key `on` is a word: YAML 1.1 takes it for true."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:bool":
+                key.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep=deep)
+
+
+def _load_yaml(text: str) -> Any:
+    return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
@@ -219,7 +233,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"{path} cannot be read: {error}.") from error
     try:
-        parsed = yaml.safe_load(text)
+        parsed = _load_yaml(text)
     except yaml.YAMLError as error:
         line = " ".join(str(error).split())
         raise InvalidSettings(f"{path} is not valid YAML: {line}.") from error
@@ -258,7 +272,7 @@ def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
 
 def _parse(name: str, text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return _load_yaml(text)
     except yaml.YAMLError as error:
         raise InvalidSettings(f"{name} is not a valid value: {text!r}.") from error
 

@@ -115,23 +115,17 @@ def of_death(runner: Runner, attempt: Attempt) -> Failure:
             message=f"The job's process was killed by {_signal_name(-code)}.{detail}",
             exit_code=code,
         )
-    if attempt.started is None or code is None:
-        how = "could not be started" if runner.tree is None else f"ended with exit code {code}"
-        return Failure(
-            code="process_died",
-            message=f"The process for the job {how} before the job began.{detail}",
-            exit_code=code,
-        )
-    if code == 0:
-        return Failure(
-            code="no_result",
-            message="The job's process exited with code 0 but without a result. A function must "
-            f"return, not end its process.{detail}",
-            exit_code=0,
-        )
+    if runner.tree is None:
+        how = "could not be started"
+    elif attempt.started is None or code is None:
+        how = f"ended with exit code {code} before the job began"
+    else:
+        # A supervisor reports whatever ends the job process while a job runs in it. One that ends
+        # without a word found it dead between two jobs.
+        how = f"ended with exit code {code} between two jobs"
     return Failure(
-        code="exit_code",
-        message=f"The job's process ended itself with exit code {code}.{detail}",
+        code="process_died",
+        message=f"The process for the job {how}.{detail}",
         exit_code=code,
     )
 
