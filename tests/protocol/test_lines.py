@@ -23,7 +23,7 @@ def test_frames_arrive_in_any_pieces(sent: list[tuple[int, bytes]], cuts: list[i
 
 
 def test_too_long_a_frame_is_refused_by_its_head() -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="61"):
         list(lines.Frames(60).take(lines.HEAD.pack(61, 1)))
 
 
