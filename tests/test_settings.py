@@ -94,3 +94,12 @@ def test_declared_gpus(tmp_path: Path) -> None:
     (tmp_path / "corral.yaml").write_text("worker: {gpus: [{name: RTX 3090, vram_gb: 24}]}")
     (gpu,) = settings.load(tmp_path, environ={}).settings.worker.gpus
     assert (gpu.name, gpu.vram_gb) == ("RTX 3090", 24.0)
+
+
+def test_the_webhooks_of_the_page_about_them(tmp_path: Path) -> None:
+    """YAML takes the key `on` for true."""
+    page = Path(__file__).parents[1] / "docs" / "notify.md"
+    text = page.read_text("utf-8").partition("```yaml\n")[2].partition("```")[0]
+    (tmp_path / "corral.yaml").write_text(text, "utf-8")
+    (_, second) = settings.load(tmp_path, environ={}).settings.notify
+    assert tuple(second.on) == ("job_failed", "worker_lost")

@@ -307,6 +307,7 @@ class _Controller:
                 tokens,
                 limits=settings.limits,
                 artifact_limit=settings.artifact_limit,
+                early=self._loop.early,
             ),
             worker_socket=WorkerSocket(
                 self._agents,

@@ -41,7 +41,9 @@ def _routes() -> list[tuple[str, str]]:
     object.__setattr__(parts, "version", "0")
     app = application(
         hosts=Hosts([]),
-        transfers=Transfers(nothing, nothing, nothing, limits=LimitSettings(), artifact_limit=1),
+        transfers=Transfers(
+            nothing, nothing, nothing, limits=LimitSettings(), artifact_limit=1, early={}
+        ),
         worker_socket=nothing,
         health=nothing,
         queue=nothing,

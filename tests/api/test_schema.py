@@ -47,7 +47,9 @@ def described() -> FastAPI:
     object.__setattr__(parts, "version", "0")
     return application(
         hosts=Hosts([]),
-        transfers=Transfers(nothing, nothing, nothing, limits=LimitSettings(), artifact_limit=1),
+        transfers=Transfers(
+            nothing, nothing, nothing, limits=LimitSettings(), artifact_limit=1, early={}
+        ),
         worker_socket=nothing,
         health=nothing,
         queue=nothing,

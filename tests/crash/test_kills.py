@@ -141,6 +141,16 @@ def test_killed_runner(ranch: Ranch, whose: str) -> None:
     assert isinstance(end_of(stories(ranch.home)[job]), JobSucceeded)
 
 
+def test_killed_between_two_jobs(ranch: Ranch) -> None:
+    """The next job finds a dead process in a runner that nobody knows to be dead yet."""
+    with ranch.client as client:
+        for _ in range(5):
+            pid = client.run(os.getpid)
+            assert client.run(os.getpid) == pid
+            os.kill(pid, signal.SIGKILL)
+            assert client.run(os.getpid) != pid
+
+
 def test_killed_agent(ranch: Ranch) -> None:
     job = ranch.submit("calf")
     [(attempt, pid)] = ranch.started("calf")

@@ -24,6 +24,23 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
+def close_what_has_a_number() -> None:
+    os.closerange(3, 200)
+
+
+def replace_lists() -> None:
+    sys.path = tuple(sys.path)  # type: ignore[assignment]
+    sys.argv = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("rude", [close_what_has_a_number, replace_lists])
+def test_a_rude_attempt_does_not_kill_the_process(runner: Runner, rude: Callable[[], None]) -> None:
+    pid = runner.value(os.getpid)
+    runner.value(rude)
+    assert runner.value(os.getpid) == pid
+    assert runner.value(lambda: (type(sys.path), type(sys.argv))) == (list, list)
+
+
 def test_each_attempt_finds_a_clean_process(runner: Runner) -> None:
     def look() -> tuple[object, ...]:
         umask = os.umask(0o022)

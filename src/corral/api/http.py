@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, WebSocket
 from fastapi.responses import FileResponse, JSONResponse
@@ -29,7 +31,7 @@ from corral.core.errors import (
     ResultTooLarge,
 )
 from corral.core.events import ArtifactStored, CheckpointStored
-from corral.core.job import Blob, Head, decode_document
+from corral.core.job import Blob, Head, JobId, decode_document
 from corral.settings import LimitSettings as Limits
 
 MAX_NAME = 512
@@ -73,26 +75,31 @@ class Transfers:
         *,
         limits: Limits,
         artifact_limit: int,
+        early: Mapping[JobId, asyncio.Future[Any] | None],
     ) -> None:
         self._store, self._blobs, self._tokens = store, blobs, tokens
         self._limits, self._artifact_limit = limits, artifact_limit
+        self._early = early
+        """Jobs that were sent before they are on disk, and when they will be."""
 
-    def _head(self, request: Request, job: str, attempt: int) -> Head:
+    async def _head(self, request: Request, job: str, attempt: int) -> Head:
         self._tokens.check(bearer(request.headers.get("authorization")), job, attempt)
+        if (written := self._early.get(job)) is not None:
+            await asyncio.wait([written])  # it runs already, and is not known before that
         head = self._store.head(job)
         if head.attempt != attempt or not head.state.held:
             raise Conflict(f"Attempt {attempt} of job {job} is over.", job_id=job)
         return head
 
     async def package(self, request: Request, job: str, attempt: int, sha256: str) -> FileResponse:
-        head = self._head(request, job, attempt)
+        head = await self._head(request, job, attempt)
         document = decode_document(self._store.journal.document(head.submitted_seq))
         if sha256 not in {blob.sha256 for blob in document.blobs()}:
             raise Forbidden(f"Job {job} does not name the package {sha256[:64]}.", job_id=job)
         return FileResponse(self._blobs.open_path(sha256))
 
     async def result(self, request: Request, job: str, attempt: int) -> dict[str, object]:
-        self._head(request, job, attempt)
+        await self._head(request, job, attempt)
         blob = await self._blobs.put(
             incoming.pieces(request, self._limits),
             limit=self._limits.result_bytes,
@@ -104,7 +111,7 @@ class Transfers:
     async def artifact(
         self, request: Request, job: str, attempt: int, name: str
     ) -> dict[str, object]:
-        self._head(request, job, attempt)
+        await self._head(request, job, attempt)
         path = PurePosixPath(name)
         odd = "\\" in name or not path.parts or not name.isprintable()
         if odd or path.is_absolute() or ".." in path.parts:
@@ -112,7 +119,7 @@ class Transfers:
         if not 0 < len(name) <= MAX_NAME:
             raise InvalidJob(f"An artifact's name has 1 to {MAX_NAME} characters.", job_id=job)
         blob = await self._kept(request)
-        self._head(request, job, attempt)  # it may have ended while the bytes came
+        await self._head(request, job, attempt)  # it may have ended while the bytes came
         fact = ArtifactStored(
             job=job,
             at=self._now(request),
@@ -125,9 +132,9 @@ class Transfers:
         return {"sha256": blob.sha256, "size": blob.size}
 
     async def put_checkpoint(self, request: Request, job: str, attempt: int) -> dict[str, object]:
-        self._head(request, job, attempt)
+        await self._head(request, job, attempt)
         blob = await self._kept(request)
-        head = self._head(request, job, attempt)  # it may have been lost while the bytes came
+        head = await self._head(request, job, attempt)  # it may have been lost while the bytes came
         fact = CheckpointStored(
             job=head.id, at=self._now(request), attempt=attempt, size=blob.size, sha256=blob.sha256
         )
@@ -135,7 +142,7 @@ class Transfers:
         return {"sha256": blob.sha256, "size": blob.size}
 
     async def get_checkpoint(self, request: Request, job: str, attempt: int) -> FileResponse:
-        head = self._head(request, job, attempt)
+        head = await self._head(request, job, attempt)
         if not head.checkpoint:
             raise BlobNotFound(f"Job {job} has stored no checkpoint yet.", job_id=job)
         return FileResponse(self._blobs.open_path(head.checkpoint))

@@ -35,19 +35,26 @@ class Frames:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._rest = b""
+        self._rest = bytearray()
+        self._wanted = HEAD.size
 
     def take(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Raises ValueError where a frame is longer than it may be."""
-        data = self._rest + data if self._rest else data
-        start = 0
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return  # a long frame is put together once, not with every piece of it
+            data = bytes(self._rest)
+            self._rest.clear()
+        start, self._wanted = 0, HEAD.size
         while len(data) - start >= HEAD.size:
             length, number = HEAD.unpack_from(data, start)
             if length > self._limit:
                 raise ValueError(length)
             end = start + HEAD.size + length
             if len(data) < end:
+                self._wanted = HEAD.size + length
                 break
             yield number, data[start + HEAD.size : end]
             start = end
-        self._rest = data[start:] if start else data
+        self._rest += data[start:]

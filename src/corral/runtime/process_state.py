@@ -13,6 +13,7 @@ from _signal import getsignal  # type: ignore[import-not-found]
 from collections.abc import Mapping
 from typing import TextIO
 
+from corral.runtime import posix
 from corral.runtime.frames import Road
 
 assert sys.platform != "win32"
@@ -41,7 +42,8 @@ class ProcessState:
 
     def __init__(self, road: Road) -> None:
         self._road = road
-        self._null = os.open(os.devnull, os.O_RDONLY)
+        # High, as everything of ours: a job that closes all it can name closes the low ones.
+        self._null = posix.move_high(os.open(os.devnull, os.O_RDONLY))
         os.dup2(self._null, 0)
         road.capture()
         self._open_streams()
@@ -50,8 +52,8 @@ class ProcessState:
         self._entered = dict(_raw_environ())
         self._umask = os.umask(0o022)
         os.umask(self._umask)
-        self._path = list(sys.path)
-        self._argv = list(sys.argv)
+        self._found_path, self._path = sys.path, list(sys.path)
+        self._found_argv, self._argv = sys.argv, list(sys.argv)
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._threads = _lasting_threads()
         self._depth = sys.getrecursionlimit()
@@ -92,9 +94,11 @@ class ProcessState:
         if _raw_environ() != self._entered:
             self._restore_environ()
         os.umask(self._umask)
-        if sys.path != self._path:
+        if sys.path is not self._found_path or sys.path != self._path:
+            sys.path = self._found_path
             sys.path[:] = self._path
-        if sys.argv != self._argv:
+        if sys.argv is not self._found_argv or sys.argv != self._argv:
+            sys.argv = self._found_argv
             sys.argv[:] = self._argv
         if not gc.isenabled():
             gc.enable()

@@ -56,7 +56,10 @@ class Lines:
         """The answer, or the controller's own error; OSError where there is no way."""
         if self._pid != os.getpid():
             self._free, self._pid = [], os.getpid()  # a fork shares no sockets
-        line, frames = self._free.pop() if self._free else self._connect()
+        try:
+            line, frames = self._free.pop()
+        except IndexError:  # asking first would leave time for another thread to take it
+            line, frames = self._connect()
         try:
             number = next(self._numbers)
             line.sendall(lines.framed(number, lines.call(correlation_id, request)))
