@@ -50,14 +50,15 @@ class Direct:
     def _by_local_door(
         self, request: pb.SubmitJobsRequest, errand: Errand
     ) -> pb.SubmitJobsReply | None:
-        if self._lines is None:
+        found = self._lines  # another thread may find it broken meanwhile
+        if found is None:
             door = self._connection.door
             path = socket_of(door.home, door.address)
             if path is None:
                 return None
-            self._lines = Lines(path, door.token)
+            found = self._lines = Lines(path, door.token)
         try:
-            return self._lines.submit(request.SerializeToString(), errand.correlation_id)
+            return found.submit(request.SerializeToString(), errand.correlation_id)
         except (OSError, ValueError):
             self._lines = None
             return None
