@@ -23,6 +23,10 @@ def lines_of(value: str) -> list[str]:
     return [line for line in map(str.strip, value.splitlines()) if len(line) >= SHORTEST]
 
 
+NOTHING = rb"(?!)"
+"""Matches nowhere: values may all be too short to be looked for."""
+
+
 class Redactor:
     """Knows the secrets of one runner, and each way in which programs write them."""
 
@@ -35,8 +39,8 @@ class Redactor:
         }
         self._forms = sorted(self._names, key=len, reverse=True)
         # Longest first: where one value begins like another, the longer one is meant.
-        self._any = re.compile(b"|".join(map(re.escape, self._forms)))
-        self.longest = len(self._forms[0])
+        self._any = re.compile(b"|".join(map(re.escape, self._forms)) or NOTHING)
+        self.longest = len(self._forms[0]) if self._forms else 0
         self._starts = frozenset(form[0] for form in self._forms)
 
     def __repr__(self) -> str:
