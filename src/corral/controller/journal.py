@@ -236,6 +236,9 @@ class Journal:
 
     def ended_by_keys(self, keys: Sequence[str]) -> dict[str, str]:
         """The jobs that had these idempotency keys, as far as there are any."""
+        if len(keys) == 1:
+            row = self._reader.execute(sql.ENDED_BY_KEY, keys).fetchone()
+            return {} if row is None else {keys[0]: row[0]}
         found: dict[str, str] = {}
         for first in range(0, len(keys), KEYS_AT_ONCE):
             some = keys[first : first + KEYS_AT_ONCE]

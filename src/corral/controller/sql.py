@@ -109,6 +109,7 @@ INSERT OR REPLACE INTO history (
 """
 NOTED = "UPDATE history SET last_seq = ? WHERE job = ?"
 ENDED_JOB = "SELECT * FROM history WHERE job = ?"
+ENDED_BY_KEY = "SELECT job FROM history WHERE key = ? AND key != '' ORDER BY job DESC LIMIT 1"
 ENDED_BY_KEYS = """
 SELECT key, max(job) FROM history WHERE key IN ({marks}) AND key != '' GROUP BY key
 """

@@ -40,7 +40,7 @@ RECENT_DOCUMENTS = 16 * 1024 * 1024
 MARK_S = 0.05
 """A power cut finds the high-water mark at most this old: a sync of its own for every commit
 would double what a commit costs (docs/decisions/0021)."""
-FEW, QUICK_S, ALONE_S = 4, 0.002, 0.0003
+FEW, QUICK_S, ALONE_S = 4, 0.002, 0.00005
 RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 
