@@ -69,9 +69,10 @@ class Loop:
                 for engine in self._engines.values()
                 for worker in engine.workers()
             }
-            for head in placed:
-                if head.id not in self.early:
-                    self._start(head, engines[head.worker])
+            sent = [head for head in placed if head.id not in self.early]
+            documents = self._store.documents(sent)
+            for head in sent:
+                self._start(head, engines[head.worker], documents.get(head.submitted_seq))
         if self._store.world.anybody_waits:
             self._wake.set()
 
@@ -156,12 +157,12 @@ class Loop:
             times.append(max(oldest + self._aging_s, turn, now + 1.0))
         return max(0.0, min(times) - now) if times else None
 
-    def _start(self, placed: Head, engine: Engine) -> None:
+    def _start(self, placed: Head, engine: Engine, document: bytes | None) -> None:
         head = self._store.world.heads.get(placed.id)
         if head is None or head.state is not State.PLACED or head.attempt != placed.attempt:
             return  # it went on in the same commit
         try:
-            document = self._store.document(head)
+            document = document or self._store.document(head)
         except JournalDamaged as error:
             return self._give_up(head, "damaged", error)
         secrets: dict[str, str] = {}

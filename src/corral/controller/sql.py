@@ -88,6 +88,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 SCAN = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal ORDER BY seq"
 SCAN_BACKWARDS = f"{SCAN} DESC"
 RECORD = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal WHERE seq = ?"
+RECORDS = """
+SELECT seq, at, kind, job, prev, body, document, crc FROM journal WHERE seq IN ({marks})
+"""
 LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM journal"
 
 PRUNED_INTERVALS = "SELECT first, last, crc FROM pruned ORDER BY first"

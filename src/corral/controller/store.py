@@ -322,6 +322,11 @@ class Store:
     def document(self, head: Head) -> bytes:
         return self._forget(head.id) or self.journal.document(head.submitted_seq)
 
+    def documents(self, heads: Sequence[Head]) -> dict[int, bytes]:
+        """Those that are not in memory, by the number of their submission, with one query."""
+        away = [head.submitted_seq for head in heads if head.id not in self._documents]
+        return self.journal.documents(away) if len(away) > 1 else {}
+
     def _ended_head(self, ended: Ended) -> Head:
         head: Head | None = None
         for record in self.journal.chain(ended.last_seq):

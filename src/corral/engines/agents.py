@@ -32,7 +32,7 @@ from corral.protocol import messages as wire
 
 log = structlog.get_logger()
 
-INBOX_LIMIT = 8 << 20
+INBOX_LIMIT = 1 << 20
 """Bytes of output that may wait for the intake before sockets are read no further."""
 
 
