@@ -144,7 +144,7 @@ class Intake:
                 recent.spoke = True
         if sum(len(line) for _, _, line in lines) > MUCH:
             # The system lets a writer of very much wait for the disk; nobody else shall.
-            await asyncio.to_thread(self._spool.extend, lines)
+            await asyncio.to_thread(self._spool.extend_smoothly, lines)
         else:
             self._spool.extend(lines)
         for report in told:

@@ -11,7 +11,7 @@ import errno
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,8 @@ log = structlog.get_logger()
 MAX_SEGMENT = 8 << 20
 OPEN_FILES = 128
 READ = 256 << 10
+SMOOTH = 2 << 20
+"""Much output goes to the disk in pieces of this size, and not when somebody waits for a commit."""
 TAIL = 64 << 10
 _NAME = re.compile(r"[^.]+\.[0-9]+\.[0-9]{16}")
 
@@ -54,6 +56,7 @@ class _Stream:
         last = self.segments[-1] if self.segments else None
         self.end = last + _path(stem, last).stat().st_size if last is not None else 0
         self.file: int | None = None
+        self.unwritten = 0
         self.lost = 0
         """Bytes that a full disk did not take since the last line that it took."""
 
@@ -81,6 +84,7 @@ class _Stream:
         if os.write(self.file, data) < len(data):
             os.ftruncate(self.file, start - self.segments[-1])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.unwritten += len(data)
 
     def _drop_empty(self, start: int) -> None:
         if self.segments and self.segments[-1] == start:
@@ -123,6 +127,17 @@ class Spool:
     def extend(self, lines: Iterable[tuple[JobId, int, bytes]]) -> None:
         for job, attempt, line in lines:
             self.append(job, attempt, line)
+
+    def extend_smoothly(self, lines: Sequence[tuple[JobId, int, bytes]]) -> None:
+        """The same for very much, in a thread of its own: what gathers is brought to the disk, or
+        the file system would do so when the journal's next fsync waits for it."""
+        self.extend(lines)
+        for key in {(job, attempt) for job, attempt, _ in lines}:
+            stream = self._open.get(key)
+            if stream is not None and stream.unwritten > SMOOTH and stream.file is not None:
+                stream.unwritten = 0
+                with contextlib.suppress(OSError):
+                    os.fsync(stream.file)
 
     def _start(self, job: JobId, attempt: int) -> _Stream:
         stem = self._stem(job, attempt)
