@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
+from corral import logs
 from corral.controller.narration import PER_LINE, Narration
 from corral.controller.statistics import WINDOW, Histogram, Statistics
 from corral.controller.store import Change
@@ -140,6 +142,16 @@ def test_a_bound_belongs_to_its_bucket() -> None:
 
 
 # --- the log ---
+
+
+@pytest.fixture(autouse=True)
+def unconfigured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever a command that ran earlier in this process made of the log."""
+    monkeypatch.setattr(logs, "_road", None)
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    yield
+    structlog.configure(**before)
 
 
 def told(*changes: Change) -> list[Any]:
