@@ -300,7 +300,6 @@ class Connection:
         return channel
 
     def _open_with(self, kind: Any) -> Any:
-        settings.quiet_grpc()
         options: list[tuple[str, Any]] = list(service.CHANNEL_OPTIONS)
         if self.door.local:
             # A proxy for the web has no business on the way to this machine itself.
