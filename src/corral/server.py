@@ -60,7 +60,7 @@ from corral.engines.agents import AgentsEngine
 from corral.engines.engine import Engine
 from corral.engines.local_agent import LocalAgent
 from corral.home import Home, write_private_json
-from corral.protocol.lines import SOCKET
+from corral.protocol.parcels import SOCKET
 from corral.scheduler.settle import Policy
 from corral.settings import Config
 
@@ -237,7 +237,7 @@ class _Controller:
             blobs,
             engines,
             self._loop,
-            self._first_workers,
+            first_workers=self._first_workers,
             vault=vault,
             document_limit=settings.document_limit,
             cancel_grace_s=settings.cancel_grace_s,
@@ -447,11 +447,11 @@ class _Controller:
 
     async def _first_workers(self) -> list[Worker]:
         """The first moments wait for this machine's own worker to say what it has."""
-        workers = self._loop.known()
+        workers = self._loop.workers()
         deadline = self._started_at + FIRST_WORKER_WITHIN_S
         while not workers and self._settings.worker.enabled and time.time() < deadline:
             await asyncio.sleep(0.02)
-            workers = self._loop.known()
+            workers = self._loop.workers()
         return workers
 
     def _credential_of(self, worker_id: str) -> str | None:
@@ -464,7 +464,7 @@ class _Controller:
             self._retention.wake()
 
     async def _health(self) -> dict[str, object]:
-        workers = await self._loop.workers()
+        workers = self._loop.workers()
         status = "stopping" if self._queue.stopping else "full" if self._disk.full else "ok"
         return {
             "status": status,

@@ -15,9 +15,9 @@ import pytest
 import corral
 from corral.api import corral_pb2 as pb
 from corral.core.errors import Forbidden, Unauthorized
-from corral.protocol import lines
+from corral.protocol import parcels
 from corral.sdk.aio import AsyncClient
-from corral.sdk.local_door import Lines, socket_of
+from corral.sdk.local_door import LocalSockets, socket_of
 from tests.live import LiveController
 
 
@@ -35,17 +35,17 @@ def connected(controller: LiveController, token: str) -> socket.socket:
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     line.settimeout(10)
     line.connect(str(door_of(controller)))
-    line.sendall(lines.framed(0, token.encode()))
+    line.sendall(parcels.parcel(0, token.encode()))
     return line
 
 
 def answer(line: socket.socket, payload: bytes) -> dict[str, object]:
-    line.sendall(lines.framed(7, payload))
-    frames = lines.Frames(1 << 20)
+    line.sendall(parcels.parcel(7, payload))
+    frames = parcels.Parcels(1 << 20)
     while data := line.recv(1 << 16):
         for number, found in frames.take(data):
             assert number == 7
-            assert found[:1] == lines.BAD
+            assert found[:1] == parcels.BAD
             view: dict[str, object] = json.loads(found[1:])["error"]
             return view
     raise EOFError
@@ -58,7 +58,7 @@ def client(controller: LiveController) -> Iterator[corral.Client]:
 
 
 def submitted(controller: LiveController, token: str) -> None:
-    line = Lines(door_of(controller), token)
+    line = LocalSockets(door_of(controller), token)
     try:
         line.submit(pb.SubmitJobsRequest().SerializeToString(), "")
     finally:
@@ -69,7 +69,7 @@ def test_a_program_on_this_machine_takes_it(
     controller: LiveController, client: corral.Client
 ) -> None:
     assert client.run(double, (21,)) == 42
-    assert client._direct._lines is not None
+    assert client._direct._sockets is not None
     assert client._direct._channel is None, "gRPC was not needed"
     assert client.submit(double, (2,)).result(timeout=20) == 4
 
@@ -123,16 +123,16 @@ def test_nonsense_gets_a_clear_no(controller: LiveController, payload: bytes) ->
 
 def test_an_endless_frame_is_hung_up_on(controller: LiveController) -> None:
     with connected(controller, controller.token) as line:
-        line.sendall(lines.HEAD.pack(0xFFFFFFFF, 1))
+        line.sendall(parcels.HEAD.pack(0xFFFFFFFF, 1))
         assert line.recv(1) == b""
 
 
 def test_a_frame_in_pieces_is_a_frame(controller: LiveController) -> None:
     with connected(controller, controller.token) as line:
-        whole = lines.framed(7, lines.call("piece-by-piece", b""))
+        whole = parcels.parcel(7, parcels.call("piece-by-piece", b""))
         for byte in whole[:-1]:
             line.sendall(bytes([byte]))
-        frames = lines.Frames(1 << 20)
+        frames = parcels.Parcels(1 << 20)
         line.sendall(whole[-1:])
         ((number, found),) = frames.take(line.recv(1 << 16))
         assert number == 7
@@ -143,21 +143,21 @@ async def test_many_calls_share_one_socket(controller: LiveController) -> None:
     async with AsyncClient(home=controller.home) as client:
         found = await asyncio.gather(*(client.run(double, (n,)) for n in range(50)))
         assert found == [2 * n for n in range(50)]
-        assert client._connection._line is not None
+        assert client._connection._local is not None
 
 
 def test_whoever_cannot_take_it_takes_grpc(controller: LiveController) -> None:
     with corral.Client(controller.address, controller.token, home=Path("/nowhere")) as far:
         assert far.run(double, (4,)) == 8
-        assert far._direct._lines is None
+        assert far._direct._sockets is None
 
 
 def test_a_socket_that_a_killed_controller_left_is_no_hindrance(tmp_path: Path) -> None:
     controller = LiveController(tmp_path / "h")
     controller.start()
     controller.kill()
-    assert (controller.home / lines.SOCKET).exists()
+    assert (controller.home / parcels.SOCKET).exists()
     with controller, corral.Client(home=controller.home) as client:
         assert client.run(double, (5,)) == 10
-        assert client._direct._lines is not None
-    assert not (controller.home / lines.SOCKET).exists()
+        assert client._direct._sockets is not None
+    assert not (controller.home / parcels.SOCKET).exists()

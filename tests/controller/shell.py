@@ -70,7 +70,6 @@ class Shell:
             Blobs(home / "blobs"),
             engines,
             self.loop,
-            self.loop.workers,
             vault=self.vault,
             document_limit=100_000,
             cancel_grace_s=1.0,

@@ -229,7 +229,7 @@ async def test_why_names_a_reason_for_every_worker(tmp_path: Path) -> None:
         first = await corral.submit(needs=Needs(gpus=1))
         await _running(corral, first, 1)
         second = await corral.submit(needs=Needs(gpus=1))
-        known = await corral.loop.workers()
+        known = corral.loop.workers()
         reason = explain(corral.store, second, known)
         assert reason.workers == {
             "busy": "busy: needs 1 CPU, 0 free",

@@ -148,7 +148,6 @@ class Station:
             self.blobs,
             engines,
             self.loop,
-            self.loop.workers,
             vault=vault,
             document_limit=8_000_000,
             cancel_grace_s=1.0,

@@ -25,7 +25,7 @@ from corral.api.roles import METHODS
 from corral.controller.access import Access
 from corral.core.access import Caller
 from corral.core.errors import CorralError, InvalidRequest, Unauthorized
-from corral.protocol import lines
+from corral.protocol import parcels
 
 log = structlog.get_logger()
 
@@ -38,10 +38,10 @@ Submit = Callable[[pb.SubmitJobsRequest, Caller], Awaitable[pb.SubmitJobsReply]]
 
 
 class LocalDoor:
-    def __init__(self, submit: Submit, access: Access, frame_bytes: int) -> None:
-        self.submit, self.access, self.frame_bytes = submit, access, frame_bytes
+    def __init__(self, submit: Submit, access: Access, parcel_bytes: int) -> None:
+        self.submit, self.access, self.parcel_bytes = submit, access, parcel_bytes
         self._server: asyncio.AbstractServer | None = None
-        self._open: set[_Line] = set()
+        self._open: set[_Visitor] = set()
 
     async def open(self, path: Path) -> None:
         if sys.platform == "win32" or len(os.fsencode(path)) > LONGEST_PATH:
@@ -50,7 +50,7 @@ class LocalDoor:
         loop = asyncio.get_running_loop()
         before = os.umask(0o177)
         try:
-            self._server = await loop.create_unix_server(lambda: _Line(self, self._open), path)
+            self._server = await loop.create_unix_server(lambda: _Visitor(self, self._open), path)
         finally:
             os.umask(before)
 
@@ -58,16 +58,16 @@ class LocalDoor:
         if self._server is not None:
             self._server.close()
             path.unlink(missing_ok=True)
-        for line in list(self._open):
-            line.hang_up()
+        for visitor in list(self._open):
+            visitor.hang_up()
 
 
-class _Line(asyncio.Protocol):
+class _Visitor(asyncio.Protocol):
     """One program's socket; any number of calls may be on their way."""
 
-    def __init__(self, door: LocalDoor, others: set[_Line]) -> None:
+    def __init__(self, door: LocalDoor, others: set[_Visitor]) -> None:
         self._door, self._others = door, others
-        self._frames = lines.Frames(door.frame_bytes)
+        self._parcels = parcels.Parcels(door.parcel_bytes)
         self._transport: asyncio.Transport | None = None
         self._token: str | None = None
         self._answering: set[asyncio.Task[None]] = set()
@@ -86,7 +86,7 @@ class _Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            for number, payload in self._frames.take(data):
+            for number, payload in self._parcels.take(data):
                 if self._token is None:
                     self._token = payload.decode("utf-8", "replace")
                 else:
@@ -94,7 +94,7 @@ class _Line(asyncio.Protocol):
                     self._answering.add(task)
                     task.add_done_callback(self._answered)
         except ValueError:
-            log.warning("local_call_too_large", limit=self._door.frame_bytes)
+            log.warning("local_call_too_large", limit=self._door.parcel_bytes)
             return self.hang_up()
         if len(self._answering) > CALLS_AT_ONCE and self._transport is not None:
             self._transport.pause_reading()
@@ -108,18 +108,18 @@ class _Line(asyncio.Protocol):
             self._transport.resume_reading()
 
     async def _answer(self, number: int, payload: bytes) -> None:
-        told, data = lines.read_call(payload) if payload else ("", b"")
+        told, data = parcels.read_call(payload) if payload else ("", b"")
         correlation.enter(told)
         try:
             caller = self._caller()
             caller.needs(METHODS["SubmitJobs"])
             reply = await self._door.submit(_request(data), caller)
-            answer = lines.GOOD + reply.SerializeToString()
+            answer = parcels.GOOD + reply.SerializeToString()
         except CorralError as error:
             refused(error, "SubmitJobs")
-            answer = lines.BAD + json.dumps(error.view()).encode()
+            answer = parcels.BAD + json.dumps(error.view()).encode()
         if self._transport is not None:
-            self._transport.write(lines.framed(number, answer))
+            self._transport.write(parcels.parcel(number, answer))
             if self._transport.get_write_buffer_size() > UNREAD_BYTES:
                 self.hang_up()
 

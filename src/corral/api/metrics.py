@@ -82,7 +82,7 @@ class Metrics:
             self._registry = CollectorRegistry(auto_describe=False)
             self._registry.register(self)
             ProcessCollector(registry=self._registry)
-        self._workers = await self._sources.loop.workers()
+        self._workers = self._sources.loop.workers()
         await self._measure()
         return generate_latest(self._registry)
 

@@ -299,7 +299,7 @@ class Orchestrator:
     async def ListWorkers(  # noqa: N802
         self, request: pb.ListWorkersRequest, context: Context
     ) -> pb.ListWorkersReply:
-        seats = self._store.world.seats(await self._loop.workers())
+        seats = self._store.world.seats(self._loop.workers())
         return pb.ListWorkersReply(workers=worker_views(seats))
 
     # --- steering the whole ---
@@ -348,7 +348,7 @@ class Orchestrator:
         self, request: pb.HealthRequest, context: Context
     ) -> pb.HealthReply:
         world = self._store.world
-        workers = await self._loop.workers()
+        workers = self._loop.workers()
         return pb.HealthReply(
             status="stopping" if self._queue.stopping else "full" if self._loop.full else "ok",
             reason=self._loop.full,

@@ -182,7 +182,7 @@ async def views_of(store: Store, feed: Feed, jobs: Sequence[JobId]) -> AsyncIter
 
 
 async def explanation_view(store: Store, loop: Loop, job: JobId) -> pb.Explanation:
-    reason = explain(store, job, await loop.workers(), paused=loop.why_paused())
+    reason = explain(store, job, loop.workers(), paused=loop.why_paused())
     return pb.Explanation(
         job_id=job,
         state=reason.state,

@@ -106,10 +106,8 @@ class Loop:
             )
         return ""
 
-    async def workers(self) -> list[Worker]:
-        return self.known()
-
-    def known(self) -> list[Worker]:
+    def workers(self) -> list[Worker]:
+        """Every known worker of every engine, asleep or not."""
         return [worker for engine in self._engines.values() for worker in engine.workers()]
 
     async def turn(self) -> float | None:
@@ -119,7 +117,7 @@ class Loop:
         if self.why_paused():
             return None
         if world.lines:
-            plan = self._decide(world.snapshot(now, self.known(), self._aging_s))
+            plan = self._decide(world.snapshot(now, self.workers(), self._aging_s))
             if plan.placements:
                 world.reserve(plan.placements, {})
                 try:
@@ -141,7 +139,7 @@ class Loop:
         for number, fact in enumerate(submitted[:FRONT]):
             lines.setdefault(shape_of(fact), []).append(Waiting(fact.job, number, fact.at, 0))
         now = submitted[0].at
-        return self._decide(world.snapshot(now, self.known(), self._aging_s, lines)).placements
+        return self._decide(world.snapshot(now, self.workers(), self._aging_s, lines)).placements
 
     def _decide(self, snapshot: Snapshot) -> Plan:
         began = time.perf_counter()

@@ -70,6 +70,11 @@ class Accepted(Struct, frozen=True):
     warning: str = ""
 
 
+async def _nobody() -> Sequence[Worker]:
+    """Where no worker is about to come, nobody waits for a first one."""
+    return ()
+
+
 class Queue:
     def __init__(
         self,
@@ -77,8 +82,8 @@ class Queue:
         blobs: Blobs,
         engines: Mapping[str, Engine],
         loop: Loop,
-        first_workers: Callable[[], Awaitable[Sequence[Worker]]],
         *,
+        first_workers: Callable[[], Awaitable[Sequence[Worker]]] = _nobody,
         vault: Vault,
         document_limit: int,
         cancel_grace_s: float,
@@ -118,7 +123,7 @@ class Queue:
             )
         self.check_room()
         jobs = [job if _rides_along(job) else await self._stored(job) for job in jobs]
-        workers = self._loop.known() or await self._first_workers()
+        workers = self._loop.workers() or await self._first_workers()
         keys = {job.key for job in jobs if job.key}
         while pending := next((self._submitting[k] for k in keys if k in self._submitting), None):
             await asyncio.wait([pending])  # somebody's job with this key is on its way to the disk
@@ -163,7 +168,7 @@ class Queue:
 
     def _forget(self, placement: Placement) -> None:
         """It was sent already, and will never have been accepted."""
-        for worker in self._loop.known():
+        for worker in self._loop.workers():
             if worker.id == placement.worker:
                 stop = self._engines[worker.engine].stop
                 task = asyncio.ensure_future(stop(placement.job, placement.attempt, grace_s=0.0))
@@ -311,7 +316,7 @@ class Queue:
         return len(living)
 
     async def _stop(self, head: Head) -> None:
-        for worker in self._loop.known():
+        for worker in self._loop.workers():
             if worker.id == head.worker:
                 await self._engines[worker.engine].stop(
                     head.id, head.attempt, grace_s=self._cancel_grace_s

@@ -22,7 +22,7 @@ from corral import correlation, settings
 from corral.api import corral_pb2 as pb
 from corral.api import service
 from corral.core import errors
-from corral.sdk.local_door import AsyncLine, socket_of
+from corral.sdk.local_door import AsyncLocalSocket, socket_of
 
 PATIENCE_S = 60.0
 """How long a lost controller is waited for, counted from the last sign of life."""
@@ -115,14 +115,14 @@ class Connection:
         self._met = False
         self._channel: grpc.aio.Channel | None = None
         self._stub: Any = None
-        self._line: AsyncLine | None = None
+        self._local: AsyncLocalSocket | None = None
         self._dialling = asyncio.Lock()
 
     async def close(self) -> None:
         channel, self._channel, self._stub = self._channel, None, None
-        line, self._line = self._line, None
-        if line is not None:
-            line.close()
+        local, self._local = self._local, None
+        if local is not None:
+            local.close()
         if channel is not None:
             await channel.close(None)
 
@@ -140,25 +140,25 @@ class Connection:
         self, request: pb.SubmitJobsRequest, correlation_id: str
     ) -> pb.SubmitJobsReply | None:
         try:
-            line = self._line or await self._dial()
-            if line is None:
+            local = self._local or await self._dial()
+            if local is None:
                 return None
-            return await line.submit(request.SerializeToString(), correlation_id)
+            return await local.submit(request.SerializeToString(), correlation_id)
         except (OSError, ValueError):
-            self._line = None
+            self._local = None
             return None
 
-    async def _dial(self) -> AsyncLine | None:
+    async def _dial(self) -> AsyncLocalSocket | None:
         async with self._dialling:
-            if self._line is None:
+            if self._local is None:
                 path = socket_of(self.door.home, self.door.address)
                 if path is not None:
-                    self._line = await AsyncLine.connect(path, self.door.token)
-            return self._line
+                    self._local = await AsyncLocalSocket.connect(path, self.door.token)
+            return self._local
 
     def __del__(self) -> None:
-        if self._line is not None:
-            self._line.drop()
+        if self._local is not None:
+            self._local.drop()
 
     async def call(
         self, method: str, request: Any, *, again: bool = True, correlation_id: str = ""

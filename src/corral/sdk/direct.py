@@ -17,7 +17,7 @@ from corral.core.job import State
 from corral.sdk import results, views
 from corral.sdk.aio import HOLD_S, Errand, Sink, shower
 from corral.sdk.connection import Connection
-from corral.sdk.local_door import Lines, socket_of
+from corral.sdk.local_door import LocalSockets, socket_of
 
 NOTHING = object()
 
@@ -25,13 +25,13 @@ NOTHING = object()
 class Direct:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._lines: Lines | None = None
+        self._sockets: LocalSockets | None = None
         self._channel: grpc.Channel | None = None
         self._submit: Any = None
 
     def close(self) -> None:
         channel, self._channel, self._submit = self._channel, None, None
-        found, self._lines = self._lines, None
+        found, self._sockets = self._sockets, None
         if found is not None:
             found.close()
         if channel is not None:
@@ -50,17 +50,17 @@ class Direct:
     def _by_local_door(
         self, request: pb.SubmitJobsRequest, errand: Errand
     ) -> pb.SubmitJobsReply | None:
-        found = self._lines  # another thread may find it broken meanwhile
+        found = self._sockets  # another thread may find it broken meanwhile
         if found is None:
             door = self._connection.door
             path = socket_of(door.home, door.address)
             if path is None:
                 return None
-            found = self._lines = Lines(path, door.token)
+            found = self._sockets = LocalSockets(path, door.token)
         try:
             return found.submit(request.SerializeToString(), errand.correlation_id)
         except (OSError, ValueError):
-            self._lines = None
+            self._sockets = None
             return None
 
     def _by_grpc(self, request: pb.SubmitJobsRequest, errand: Errand) -> pb.SubmitJobsReply | None:

@@ -19,7 +19,7 @@ from typing import cast
 from corral.api import corral_pb2 as pb
 from corral.api.service import MAX_MESSAGE_BYTES
 from corral.core.errors import CorralError, from_view
-from corral.protocol import lines
+from corral.protocol import parcels
 
 READ = 1 << 16
 
@@ -30,25 +30,25 @@ def socket_of(home: Path | None, address: str) -> Path | None:
         return None
     try:
         told = json.loads((home / "controller.json").read_bytes())
-        path = home / lines.SOCKET
+        path = home / parcels.SOCKET
         return path if told["grpc"] == address and path.is_socket() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _answer(payload: bytes) -> pb.SubmitJobsReply:
-    if payload[:1] == lines.GOOD:
+    if payload[:1] == parcels.GOOD:
         return pb.SubmitJobsReply.FromString(payload[1:])
     error = from_view(json.loads(payload[1:]))
     raise error if error is not None else CorralError("The controller answered in riddles.")
 
 
-class Lines:
+class LocalSockets:
     """Blocking calls: a socket for each thread that calls at the same time."""
 
     def __init__(self, path: Path, token: str) -> None:
         self._path, self._token = path, token
-        self._free: list[tuple[socket.socket, lines.Frames]] = []
+        self._free: list[tuple[socket.socket, parcels.Parcels]] = []
         self._pid = os.getpid()
         self._numbers = itertools.count(1)
 
@@ -57,34 +57,34 @@ class Lines:
         if self._pid != os.getpid():
             self._free, self._pid = [], os.getpid()  # a fork shares no sockets
         try:
-            line, frames = self._free.pop()
+            local, reader = self._free.pop()
         except IndexError:  # asking first would leave time for another thread to take it
-            line, frames = self._connect()
+            local, reader = self._connect()
         try:
             number = next(self._numbers)
-            line.sendall(lines.framed(number, lines.call(correlation_id, request)))
+            local.sendall(parcels.parcel(number, parcels.call(correlation_id, request)))
             payload = None
             while payload is None:
-                data = line.recv(READ)
+                data = local.recv(READ)
                 if not data:
                     raise ConnectionResetError
-                for answered, found in frames.take(data):
+                for answered, found in reader.take(data):
                     payload = found if answered == number else payload
         except BaseException:
-            line.close()  # whatever it still brings is nobody's any more
+            local.close()  # whatever it still brings is nobody's any more
             raise
-        self._free.append((line, frames))
+        self._free.append((local, reader))
         return _answer(payload)
 
-    def _connect(self) -> tuple[socket.socket, lines.Frames]:
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def _connect(self) -> tuple[socket.socket, parcels.Parcels]:
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            line.connect(str(self._path))
-            line.sendall(lines.framed(0, self._token.encode()))
+            local.connect(str(self._path))
+            local.sendall(parcels.parcel(0, self._token.encode()))
         except OSError:
-            line.close()
+            local.close()
             raise
-        return line, lines.Frames(MAX_MESSAGE_BYTES)
+        return local, parcels.Parcels(MAX_MESSAGE_BYTES)
 
     def close(self) -> None:
         while self._free:
@@ -94,22 +94,22 @@ class Lines:
         self.close()  # a client that nobody closed
 
 
-class AsyncLine(asyncio.Protocol):
+class AsyncLocalSocket(asyncio.Protocol):
     """Calls of an event loop: all of them share one socket."""
 
     def __init__(self) -> None:
-        self._frames = lines.Frames(MAX_MESSAGE_BYTES)
+        self._parcels = parcels.Parcels(MAX_MESSAGE_BYTES)
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[pb.SubmitJobsReply]] = {}
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod
-    async def connect(cls, path: Path, token: str) -> AsyncLine:
+    async def connect(cls, path: Path, token: str) -> AsyncLocalSocket:
         loop = asyncio.get_running_loop()
-        transport, line = await loop.create_unix_connection(cls, str(path))
-        transport.write(lines.framed(0, token.encode()))
-        return line
+        transport, local = await loop.create_unix_connection(cls, str(path))
+        transport.write(parcels.parcel(0, token.encode()))
+        return local
 
     async def submit(self, request: bytes, correlation_id: str) -> pb.SubmitJobsReply:
         if self._transport is None:
@@ -117,7 +117,7 @@ class AsyncLine(asyncio.Protocol):
         number = next(self._numbers)
         waiting: asyncio.Future[pb.SubmitJobsReply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = waiting
-        self._transport.write(lines.framed(number, lines.call(correlation_id, request)))
+        self._transport.write(parcels.parcel(number, parcels.call(correlation_id, request)))
         try:
             return await waiting
         finally:
@@ -128,7 +128,7 @@ class AsyncLine(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
 
     def data_received(self, data: bytes) -> None:
-        for number, payload in self._frames.take(data):
+        for number, payload in self._parcels.take(data):
             waiting = self._waiting.get(number)
             if waiting is None or waiting.done():
                 continue

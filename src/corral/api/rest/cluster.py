@@ -71,7 +71,7 @@ def routes(parts: Parts) -> APIRouter:
         responses={200: answer("ClusterStatus", "Now, and the last 24 hours.")},
     )
     async def status() -> Response:
-        workers = await parts.loop.workers()
+        workers = parts.loop.workers()
         counted = await parts.listing.since(time.time() - LATELY_S)
         succeeded, failed = (counted.states.get(s, 0) for s in (State.SUCCEEDED, State.FAILED))
         ran = succeeded + failed
@@ -96,7 +96,7 @@ def routes(parts: Parts) -> APIRouter:
         )
 
     async def seen() -> list[views.WorkerView]:
-        seats = parts.store.world.seats(await parts.loop.workers())
+        seats = parts.store.world.seats(parts.loop.workers())
         return [read(one) for one in worker_views(seats)]
 
     @router.get(

@@ -1,7 +1,7 @@
-"""The frames of the local door (`api.local_door`): calls and answers between a program and the
+"""The parcels of the local door (`api.local_door`): calls and answers between a program and the
 controller of its own machine, over a socket in the home.
 
-A frame is its length, the number of the call, and a payload. The first one, number 0, carries the
+A parcel is its length, the number of the call, and a payload. The first one, number 0, carries the
 token. A call's payload is its correlation id (one byte for its length) and a SubmitJobsRequest; an
 answer's is one byte, GOOD or BAD, and a SubmitJobsReply or the error's view as JSON.
 """
@@ -16,7 +16,7 @@ GOOD, BAD = b"\0", b"\1"
 SOCKET = "calls.sock"
 
 
-def framed(number: int, payload: bytes) -> bytes:
+def parcel(number: int, payload: bytes) -> bytes:
     return HEAD.pack(len(payload), number) + payload
 
 
@@ -30,8 +30,8 @@ def read_call(payload: bytes) -> tuple[str, bytes]:
     return payload[1:end].decode("ascii", "replace"), payload[end:]
 
 
-class Frames:
-    """Frames out of pieces as a socket hands them over."""
+class Parcels:
+    """Parcels out of pieces as a socket hands them over."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -39,11 +39,11 @@ class Frames:
         self._wanted = HEAD.size
 
     def take(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Raises ValueError where a frame is longer than it may be."""
+        """Raises ValueError where a parcel is longer than it may be."""
         if self._rest:
             self._rest += data
             if len(self._rest) < self._wanted:
-                return  # a long frame is put together once, not with every piece of it
+                return  # a long parcel is put together once, not with every piece of it
             data = bytes(self._rest)
             self._rest.clear()
         start, self._wanted = 0, HEAD.size
