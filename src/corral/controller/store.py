@@ -40,7 +40,7 @@ RECENT_DOCUMENTS = 16 * 1024 * 1024
 MARK_S = 0.05
 """A power cut finds the high-water mark at most this old: a sync of its own for every commit
 would double what a commit costs (docs/decisions/0021)."""
-FEW, QUICK_S, ALONE_S = 4, 0.002, 0.00005
+FEW, QUICK_S, ALONE_S = 4, 0.001, 0.00005
 RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 
@@ -92,7 +92,7 @@ class Store:
         self._idle.set()
         self._marking: asyncio.TimerHandle | None = None
         self._commit_s = 0.0
-        """How long commits take lately, at worst; forgotten slowly."""
+        """How long commits take lately; a slow one now and then says little of the next."""
         self._committed_at = 0.0
         self._thread = WriterThread()
         self._listeners: list[Callable[[Sequence[Change]], None]] = []
@@ -202,7 +202,7 @@ class Store:
         def written(_: Any, error: Exception | None) -> None:
             self._committed_at = time.perf_counter()
             seconds = self._committed_at - began
-            self._commit_s = max(seconds, self._commit_s * 0.99)
+            self._commit_s += (seconds - self._commit_s) / 16
             if error is None:
                 if group.records:
                     self.committed(seconds, len(group.records))
