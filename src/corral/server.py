@@ -30,7 +30,7 @@ from corral.api.rest.parts import Parts
 from corral.api.rpc import Orchestrator
 from corral.api.service import handler, server_options
 from corral.api.streams import Streams
-from corral.api.worker_socket import WorkerSocket
+from corral.api.worker_socket import Frames, WorkerSocket
 from corral.controller import restore
 from corral.controller.access import Access
 from corral.controller.backup import Backups
@@ -352,7 +352,7 @@ class _Controller:
                 lifespan="off",
                 http=limited(settings.limits),
                 timeout_keep_alive=settings.limits.keep_alive_s,  # type: ignore[arg-type]
-                ws="websockets-sansio",
+                ws=Frames,
                 ws_max_size=settings.limits.frame_bytes,
                 ws_ping_interval=20,
                 ws_ping_timeout=30,

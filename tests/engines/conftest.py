@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, WebSocket
 
-from corral.api.worker_socket import WorkerSocket
+from corral.api.worker_socket import Frames, WorkerSocket
 from corral.core.events import EngineReport
 from corral.core.job import Blob, FunctionCall, Job, Needs, encode_document, record_digest
 from corral.core.worker import Capabilities, Worker
@@ -136,7 +136,7 @@ async def agents_lab(path: Path) -> AsyncIterator[Lab]:
     async def worker(websocket: WebSocket) -> None:
         await door.serve(websocket)
 
-    server = _Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="websockets-sansio"))
+    server = _Server(uvicorn.Config(app, log_config=None, lifespan="off", ws=Frames))
     local.introduce(url)
     tasks = [asyncio.create_task(server.serve(sockets=[listening]))]
     once = asyncio.create_task(local._once(path))

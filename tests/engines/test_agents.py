@@ -9,7 +9,7 @@ from pathlib import Path
 from corral.core.events import AttemptExited, WorkerLost
 from corral.core.job import Needs
 from corral.core.worker import Capabilities
-from corral.engines.agents import AgentsEngine
+from corral.engines.agents import INBOX_LIMIT, AgentsEngine
 from corral.engines.engine import Attempt
 from corral.protocol import messages as wire
 from tests.engines.conftest import AgentsLab, agents_lab
@@ -39,8 +39,16 @@ class Line:
     def send(self, message: wire.FromController) -> None:
         self.sent.append(message)
 
+    mention = send
+
     def close(self, code: int, reason: str) -> None:
         pass
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
 
 
 def register(name: str, *attempts: tuple[str, int]) -> wire.WorkerRegister:
@@ -62,8 +70,8 @@ async def test_a_claim_on_anothers_attempt_takes_nothing_away(tmp_path: Path) ->
     engine.join(owner, register("owner"))
     engine.start(attempt("owner"))
     engine.join(thief, register("thief", ("j", 1)))
-    await engine.hear("thief", [completed()])
-    await engine.hear("owner", [completed()])
+    engine.hear("thief", [completed()])
+    engine.hear("owner", [completed()])
     async for reports in engine.events():
         exits = [report for report in reports if isinstance(report, AttemptExited)]
         assert [report.worker for report in exits] == ["owner"]
@@ -75,16 +83,16 @@ async def test_a_result_told_twice_is_reported_once_and_received_both_times() ->
     line = Line()
     engine.join(line, register("w"))
     engine.start(attempt("w"))
-    await engine.hear("w", [completed()])
+    engine.hear("w", [completed()])
     events = engine.events()
     reports = list(await anext(events))
-    await engine.hear("w", [wire.WorkerGoodbye()])
+    engine.hear("w", [wire.WorkerGoodbye()])
     reports += await anext(events)  # asking for it says that the first ones are on disk
     assert sum(isinstance(report, AttemptExited) for report in reports) == 1
     assert not [sent for sent in line.sent if isinstance(sent, wire.ResultReceived)]  # it left
     again = Line()
     engine.join(again, register("w"))
-    await engine.hear("w", [completed(), completed()])
+    engine.hear("w", [completed(), completed()])
     reports = list(await anext(events))
     assert not [report for report in reports if isinstance(report, AttemptExited)]
     assert sum(isinstance(sent, wire.ResultReceived) for sent in again.sent) == 2
@@ -94,5 +102,15 @@ async def test_a_message_after_goodbye_is_nobodys() -> None:
     engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
     line = Line()
     engine.join(line, register("w"))
-    await engine.hear("w", [wire.WorkerGoodbye(), completed()])
+    engine.hear("w", [wire.WorkerGoodbye(), completed()])
     assert not line.sent
+
+
+async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there() -> None:
+    engine = AgentsEngine([], grace_s=60, output_limit=1)
+    line = Line()
+    engine.join(line, register("w", ("j", 1)))
+    engine.hear("w", [wire.JobOutput("j", 1, "stdout", "x" * (INBOX_LIMIT + 1))])
+    assert line.paused
+    await anext(engine.events())
+    assert not line.paused

@@ -15,7 +15,11 @@ import msgspec
 import structlog
 from msgspec import Struct
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.server import broadcast
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Event, State
+from websockets.typing import Data
 
 from corral.protocol.messages import (
     CLOSE_REPLACED,
@@ -92,10 +96,12 @@ class Connection:
         self._gives_up = gives_up
         self._pending: list[Message] = []
         self._pending_bytes = 0
-        self._wake = asyncio.Event()
+        self._leaving = False
+        """Whether what is pending is about to be written."""
         self._sent = asyncio.Event()
         self._behind = False
-        self._socket: ClientConnection | None = None
+        self._beating: asyncio.TimerHandle | None = None
+        self._socket: _Socket | None = None
         self.grace_s = DEFAULT_GRACE_S
 
     @property
@@ -104,13 +110,13 @@ class Connection:
 
     def send(self, message: Message) -> None:
         self._pending.append(message)
-        self._wake.set()
+        self._leave_soon()
 
     def send_output(self, message: Message, size: int) -> bool:
         """Send; True when the reader should pause until `caught_up`."""
         self._pending.append(message)
-        self._wake.set()
         self._pending_bytes += size
+        self._leave_soon()
         if self._pending_bytes > BEHIND_BYTES:
             self._behind = True
         return self._behind
@@ -164,40 +170,62 @@ class Connection:
             ping_timeout=2 * PING_S,
             close_timeout=CLOSE_S,
             proxy=None,
+            create_connection=_Socket,
         )
+        assert isinstance(socket, _Socket)
         try:
-            await socket.send(encode([self._side.register(address)]))
-            await self._converse(socket)
+            await self._converse(socket, self._side.register(address))
         except ConnectionClosed as closed:
             if closed.rcvd is not None and closed.rcvd.code == CLOSE_REPLACED:
                 raise Replaced(closed.rcvd.reason) from closed
             raise
         finally:
+            if self._beating is not None:
+                self._beating.cancel()
             await _hang_up(socket)
 
-    async def _converse(self, socket: ClientConnection) -> None:
-        async with asyncio.timeout(WELCOME_S):
-            first, *rest = decode_from_controller(await socket.recv(decode=False))
-        if not isinstance(first, WorkerWelcome):
-            raise msgspec.ValidationError(f"expected a welcome, got {type(first).__name__}")
-        self.grace_s = first.grace_s
-        self._side.welcomed(first)
-        self._resume()
-        self._socket = socket
-        log.info("controller_connected", name=first.name)
-        tasks = [
-            asyncio.create_task(self._write(socket)),
-            asyncio.create_task(self._beat(first.heartbeat_s)),
-        ]
+    async def _converse(self, socket: _Socket, register: WorkerRegister) -> None:
+        broken: asyncio.Future[Data] = asyncio.get_running_loop().create_future()
+        # Whole frames are heard as they come; this one hears only of the end.
+        closed = asyncio.ensure_future(socket.recv())
         try:
-            if rest:
-                self._side.deliver(rest)
-            while True:
-                self._side.deliver(decode_from_controller(await socket.recv(decode=False)))
+            async with asyncio.timeout(WELCOME_S) as patience:
+                socket.heard = lambda frame: self._heard(frame, socket, patience, broken)
+                await socket.send(encode([register]))
+                await asyncio.wait({closed, broken}, return_when=asyncio.FIRST_COMPLETED)
+            (broken if broken.done() else closed).result()
+            raise msgspec.ValidationError("a frame came in pieces")
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            closed.cancel()
+
+    def _heard(
+        self,
+        frame: bytes,
+        socket: _Socket,
+        patience: asyncio.Timeout,
+        broken: asyncio.Future[Data],
+    ) -> None:
+        try:
+            messages = decode_from_controller(frame)
+            if self._socket is None:
+                self._welcomed(messages.pop(0), socket)
+                patience.reschedule(None)
+            if messages:
+                self._side.deliver(messages)
+        except (msgspec.MsgspecError, IndexError) as error:
+            if not broken.done():
+                broken.set_exception(error)
+
+    def _welcomed(self, welcome: FromController, socket: _Socket) -> None:
+        if not isinstance(welcome, WorkerWelcome):
+            raise msgspec.ValidationError(f"expected a welcome, got {type(welcome).__name__}")
+        self.grace_s = welcome.grace_s
+        self._side.welcomed(welcome)
+        self._socket = socket
+        socket.drained = self._leave
+        self._resume()
+        self._beat_after(welcome.heartbeat_s)
+        log.info("controller_connected", name=welcome.name)
 
     def _resume(self) -> None:
         """What was said into a dying socket may be lost: starts and results are said again, around
@@ -205,17 +233,36 @@ class Connection:
         known = (JobStarted, JobCompleted, JobFailed)
         unsent = [message for message in self._pending if not isinstance(message, known)]
         self._pending = [*self._side.started(), *unsent, *self._side.results()]
-        self._wake.set()
+        self._leaving = False
+        self._leave_soon()
 
-    async def _write(self, socket: ClientConnection) -> None:
-        while True:
-            await self._wake.wait()
-            if self._side.has_work_ahead():
-                # Nobody waits for these messages to be able to go on: let more join the frame.
-                await asyncio.sleep(COALESCE_S)
-            self._wake.clear()
-            while self._pending:
-                await socket.send(encode(self._batch()))
+    def _beat_after(self, seconds: float) -> None:
+        def beat() -> None:
+            self.send(self._side.heartbeat())
+            self._beat_after(seconds)
+
+        self._beating = asyncio.get_running_loop().call_later(seconds, beat)
+
+    # --- what leaves ---------------------------------------------------------------------------
+
+    def _leave_soon(self) -> None:
+        if not self._leaving and self._socket is not None:
+            self._leaving = True
+            asyncio.get_running_loop().call_soon(self._leave_now_or_later)
+
+    def _leave_now_or_later(self) -> None:
+        if self._side.has_work_ahead():
+            # Nobody waits for these messages to be able to go on: let more join the frame.
+            asyncio.get_running_loop().call_later(COALESCE_S, self._leave)
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._leaving = False
+        socket = self._socket
+        while self._pending and socket is not None and socket.writable:
+            broadcast([socket], encode(self._batch()))
+        if not self._pending:
             if self._behind:
                 self._behind = False
                 self._side.caught_up()
@@ -236,10 +283,33 @@ class Connection:
         self._pending_bytes = max(self._pending_bytes - size, 0)
         return batch
 
-    async def _beat(self, every_s: float) -> None:
-        while True:
-            await asyncio.sleep(every_s)
-            self.send(self._side.heartbeat())
+
+class _Socket(ClientConnection):
+    """A WebSocket whose frames are heard where they arrive: waking a task for each of them costs
+    more than most of them say."""
+
+    heard: Callable[[bytes], None] | None = None
+    drained: Callable[[], None] | None = None
+
+    @property
+    def writable(self) -> bool:
+        return self.state is State.OPEN and not self.paused
+
+    def process_event(self, event: Event) -> None:
+        if (
+            self.heard is not None
+            and isinstance(event, Frame)
+            and event.opcode is Opcode.BINARY
+            and event.fin
+        ):
+            self.heard(bytes(event.data))
+        else:
+            super().process_event(event)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.drained is not None:
+            self.drained()
 
 
 async def _hang_up(socket: ClientConnection) -> None:

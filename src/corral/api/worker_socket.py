@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import structlog
 from fastapi import WebSocket
-from starlette.websockets import WebSocketDisconnect, WebSocketState
+from starlette.websockets import WebSocketDisconnect
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+from websockets.protocol import OPEN
 
 from corral.api.auth import bearer
 from corral.controller.tokens import same
@@ -20,47 +25,101 @@ log = structlog.get_logger()
 
 FRAME_BYTES = 512 * 1024
 """A frame is closed once it holds this much, so that one does not hold up the next for long."""
+SHORT_CUT = "corral.frames"
+MENTION_S = 0.005
 REGISTER_WITHIN_S = 10.0
 SILENT_BEATS = 3
 """A worker that misses this many heartbeats counts as disconnected; its grace begins."""
 
 
+class Frames(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket with a short cut. A worker's frames come and go by the thousand, and on
+    the way through ASGI each one wakes a task and stops and starts the reading."""
+
+    heard: Callable[[bytes], None] | None = None
+    """Takes every whole message, once it is set; the application then hears only of the end."""
+    drained: Callable[[], None] | None = None
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if not self.close_sent:
+            self.scope["extensions"][SHORT_CUT] = self  # type: ignore[assignment]
+
+    def send_receive_event_to_app(self) -> None:
+        if self.heard is None or self.close_sent:
+            return super().send_receive_event_to_app()
+        frames, self.frames = self.frames, []
+        self.heard(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.drained is not None:
+            self.drained()
+
+    def write(self, data: bytes) -> None:
+        if self.conn.state is OPEN:
+            self.conn.send_binary(data)
+            self.transport.write(b"".join(self.conn.data_to_send()))
+
+
 class _Session:
     """Messages queued in one turn of the event loop leave together."""
 
-    def __init__(self, socket: WebSocket) -> None:
-        self._socket = socket
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self._loop = asyncio.get_running_loop()
         self._outbox: list[wire.FromController] = []
-        self._filled = asyncio.Event()
-        self._closing: tuple[int, str] | None = None
+        self._leaving = False
+        self._later: asyncio.TimerHandle | None = None
+        self.over: asyncio.Future[tuple[int, str] | None] = self._loop.create_future()
+        """Done when nobody wants to hear this worker now; with what to tell it, if anything."""
+        frames.drained = self._leave
 
     def send(self, message: wire.FromController) -> None:
         self._outbox.append(message)
-        self._filled.set()
+        if not self._leaving:
+            self._leaving = True
+            self._loop.call_soon(self._leave)
 
-    def close(self, code: int, reason: str) -> None:
-        self._closing = (code, reason)
-        self._filled.set()
+    def mention(self, message: wire.FromController) -> None:
+        self._outbox.append(message)
+        if self._later is None:
+            self._later = self._loop.call_later(MENTION_S, self._leave)
 
-    async def pump(self) -> None:
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            outbox, self._outbox = self._outbox, []
+    def _leave(self) -> None:
+        self._leaving = False
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        while self._outbox and self._frames.writable.is_set():
             parts: list[bytes] = []
             size = 0
-            for message in outbox:
-                encoded = wire.encode(message)
-                parts.append(encoded)
-                size += len(encoded)
+            for message in self._outbox:
+                parts.append(wire.encode(message))
+                size += len(parts[-1])
                 if size >= FRAME_BYTES:
-                    await self._socket.send_bytes(b"[" + b",".join(parts) + b"]")
-                    parts, size = [], 0
-            if parts:
-                await self._socket.send_bytes(b"[" + b",".join(parts) + b"]")
-            if self._closing is not None:
-                await self._socket.close(*self._closing)
-                return
+                    break
+            del self._outbox[: len(parts)]
+            self._frames.write(b"[" + b",".join(parts) + b"]")
+
+    def close(self, code: int, reason: str) -> None:
+        self._leave()
+        self.end((code, reason))
+
+    def end(self, told: tuple[int, str] | None) -> None:
+        if not self.over.done():
+            self.over.set_result(told)
+
+    def listen(self, heard: Callable[[bytes], None]) -> None:
+        self._frames.heard = heard
+
+    def pause(self) -> None:
+        if not self._frames.transport.is_closing():
+            self._frames.transport.pause_reading()
+
+    def resume(self) -> None:
+        if not self._frames.transport.is_closing():
+            self._frames.transport.resume_reading()
 
 
 class WorkerSocket:
@@ -86,7 +145,7 @@ class WorkerSocket:
             return
         except (WebSocketDisconnect, TimeoutError):
             return
-        session = _Session(socket)
+        session = _Session(socket.scope["extensions"][SHORT_CUT])
         session.send(
             wire.WorkerWelcome(
                 name=register.name or register.worker_id,
@@ -96,42 +155,39 @@ class WorkerSocket:
             )
         )
         worker = self._engine.join(session, register)
-        pump = asyncio.create_task(session.pump())
         try:
-            await self._listen(socket, worker.id)
+            await self._listen(socket, session, worker.id)
         finally:
-            pump.cancel()
-            await asyncio.gather(pump, return_exceptions=True)
             self._engine.leave(session, worker.id)
 
-    async def _listen(self, socket: WebSocket, worker: str) -> None:
-        patience_s = SILENT_BEATS * self._heartbeat_s
-        silence = _Silence(patience_s)
-        try:
-            async with asyncio.timeout(patience_s) as timeout:
-                silence.watch(timeout)
-                await self._hear_frames(socket, worker, silence)
-        except TimeoutError:
-            log.warning("worker_silent", worker=worker)
-        finally:
-            silence.stop()
+    async def _listen(self, socket: WebSocket, session: _Session, worker: str) -> None:
+        """Until either side hangs up, or the worker falls silent."""
+        silence = _Silence(self._heartbeat_s, lambda: self._silent(session, worker))
 
-    async def _hear_frames(self, socket: WebSocket, worker: str, silence: _Silence) -> None:
-        while True:
+        def heard(frame: bytes) -> None:
+            silence.broken = True
             try:
-                frame = await _frame(socket)
-                silence.broken = True
-                heard = wire.decode_from_worker(frame)
-            except WebSocketDisconnect:
-                return
+                messages = wire.decode_from_worker(frame)
             except msgspec.DecodeError as error:
                 log.warning("worker_malformed", worker=worker, error=str(error))
-                if socket.application_state is WebSocketState.CONNECTED:
-                    await socket.close(
-                        wire.CLOSE_MALFORMED, f"Not a frame of messages: {error}"[:120]
-                    )
-                return
-            await self._engine.hear(worker, heard)
+                session.end((wire.CLOSE_MALFORMED, f"Not a frame of messages: {error}"[:120]))
+            else:
+                self._engine.hear(worker, messages)
+
+        session.listen(heard)
+        gone = asyncio.ensure_future(_hung_up(socket))
+        try:
+            ends: set[asyncio.Future[Any]] = {gone, session.over}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if session.over.done() and (told := session.over.result()) is not None:
+                await socket.close(*told)
+        finally:
+            gone.cancel()
+            silence.stop()
+
+    def _silent(self, session: _Session, worker: str) -> None:
+        log.warning("worker_silent", worker=worker)
+        session.end(None)
 
     async def _register(self, socket: WebSocket) -> wire.WorkerRegister:
         try:
@@ -159,30 +215,36 @@ class WorkerSocket:
 
 
 class _Silence:
-    """Moves one deadline on for as long as something is heard: a timer now and then, and none for
-    each frame."""
+    """Tells when nothing was heard for some beats: a look at every beat, and no timer for each
+    frame."""
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
-        self._timer: asyncio.TimerHandle | None = None
+    def __init__(self, beat_s: float, then: Callable[[], None]) -> None:
+        self._beat_s, self._then = beat_s, then
+        self._quiet = 0
         self.broken = False
+        self._timer = asyncio.get_running_loop().call_later(beat_s, self._look)
 
-    def watch(self, timeout: asyncio.Timeout) -> None:
-        loop = asyncio.get_running_loop()
-        if self.broken:
-            self.broken = False
-            timeout.reschedule(loop.time() + self._patience_s)
-        self._timer = loop.call_later(self._patience_s / SILENT_BEATS, self.watch, timeout)
+    def _look(self) -> None:
+        self._quiet = 0 if self.broken else self._quiet + 1
+        self.broken = False
+        if self._quiet >= SILENT_BEATS:
+            self._then()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._look)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
 
 class _Refused(Exception):
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
         self.code, self.reason = code, reason[:120]
+
+
+async def _hung_up(socket: WebSocket) -> None:
+    with contextlib.suppress(WebSocketDisconnect):
+        await _frame(socket)
 
 
 async def _frame(socket: WebSocket) -> bytes:

@@ -22,6 +22,7 @@ from corral.controller.ended import Ended
 from corral.controller.mark import Mark
 from corral.controller.migrations import open_read_only
 from corral.controller.record import UNREADABLE, Record
+from corral.controller.used_keys import UsedKeys
 from corral.core.errors import HomeUnusable, JobNotFound, JournalDamaged, StorageFailed
 from corral.core.events import Journaled, decode_fact
 from corral.core.worker import Worker
@@ -53,6 +54,8 @@ class Journal:
         self.folder = folder
         self.path = folder / "corral.db"
         self._writer: sqlite3.Connection | None = None
+        self.used_keys: UsedKeys | None = None
+        """Of ended jobs; None before anybody has read them all."""
         self.mark = Mark(folder / "mark")
         try:
             with self._asked():
@@ -135,6 +138,9 @@ class Journal:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(sql.APPEND, group.records)
             if group.ends:
+                if self.used_keys is not None:
+                    for ended in group.ends:
+                        self.used_keys.add(ended.key)
                 connection.executemany(sql.END, group.ends)
             if group.noted:
                 connection.executemany(sql.NOTED, group.noted)
@@ -249,6 +255,8 @@ class Journal:
 
     def ended_by_keys(self, keys: Sequence[str]) -> dict[str, str]:
         """The jobs that had these idempotency keys, as far as there are any."""
+        if self.used_keys is not None:
+            keys = [key for key in keys if self.used_keys.perhaps(key)]
         if len(keys) == 1:
             row = self._reader.execute(sql.ENDED_BY_KEY, keys).fetchone()
             return {} if row is None else {keys[0]: row[0]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -177,7 +178,7 @@ class Queue:
 
     def _draft(self, jobs: Sequence[Job], workers: Sequence[Worker]) -> _Draft:
         """What a submission means: facts and answers, or its refusal."""
-        draft, now, seed = _Draft(), time.time(), secrets.randbits(30)
+        draft, now, seed = _Draft(), time.time(), random.getrandbits(30)
         mine: dict[str, tuple[JobId, str]] = {}
         alike: dict[tuple[object, ...], tuple[str, CorralError | None]] = {}
         world = self._store.world

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from corral.controller.ended import Ended
 from corral.controller.journal import Journal, index_damaged, verified
 from corral.controller.record import UNREADABLE, Record
+from corral.controller.used_keys import UsedKeys
 from corral.core.events import AttemptPlaced, JobRejected, JobRequeued, JobSubmitted, Journaled
 from corral.core.job import Head, JobId
 from corral.core.lifecycle import NEXT, advance, born
@@ -54,11 +55,15 @@ def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
         for record in records:
             heads[job] = fold(heads[job], record.fact(), record.seq)
     try:
-        found = sum(map(_row, journal.history()))
+        found, used = 0, UsedKeys()
+        for ended in journal.history():
+            found += _row(ended)
+            used.add(ended.key)
     except UNREADABLE as error:
         raise index_damaged(str(error)) from error
     if history != found:
         raise index_damaged("the history of ended jobs is not what the records say")
+    journal.used_keys = used
     return journal.last_seq(), heads
 
 

@@ -202,7 +202,7 @@ class Store:
         def written(_: Any, error: Exception | None) -> None:
             self._committed_at = time.perf_counter()
             seconds = self._committed_at - began
-            self._commit_s += (seconds - self._commit_s) / 16
+            self._commit_s += (seconds - self._commit_s) / 8 if self._commit_s else seconds
             if error is None:
                 if group.records:
                     self.committed(seconds, len(group.records))

@@ -43,7 +43,18 @@ class Session(Protocol):
         """Queues a message; those queued in one turn of the event loop share a frame."""
         ...
 
+    def mention(self, message: wire.FromController) -> None:
+        """The same for what nobody waits for: it goes along with the next frame, or a little
+        later in its own."""
+        ...
+
     def close(self, code: int, reason: str) -> None: ...
+
+    def pause(self) -> None:
+        """Reads nothing more for now: the worker then waits too."""
+        ...
+
+    def resume(self) -> None: ...
 
 
 class AgentsEngine:
@@ -63,7 +74,7 @@ class AgentsEngine:
         self._inbox: list[tuple[str, EngineReport]] = []
         self._inbox_bytes = 0
         self._arrived = asyncio.Event()
-        self._drained = asyncio.Event()
+        self._paused: set[Session] = set()
         self._away: dict[str, asyncio.TimerHandle] = {}
         self.emptied = asyncio.Event()
         """Set whenever no worker is connected."""
@@ -121,7 +132,8 @@ class AgentsEngine:
             await self._arrived.wait()
             self._arrived.clear()
             batch, self._inbox, self._inbox_bytes = self._inbox, [], 0
-            self._drained.set()
+            while self._paused:
+                self._paused.pop().resume()
             if batch:
                 yield [report for _, report in batch]
                 self._acknowledge(batch)
@@ -132,7 +144,7 @@ class AgentsEngine:
                 self._attempts.pop((report.job, report.attempt), None)
                 session = self._sessions.get(worker)
                 if session is not None:
-                    session.send(wire.ResultReceived(job=report.job, attempt=report.attempt))
+                    session.mention(wire.ResultReceived(job=report.job, attempt=report.attempt))
 
     # --- what the sockets say ---
 
@@ -177,14 +189,15 @@ class AgentsEngine:
         if not self._sessions:
             self.emptied.set()
 
-    async def hear(self, worker: str, heard: Sequence[wire.FromWorker]) -> None:
-        """Messages of one frame. Waits while the intake is behind, so that the worker waits too."""
+    def hear(self, worker: str, heard: Sequence[wire.FromWorker]) -> None:
+        """Messages of one frame. No more are read while the intake is behind."""
         now = time.time()
         for message in heard:
             self._hear(worker, message, now)
-        while self._inbox_bytes > INBOX_LIMIT:
-            self._drained.clear()
-            await self._drained.wait()
+        session = self._sessions.get(worker)
+        if self._inbox_bytes > INBOX_LIMIT and session is not None:
+            session.pause()
+            self._paused.add(session)
 
     def _hear(self, worker: str, message: wire.FromWorker, now: float) -> None:
         if isinstance(message, wire.WorkerHeartbeat):
