@@ -11,6 +11,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -136,7 +137,7 @@ class Journal:
         try:
             connection = connection or self._open_writer()
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(sql.APPEND, group.records)
+            _append(connection, group.records)
             if group.ends:
                 if self.used_keys is not None:
                     for ended in group.ends:
@@ -329,6 +330,14 @@ _NO_ROOM = (
     "SQLITE_IOERR_SHM",
 )
 """Errors after which the transaction is surely out, and nothing is wrong with what is in."""
+
+
+def _append(connection: sqlite3.Connection, records: Sequence[Record]) -> None:
+    alone = len(records) % sql.MANY
+    connection.executemany(sql.APPEND, records[:alone])
+    for first in range(alone, len(records), sql.MANY):
+        many = records[first : first + sql.MANY]
+        connection.execute(sql.APPEND_MANY, [*chain.from_iterable(many)])
 
 
 def _exhaust(records: Iterable[Record]) -> None:

@@ -43,6 +43,8 @@ would double what a commit costs (docs/decisions/0021)."""
 FEW, QUICK_S, ALONE_S = 4, 0.001, 0.00005
 RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
+RECENT_GROUP = 256
+"""Of a crowd that comes together nobody is followed by itself."""
 
 
 class Change:
@@ -271,14 +273,14 @@ class Store:
                 listener(group.changes)
 
     def _keep_recent(self, changes: Sequence[Change]) -> None:
-        recent = self.recent
-        for change in changes[-4 * RECENT_JOBS :]:
+        recent, few = self.recent, len(changes) <= RECENT_GROUP
+        for change in changes:
             known = recent.get(change.head.id)
             if known is not None:
                 known.changes.append(change)
                 if len(known.changes) > RECENT_JOBS:
                     del recent[change.head.id]
-            elif change.seq == change.head.submitted_seq:
+            elif few and change.seq == change.head.submitted_seq:
                 recent[change.head.id] = Recent(change)
                 self._recent_order.append(change.head.id)
                 if len(self._recent_order) > RECENT_JOBS:

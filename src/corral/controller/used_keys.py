@@ -1,7 +1,8 @@
 """Idempotency keys that were used before, as far as memory can say it: surely not, or perhaps.
 
 Nearly every submission has a key that nobody ever used, and asking the disk about each of them
-costs as much as deciding where the job goes.
+costs as much as deciding where the job goes. The hash of a text is another one in every process,
+so nobody can choose keys that collide.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ class UsedKeys:
         self._seen = bytearray(1 << (BITS - 3))
 
     def add(self, key: str) -> None:
-        for bit in _bits(key):
-            self._seen[bit >> 3] |= 1 << (bit & 7)
+        number, seen = hash(key), self._seen
+        for bit in (number & _MASK, number >> 20 & _MASK, number >> 40 & _MASK):
+            seen[bit >> 3] |= 1 << (bit & 7)
 
     def perhaps(self, key: str) -> bool:
-        return all(self._seen[bit >> 3] >> (bit & 7) & 1 for bit in _bits(key))
-
-
-def _bits(key: str) -> tuple[int, int, int]:
-    number = hash(key)  # another one in every process, so nobody chooses keys that collide
-    return number & _MASK, number >> 20 & _MASK, number >> 40 & _MASK
+        number, seen = hash(key), self._seen
+        for bit in (number & _MASK, number >> 20 & _MASK, number >> 40 & _MASK):
+            if not seen[bit >> 3] >> (bit & 7) & 1:
+                return False
+        return True
