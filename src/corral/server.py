@@ -262,6 +262,7 @@ class _Controller:
             early=self._loop.early,
             stop_grace_s=settings.cancel_grace_s,
             notice=self._notifier.worker,
+            others_ask=lambda: self._orchestrator.is_asked(),
         )
         self._orchestrator = Orchestrator(
             access=access,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
@@ -53,6 +54,7 @@ Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 MAX_HOLD_S = 10.0
+FEW, ASKED_S = 16, 0.1
 STATES = (JobSubmitted, AttemptPlaced, AttemptStarted)
 
 _STATUS = {
@@ -103,6 +105,8 @@ def answers(
         try:
             self.caller(context).needs(role)
             _checked(request)
+            if method.__name__ != "SubmitJobs":
+                self.asked_at = time.monotonic()
             return await method(self, request, context)
         except CorralError as error:
             await _abort(context, error, method.__name__, correlation_id)
@@ -151,6 +155,7 @@ class Orchestrator:
         streams: Streams,
         backups: Backups,
     ) -> None:
+        self.asked_at = 0.0
         self._access, self._store, self._blobs, self._feed = access, store, blobs, feed
         self._queue, self._loop, self._vault = queue, loop, vault
         self._version, self._started_at = version, started_at
@@ -160,6 +165,11 @@ class Orchestrator:
     def caller(self, context: Context) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
         return self._access.caller(bearer(metadata.get("authorization")))
+
+    def is_asked(self) -> bool:
+        """Whether somebody waits for short answers, or did a moment ago. Who submits very many at
+        once is in no such hurry."""
+        return time.monotonic() - self.asked_at < ASKED_S
 
     # --- submitting and watching ---
 
@@ -183,6 +193,8 @@ class Orchestrator:
 
     async def submit(self, request: pb.SubmitJobsRequest, caller: Caller) -> pb.SubmitJobsReply:
         """What both doors for submissions do."""
+        if len(request.calls) + len(request.jobs) <= FEW:
+            self.asked_at = time.monotonic()
         jobs = jobs_of(request, QueueClass.BATCH, self._limits, caller)
         accepted = await self._queue.submit(jobs)
         reply = pb.SubmitJobsReply(

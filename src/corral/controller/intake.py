@@ -42,6 +42,11 @@ MUCH = 64 * 1024
 """Bytes of output that are written without another thread."""
 
 
+BITE = 128
+"""Reports taken at once while somebody waits for an answer. Large bites are cheaper, but nobody
+else has a turn meanwhile."""
+
+
 class Intake:
     """Reads one engine's reports for as long as it lives."""
 
@@ -57,10 +62,12 @@ class Intake:
         early: Mapping[JobId, asyncio.Future[Any] | None],
         stop_grace_s: float,
         notice: Callable[[WorkerJoined | WorkerLost, int], None] = lambda report, attempts: None,
+        others_ask: Callable[[], bool] = lambda: False,
     ) -> None:
         self._engine, self._store, self._spool = engine, store, spool
         self._policy, self._stop_grace_s = policy, stop_grace_s
         self._heard, self._wake, self._early = heard, wake, early
+        self._others_ask = others_ask
         self._notice = notice
         """Told of workers that come and go, and how many attempts are affected."""
         self._begun: dict[JobId, Head] = {}
@@ -69,7 +76,9 @@ class Intake:
 
     async def run(self) -> None:
         async for reports in self._engine.events():
-            await self.take(reports)
+            bite = BITE if self._others_ask() else len(reports)
+            for first in range(0, len(reports), bite):
+                await self.take(reports[first : first + bite])
 
     async def take(self, reports: Sequence[EngineReport]) -> None:
         """Facts of a batch share one commit; when this returns they are on disk."""

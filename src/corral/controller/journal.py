@@ -11,6 +11,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +47,8 @@ class Write(NamedTuple):
 
 
 KEYS_AT_ONCE = 500
+ROWS_AT_ONCE = (100, 10, 1)
+Row = Record | Ended
 
 
 class Journal:
@@ -137,12 +140,12 @@ class Journal:
         try:
             connection = connection or self._open_writer()
             connection.execute("BEGIN IMMEDIATE")
-            _append(connection, group.records)
+            _insert(connection, sql.APPEND, group.records)
             if group.ends:
                 if self.used_keys is not None:
                     for ended in group.ends:
                         self.used_keys.add(ended.key)
-                connection.executemany(sql.END, group.ends)
+                _insert(connection, sql.END, group.ends)
             if group.noted:
                 connection.executemany(sql.NOTED, group.noted)
             if group.workers:
@@ -332,12 +335,22 @@ _NO_ROOM = (
 """Errors after which the transaction is surely out, and nothing is wrong with what is in."""
 
 
-def _append(connection: sqlite3.Connection, records: Sequence[Record]) -> None:
-    alone = len(records) % sql.MANY
-    connection.executemany(sql.APPEND, records[:alone])
-    for first in range(alone, len(records), sql.MANY):
-        many = records[first : first + sql.MANY]
-        connection.execute(sql.APPEND_MANY, [*chain.from_iterable(many)])
+def _insert(connection: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
+    """Many rows in one statement, as far as that goes: between two of them a thread has to ask for
+    Python's lock, and where the event loop is busy that takes longer than the row."""
+    done = 0
+    for size in ROWS_AT_ONCE:
+        many = _for_rows(statement, size)
+        while len(rows) - done >= size:
+            connection.execute(many, [*chain.from_iterable(rows[done : done + size])])
+            done += size
+
+
+@cache
+def _for_rows(statement: str, size: int) -> str:
+    """An INSERT of one row, for several."""
+    one = statement[statement.rindex("(") :].rstrip()
+    return statement + f", {one}" * (size - 1)
 
 
 def _exhaust(records: Iterable[Record]) -> None:

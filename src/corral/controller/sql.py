@@ -85,10 +85,6 @@ APPEND = """
 INSERT INTO journal (seq, at, kind, job, prev, body, document, crc)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
-MANY = 100
-APPEND_MANY = APPEND + ", (?, ?, ?, ?, ?, ?, ?, ?)" * (MANY - 1)
-"""So many at once in one statement: between two statements a thread must ask for Python's lock,
-and where the event loop is busy that takes longer than the row."""
 SCAN = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal ORDER BY seq"
 SCAN_BACKWARDS = f"{SCAN} DESC"
 RECORD = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal WHERE seq = ?"
