@@ -63,7 +63,7 @@ class Frames(WebSocketsSansIOProtocol):
 
 
 class _Session:
-    """Messages queued in one turn of the event loop leave together."""
+    """The first message of a turn of the event loop leaves at once, those behind it together."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
@@ -78,6 +78,7 @@ class _Session:
     def send(self, message: wire.FromController) -> None:
         self._outbox.append(message)
         if not self._leaving:
+            self._leave()
             self._leaving = True
             self._loop.call_soon(self._leave)
 

@@ -33,7 +33,8 @@ log = structlog.get_logger()
 
 PER_LINE = 1000
 """Jobs that one line names; more of them go on in the next."""
-MOMENT_S = 0.005
+MOMENT_S = 0.1
+"""How long a line may wait for others, and for a moment in which nobody waits for an answer."""
 MESSAGE = 500
 """Characters of an error's message that are logged; the job has all of it."""
 

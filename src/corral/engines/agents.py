@@ -40,7 +40,7 @@ class Session(Protocol):
     """One open socket to a worker."""
 
     def send(self, message: wire.FromController) -> None:
-        """Queues a message; those queued in one turn of the event loop share a frame."""
+        """Sends a message, or queues it: those of one turn of the event loop share frames."""
         ...
 
     def mention(self, message: wire.FromController) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import sys
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -326,7 +325,7 @@ class Errand:
         self._job = job
         self._parts = parts
         self.correlation_id = correlation_id
-        job.idempotency_key = job.idempotency_key or uuid.uuid4().hex
+        job.idempotency_key = job.idempotency_key or os.urandom(16).hex()
         for blob, data in parts:
             blob.size = len(data)
             if submission.rides_along(data):

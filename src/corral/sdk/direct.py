@@ -80,15 +80,16 @@ class Direct:
         reply = self.submit(errand, HOLD_S)
         if reply is None or not reply.events or not reply.events[-1].HasField("ended"):
             return NOTHING, reply
-        events = [views.read_event(message) for message in reply.events]
-        ended = events[-1]
-        assert isinstance(ended, views.Ended)
-        if ended.state == State.SUCCEEDED and ended.result and ended.result.data is None:
+        ended = reply.events[-1].ended
+        returned = ended.HasField("result")
+        if ended.state == State.SUCCEEDED and returned and not ended.result.data:
             return NOTHING, reply
-        for event in events:
-            if isinstance(event, views.Output):
+        for message in reply.events:
+            if message.HasField("output"):
+                event = views.read_event(message)
+                assert isinstance(event, views.Output)
                 show(event)
         if ended.state != State.SUCCEEDED:
-            raise results.error_of(ended.job_id, ended.state, ended.failure)
-        data = ended.result.data if ended.result else None
-        return (results.value_of(data) if data is not None else None), reply
+            failure = views.read(ended.failure) if ended.HasField("failure") else None
+            raise results.error_of(reply.job_ids[0], ended.state, failure)
+        return (results.value_of(ended.result.data) if returned else None), reply

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Literal, TypedDict
 
 from corral import correlation
@@ -99,6 +100,20 @@ def arguments(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def build(options: Mapping[str, Any], *, queue_class: QueueClass, name: str) -> pb.JobSubmission:
     """The submission without its work, or an InvalidJob that says what is wrong."""
+    if options:
+        return _build(options, queue_class, name)
+    message = pb.JobSubmission()
+    message.CopyFrom(_plain(queue_class, name))
+    return message
+
+
+@lru_cache(maxsize=256)
+def _plain(queue_class: QueueClass, name: str) -> pb.JobSubmission:
+    """Most calls ask for nothing special."""
+    return _build({}, queue_class, name)
+
+
+def _build(options: Mapping[str, Any], queue_class: QueueClass, name: str) -> pb.JobSubmission:
     check_names(options)
     given = {key: value for key, value in options.items() if value is not None}
     gpus, tenths = _gpus(given)
