@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +36,7 @@ from corral.core.worker import Worker
 log = structlog.get_logger()
 
 RECENT_DOCUMENTS = 16 * 1024 * 1024
-"""Bytes of documents kept from submission to placement, so that short waits read no disk."""
+"""Bytes of documents kept from submission to placement, the youngest: short waits read no disk."""
 MARK_S = 0.05
 """A power cut finds the high-water mark at most this old: a sync of its own for every commit
 would double what a commit costs (docs/decisions/0021)."""
@@ -100,7 +100,7 @@ class Store:
         self._listeners: list[Callable[[Sequence[Change]], None]] = []
         self.committed: Callable[[float, int], None] = lambda seconds, facts: None
         """Told how long each commit took and how many facts shared it."""
-        self._documents: dict[JobId, bytes] = {}
+        self._documents: OrderedDict[JobId, bytes] = OrderedDict()
         self._documents_size = 0
         self.recent: dict[JobId, Recent] = {}
         self._recent_order: deque[JobId] = deque()
@@ -342,9 +342,11 @@ class Store:
         return found
 
     def _remember(self, job: JobId, document: bytes) -> None:
-        if self._documents_size + len(document) <= RECENT_DOCUMENTS:
-            self._documents[job] = document
-            self._documents_size += len(document)
+        self._documents[job] = document
+        self._documents_size += len(document)
+        while self._documents_size > RECENT_DOCUMENTS:
+            _, oldest = self._documents.popitem(last=False)
+            self._documents_size -= len(oldest)
 
 
 class _Group:
