@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,8 +35,9 @@ from corral.core.worker import Worker
 
 log = structlog.get_logger()
 
-RECENT_DOCUMENTS = 16 * 1024 * 1024
-"""Bytes of documents kept from submission to placement, the youngest: short waits read no disk."""
+RECENT_DOCUMENTS = 24 * 1024 * 1024
+"""Bytes of documents kept from submission to placement, so that short waits read no disk: the
+youngest that come to so much, and as many again that are a little older."""
 MARK_S = 0.05
 """A power cut finds the high-water mark at most this old: a sync of its own for every commit
 would double what a commit costs (docs/decisions/0021)."""
@@ -100,7 +101,8 @@ class Store:
         self._listeners: list[Callable[[Sequence[Change]], None]] = []
         self.committed: Callable[[float, int], None] = lambda seconds, facts: None
         """Told how long each commit took and how many facts shared it."""
-        self._documents: OrderedDict[JobId, bytes] = OrderedDict()
+        self._documents: dict[JobId, bytes] = {}
+        self._older: dict[JobId, bytes] = {}
         self._documents_size = 0
         self.recent: dict[JobId, Recent] = {}
         self._recent_order: deque[JobId] = deque()
@@ -326,7 +328,8 @@ class Store:
 
     def documents(self, heads: Sequence[Head]) -> dict[int, bytes]:
         """Those that are not in memory, by the number of their submission, with one query."""
-        away = [head.submitted_seq for head in heads if head.id not in self._documents]
+        here = (self._documents, self._older)
+        away = [head.submitted_seq for head in heads if not any(head.id in one for one in here)]
         return self.journal.documents(away) if len(away) > 1 else {}
 
     def _ended_head(self, ended: Ended) -> Head:
@@ -338,15 +341,17 @@ class Store:
 
     def _forget(self, job: JobId) -> bytes | None:
         found = self._documents.pop(job, None)
-        self._documents_size -= len(found or b"")
+        if found is None:
+            return self._older.pop(job, None)
+        self._documents_size -= len(found)
         return found
 
     def _remember(self, job: JobId, document: bytes) -> None:
         self._documents[job] = document
         self._documents_size += len(document)
-        while self._documents_size > RECENT_DOCUMENTS:
-            _, oldest = self._documents.popitem(last=False)
-            self._documents_size -= len(oldest)
+        if self._documents_size > RECENT_DOCUMENTS:
+            # One by one they would leave holes all over the memory.
+            self._older, self._documents, self._documents_size = self._documents, {}, 0
 
 
 class _Group:

@@ -27,6 +27,8 @@ class World:
         self.keys: dict[str, JobId] = {}
         self.held: dict[str, dict[JobId, Head]] = {}
         """By worker, in the order of placement."""
+        self._holds: dict[str, dict[JobId, Held]] = {}
+        """The same as a decision sees it."""
         self.batches: dict[str, int] = {}
         """Living jobs by batch."""
         self.lines: dict[Shape, deque[Waiting]] = {}
@@ -68,6 +70,12 @@ class World:
             self._wait(head)
         else:
             self.held.setdefault(head.worker, {})[head.id] = head
+            self._holds.setdefault(head.worker, {})[head.id] = Held(
+                needs=head.shape.needs,
+                devices=head.devices,
+                started=head.started_at > 0,
+                above_vram_gb=head.shape.above_vram_gb,
+            )
             reserved = self._reserved.get(head.worker)
             if reserved:
                 reserved.pop(head.id, None)
@@ -90,8 +98,10 @@ class World:
             self.progress.pop(old.id, None)
             held = self.held.get(old.worker, {})
             held.pop(old.id, None)
+            self._holds.get(old.worker, {}).pop(old.id, None)
             if not held:
                 self.held.pop(old.worker, None)
+                self._holds.pop(old.worker, None)
 
     def _wait(self, head: Head) -> None:
         self.waiting[head.shape.queue_class] += 1
@@ -172,15 +182,7 @@ class World:
         return tuple(
             Seat(
                 worker,
-                tuple(
-                    Held(
-                        needs=head.shape.needs,
-                        devices=head.devices,
-                        started=head.started_at > 0,
-                        above_vram_gb=head.shape.above_vram_gb,
-                    )
-                    for head in self.held.get(worker.id, {}).values()
-                )
+                tuple(self._holds.get(worker.id, {}).values())
                 + tuple(self._reserved.get(worker.id, {}).values()),
             )
             for worker in workers
