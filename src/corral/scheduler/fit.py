@@ -25,6 +25,10 @@ class Held(Struct, frozen=True, gc=False):
     started: bool = False
     above_vram_gb: float = 0.0
 
+    def is_like(self, other: Held) -> bool:
+        """Whether it finds room where the other one does: hundreds of such wait on one worker."""
+        return self.needs is other.needs and self.above_vram_gb == other.above_vram_gb
+
 
 class Room:
     """What is left of one worker while a decision is made."""
@@ -41,11 +45,15 @@ class Room:
         for attempt in held:
             if attempt.started:
                 self.capacity.take(holding_of(attempt.needs, attempt.devices))
+        stuck: Held | None = None
         for attempt in held:
             if not attempt.started:
                 holding = None
-                if not self.blocked(attempt.needs):
-                    holding = self.capacity.fits(attempt.needs, above_vram_gb=attempt.above_vram_gb)
+                if stuck is None or not attempt.is_like(stuck):
+                    if not self.blocked(attempt.needs):
+                        above = attempt.above_vram_gb
+                        holding = self.capacity.fits(attempt.needs, above_vram_gb=above)
+                    stuck = attempt if holding is None else None
                 if holding is None:
                     self.send_ahead(attempt.needs)
                 else:
