@@ -22,7 +22,7 @@ class Hosts:
     """Any web page can make a browser call 127.0.0.1; its name and origin give it away."""
 
     def __init__(self, own: Sequence[str], *, any_address: bool = False) -> None:
-        self._own = LOOPBACK | {host.lower() for host in own}
+        self._own = LOOPBACK | {host.lower() for host in own if host}
         self._any_address = any_address
         """Whether it is reached from other machines: by whatever number it has there. A page that
         lies about its name cannot lie about a number."""

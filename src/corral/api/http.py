@@ -195,6 +195,7 @@ def application(
     async def enrol(request: Request) -> JSONResponse:
         """An invitation turns into a credential. The enrolment token opens nothing else."""
         token = bearer(request.headers.get("authorization"))
+        parts.herd.check_invited(token)
         wanted = body_of(await incoming.whole(request, parts.limits), Enrolment)
         enrolled, credential = await parts.herd.enrol(token, wanted.name)
         found = {"worker_id": enrolled.id, "name": enrolled.name, "credential": credential}

@@ -66,6 +66,9 @@ class Herd:
     def _invitation(self, token: str) -> str:
         return Invitation(self._address, *self._ports, token, self._sha256).text()
 
+    def check_invited(self, token: str) -> None:
+        self._roster.check_invited(token)
+
     async def enrol(self, token: str, name: str) -> tuple[Enrolled, str]:
         return await self._roster.enrol(token, name, self._names())
 

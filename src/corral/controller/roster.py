@@ -99,6 +99,12 @@ class Roster:
     def enrolment_token(self) -> str:
         return kept_secret(self._key)
 
+    def check_invited(self, token: str) -> None:
+        if not same(token, self.enrolment_token()):
+            raise Unauthorized(
+                "This invitation is not good any more. Ask for a new one: `corral invite`."
+            )
+
     # --- changing: durable when these return ---
 
     async def new_enrolment_token(self) -> str:
@@ -112,10 +118,7 @@ class Roster:
     async def enrol(self, token: str, name: str, taken: Sequence[str]) -> tuple[Enrolled, str]:
         """A new worker and its credential, shown this once. A name that somebody has gets a
         number behind it: two machines may well be called the same."""
-        if not same(token, self.enrolment_token()):
-            raise Unauthorized(
-                "This invitation is not good any more. Ask for a new one: `corral invite`."
-            )
+        self.check_invited(token)
         name = name.strip() or "worker"
         if not NAME.fullmatch(name):
             name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:60] or "worker"
