@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from corral import trust
+
 CORRAL = str(Path(sys.executable).with_name("corral"))
 """The command of this environment, whatever the PATH says."""
 START_S = 20.0
@@ -95,7 +97,9 @@ class LiveController:
         try:
             if self.process is None or self.card["pid"] != self.process.pid:
                 return False
-            with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+            certificate = str(self.card.get("certificate") or "")
+            context = trust.context(Path(certificate).read_text()) if certificate else None
+            with urllib.request.urlopen(f"{self.url}/health", timeout=2, context=context) as answer:
                 return int(answer.status) == 200
         except (OSError, ValueError, KeyError, urllib.error.URLError):
             return False

@@ -70,9 +70,9 @@ def test_a_flag_out_of_range(tmp_path: Path) -> None:
     assert "123456" in ran.stderr
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "example.org", "::"])
-def test_a_host_beyond_this_machine(tmp_path: Path, host: str) -> None:
-    refused(up(tmp_path, "--host", host), host, "TLS")
+@pytest.mark.parametrize("host", ["192.0.2.77", "nowhere.invalid"])
+def test_a_host_that_is_not_this_machine(tmp_path: Path, host: str) -> None:
+    refused(up(tmp_path, "--host", host), host, "Cannot listen")
 
 
 def test_secrets_are_their_owners_alone(controller: LiveController) -> None:

@@ -275,7 +275,13 @@ def _transfer() -> Transfer:
         from corral.runtime.transfer import Transfer
 
         environ = os.environ
-        found = Transfer(environ["CORRAL_URL"], environ["CORRAL_TRANSFER_TOKEN"], id(), attempt())
+        found = Transfer(
+            environ["CORRAL_URL"],
+            environ["CORRAL_TRANSFER_TOKEN"],
+            id(),
+            attempt(),
+            certificate=environ.get("CORRAL_CERTIFICATE", ""),
+        )
         _state.transfers[get_ident()] = found
     return found
 

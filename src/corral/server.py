@@ -37,6 +37,7 @@ from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
 from corral.controller.disk import DiskGuard
 from corral.controller.feed import Feed
+from corral.controller.herd import Herd
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.listing import Listing
@@ -47,6 +48,7 @@ from corral.controller.output_text import OutputText
 from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.retention import Limits, Retention
+from corral.controller.roster import Roster
 from corral.controller.spool import Spool
 from corral.controller.statistics import Statistics
 from corral.controller.store import Store
@@ -54,15 +56,17 @@ from corral.controller.tokens import AttemptTokens, kept_secret
 from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.access import Role
-from corral.core.errors import CorralError, HomeUnusable, InvalidSettings
+from corral.core.errors import CorralError, HomeUnusable
 from corral.core.worker import Worker
 from corral.engines.agents import AgentsEngine
 from corral.engines.engine import Engine
 from corral.engines.local_agent import LocalAgent
 from corral.home import Home, write_private_json
+from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
 from corral.scheduler.settle import Policy
 from corral.settings import Config
+from corral.trust import fingerprint, kept_certificate
 
 log = structlog.get_logger()
 
@@ -82,7 +86,6 @@ def serve(config: Config) -> int:
     _close_to_others(config)
     home = Home(config.home)
     try:
-        _check_host(config.settings.host)
         home.take()
         if restore.pending(home):
             log.info("backup_restored", former=str(restore.swap_in(home)))
@@ -131,17 +134,24 @@ def _close_to_others(config: Config) -> None:
         posix.close_to_others()
 
 
-def _check_host(host: str) -> None:
-    """Tokens and code never cross a network in the clear, and there is no TLS here yet."""
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it. Beyond it nothing is said in the clear."""
     try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        loopback = False
-    if not loopback:
-        raise InvalidSettings(
-            f"host = {host!r} is beyond this machine, which needs TLS that this version does not "
-            "have. Use 127.0.0.1, and an SSH tunnel from elsewhere."
-        )
+        return False
+
+
+def _own_address(host: str) -> str:
+    """The address under which other machines most likely reach this one."""
+    if host not in ("0.0.0.0", "::"):
+        return host
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
+        # Nothing is sent: the system only says which way it would go.
+        asking.connect(("2001:db8::1" if ":" in host else "192.0.2.1", 9))
+        return str(asking.getsockname()[0])
+    return socket.gethostname()
 
 
 def _loop_factory() -> Any:
@@ -178,6 +188,8 @@ class _Controller:
         self._home, self._http_socket = home, http_socket
         self._settings = config.settings
         self._started_at = time.time()
+        alone = _is_loopback(config.settings.host)
+        self._secure = not alone or config.settings.tls == "always"
         self._asked_to_stop = asyncio.Event()
         self._asked_twice = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
@@ -199,6 +211,7 @@ class _Controller:
 
     def _construct(self, stack: AsyncExitStack) -> None:
         settings, home = self._settings, self._home
+        hostname = socket.gethostname().split(".")[0]
         journal = Journal(home.journal)
         self._world = World()
         self._store = Store(journal, self._world)
@@ -215,11 +228,19 @@ class _Controller:
         stack.callback(listing.close)
         vault = Vault(home.secrets)
         self._local = LocalAgent(home, settings.worker.name)
+        self._roster = Roster(
+            home.roster,
+            home.enrolment_key,
+            local_id=self._local.worker_id,
+            local_credential=self._local.credential,
+        )
+        ours = [one for one in journal.workers() if self._roster.knows(one.id)]
         self._agents = AgentsEngine(
-            journal.workers(),
+            ours,
             grace_s=settings.grace_s,
             output_limit=settings.output_limit,
             local_id=self._local.worker_id,
+            wishes=self._roster.wishes,
         )
         engines: dict[str, Engine] = {self._agents.name: self._agents}
         self._retention = Retention(
@@ -264,7 +285,16 @@ class _Controller:
             notice=self._notifier.worker,
             others_ask=lambda: self._orchestrator.is_asked(),
         )
+        self._herd = Herd(
+            self._roster,
+            self._agents,
+            self._store,
+            self._loop,
+            access,
+            settings.advertise or _own_address(settings.host),
+        )
         self._orchestrator = Orchestrator(
+            herd=self._herd,
             access=access,
             store=self._store,
             blobs=blobs,
@@ -301,7 +331,10 @@ class _Controller:
             self._orchestrator.submit, access, settings.limits.message_bytes
         )
         self._app = application(
-            hosts=Hosts([settings.host]),
+            hosts=Hosts(
+                [settings.host, settings.advertise, hostname, f"{hostname}.local"],
+                any_address=self._secure,
+            ),
             transfers=Transfers(
                 self._store,
                 blobs,
@@ -312,7 +345,7 @@ class _Controller:
             ),
             worker_socket=WorkerSocket(
                 self._agents,
-                self._credential_of,
+                self._roster.is_worker,
                 heartbeat_s=settings.heartbeat_s,
                 grace_s=settings.grace_s,
                 url=lambda: self._url,
@@ -328,6 +361,7 @@ class _Controller:
                 listing=listing,
                 output=OutputText(self._spool),
                 access=access,
+                herd=self._herd,
                 streams=streams,
                 limits=settings.limits,
                 package_limit=settings.package_limit,
@@ -341,8 +375,11 @@ class _Controller:
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self._settings
         port = self._http_socket.getsockname()[1]
-        reachable = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-        self._url = f"http://{reachable}:{port}"
+        reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+        reachable = bracketed(reachable)
+        self._url = f"{'https' if self._secure else 'http'}://{reachable}:{port}"
+        certificate, key = kept_certificate(self._home.tls) if self._secure else (None, None)
+        pem = certificate.read_text(encoding="ascii") if certificate else ""
         self._agents.open(self._world.held)
         self._disk.look()
         http = _Http(
@@ -358,14 +395,22 @@ class _Controller:
                 ws_ping_interval=20,
                 ws_ping_timeout=30,
                 timeout_graceful_shutdown=1,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
             )
         )
         rpc = grpc.aio.server(options=server_options(settings.limits.message_bytes))
         rpc.add_generic_rpc_handlers((handler(self._orchestrator),))
         # gRPC says on stderr, in its own words, that a port is taken: ask first, in ours.
         _listen(settings.host, settings.grpc_port, "--grpc-port").close()
-        grpc_port = rpc.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
-        self._local.introduce(self._url)
+        door = f"{bracketed(settings.host)}:{settings.grpc_port}"
+        if key is None:
+            grpc_port = rpc.add_insecure_port(door)
+        else:
+            pair = (key.read_bytes(), pem.encode())
+            grpc_port = rpc.add_secure_port(door, grpc.ssl_server_credentials([pair]))
+        self._herd.open(port, grpc_port, fingerprint(pem) if pem else "")
+        self._local.introduce(self._url, pem)
         self._tasks += [
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
             asyncio.create_task(self._intake.run(), name="intake"),
@@ -389,6 +434,7 @@ class _Controller:
                 "pid": os.getpid(),
                 "http": self._url,
                 "grpc": f"{reachable}:{grpc_port}",
+                "certificate": str(certificate or ""),
                 "started_at": self._started_at,
                 "log": str(log_file) if logs.is_stderr(log_file) else "stderr",
             },
@@ -400,6 +446,9 @@ class _Controller:
             home=str(self._home.path),
             jobs=len(self._world.heads),
         )
+        if self._secure and not logs.is_stderr(log_file):  # a log is no place for it
+            text = await self._herd.invite_worker()
+            print(f"To add a machine, run there:\n\n  corral worker join '{text}'\n", flush=True)
 
     async def _until_stopped(self) -> None:
         loop = asyncio.get_running_loop()
@@ -454,9 +503,6 @@ class _Controller:
             await asyncio.sleep(0.02)
             workers = self._loop.workers()
         return workers
-
-    def _credential_of(self, worker_id: str) -> str | None:
-        return self._local.credential if worker_id == self._local.worker_id else None
 
     def _disk_changed(self) -> None:
         self._loop.full = self._disk.reason

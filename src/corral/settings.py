@@ -108,6 +108,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """What the controller does. Field comments are the documentation of `docs/settings.md`."""
 
     host: str = "127.0.0.1"
+    advertise: str = ""
+    tls: Literal["auto", "always"] = "auto"
     port: Port = 8700
     grpc_port: Port = 50051
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -34,6 +34,10 @@ BY_ATTEMPT = "/attempts/"
 """Guarded by the token of one attempt; see test_doors."""
 
 
+BY_INVITATION = ("POST", "/enrol")
+"""Guarded by the enrolment token; see e2e/test_joining."""
+
+
 def _routes() -> list[tuple[str, str]]:
     """Every route of the application, the one the controller serves."""
     nothing = cast(Any, None)
@@ -69,7 +73,11 @@ def _walk(routes: Sequence[object]) -> Iterator[Route | WebSocketRoute]:
 
 
 EVERY = _routes()
-GUARDED = [one for one in EVERY if one not in OPEN and not one[1].startswith(BY_ATTEMPT)]
+GUARDED = [
+    one
+    for one in EVERY
+    if one not in OPEN and one != BY_INVITATION and not one[1].startswith(BY_ATTEMPT)
+]
 SMALLER = {Role.SUBMIT: [Role.READ], Role.ADMIN: [Role.READ, Role.SUBMIT], Role.READ: []}
 
 

@@ -128,7 +128,11 @@ async def agents_lab(path: Path) -> AsyncIterator[Lab]:
     listening = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     door = WorkerSocket(
-        engine, lambda _: local.credential, heartbeat_s=1.0, grace_s=5.0, url=lambda: url
+        engine,
+        lambda _, shown: shown == local.credential,
+        heartbeat_s=1.0,
+        grace_s=5.0,
+        url=lambda: url,
     )
     app = FastAPI()
 

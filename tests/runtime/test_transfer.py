@@ -13,8 +13,8 @@ from corral.runtime.transfer import NotThere, Transfer
 from tests.runtime.harness import Controller
 
 
-def way(controller: Controller, **kwargs: float) -> Transfer:
-    return Transfer(controller.url, controller.token, "job-1", 1, **kwargs)
+def way(controller: Controller, patience_s: float = 120.0) -> Transfer:
+    return Transfer(controller.url, controller.token, "job-1", 1, patience_s=patience_s)
 
 
 def test_bytes_go_there_and_back(controller: Controller) -> None:

@@ -14,7 +14,7 @@ from corral.api import service
 from corral.core.errors import InvalidJob, InvalidSettings
 from corral.core.job import QueueClass
 from corral.sdk import requirements, submission
-from corral.sdk.connection import locate
+from corral.sdk.connection import Door, locate
 
 
 def build(**options: Any) -> pb.JobSubmission:
@@ -116,10 +116,20 @@ def test_where_the_controller_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("CORRAL_ADDRESS", "CORRAL_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path))
-    assert locate() == ("127.0.0.1:50051", "", tmp_path)
+    assert locate() == Door("127.0.0.1:50051", "", tmp_path)
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "controller.json").write_text(json.dumps({"grpc": "127.0.0.1:7"}))
-    assert locate() == ("127.0.0.1:7", "secret", tmp_path)
+    assert locate() == Door("127.0.0.1:7", "secret", tmp_path)
+    (tmp_path / "certificate.pem").write_text("pem")
+    card = {"grpc": "10.0.0.1:7", "certificate": str(tmp_path / "certificate.pem")}
+    (tmp_path / "controller.json").write_text(json.dumps(card))
+    assert locate() == Door("10.0.0.1:7", "secret", tmp_path, "pem")  # ours, by its certificate
+    assert locate("127.0.0.1:7") == Door("127.0.0.1:7", "secret", tmp_path)
+    login = {"address": "10.0.0.2:7", "token": "mine", "certificate": "theirs"}
+    (tmp_path / "login.json").write_text(json.dumps(login))
+    assert locate() == Door("10.0.0.2:7", "mine", tmp_path, "theirs")
+    assert locate("10.0.0.1:7").token == "secret"
+    (tmp_path / "login.json").unlink()
     monkeypatch.setenv("CORRAL_ADDRESS", "far.example:9")
     assert locate()[:2] == ("far.example:9", "")  # the home's token stays at home
     monkeypatch.setenv("CORRAL_TOKEN", "other")

@@ -21,8 +21,10 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Event, State
 from websockets.typing import Data
 
+from corral import trust
 from corral.protocol.messages import (
     CLOSE_REPLACED,
+    CLOSE_REVOKED,
     FromController,
     JobCompleted,
     JobFailed,
@@ -56,10 +58,19 @@ class Address(Struct):
     credential: str
     worker_id: str
     name: str = ""
+    certificate: str = ""
+    """The only one that the controller may show, as PEM."""
 
     @classmethod
     def read(cls, path: Path) -> Address:
         return msgspec.json.decode(path.read_bytes(), type=cls)
+
+    @property
+    def root(self) -> str:
+        """Where attempts fetch and store, as this machine reaches it."""
+        scheme, netloc, path, _, _ = urlsplit(self.url)
+        scheme = {"ws": "http", "wss": "https"}.get(scheme, scheme)
+        return urlunsplit((scheme, netloc, path.rstrip("/").removesuffix("/worker"), "", ""))
 
     @property
     def socket(self) -> str:
@@ -83,6 +94,10 @@ class Side(Protocol):
 
 class Replaced(Exception):
     """Another process took this worker's place."""
+
+
+class Revoked(Exception):
+    """The controller wants nothing to do with this worker any more."""
 
 
 class ControllerAway(Exception):
@@ -171,6 +186,7 @@ class Connection:
             close_timeout=CLOSE_S,
             proxy=None,
             create_connection=_Socket,
+            ssl=trust.context(address.certificate) if address.certificate else None,
         )
         assert isinstance(socket, _Socket)
         try:
@@ -178,6 +194,8 @@ class Connection:
         except ConnectionClosed as closed:
             if closed.rcvd is not None and closed.rcvd.code == CLOSE_REPLACED:
                 raise Replaced(closed.rcvd.reason) from closed
+            if closed.rcvd is not None and closed.rcvd.code == CLOSE_REVOKED:
+                raise Revoked(closed.rcvd.reason) from closed
             raise
         finally:
             if self._beating is not None:

@@ -25,6 +25,7 @@ CODE_REFUSED = Failure(
 CANCELLED = Failure(
     code="cancelled", message="The job was cancelled while it ran; its processes are gone."
 )
+REVOKED = Failure(code="worker_lost", message="The worker was revoked.")
 CANCELLED_BEFORE = Failure(code="cancelled", message="The job was cancelled before it started.")
 STOPPING = Failure(
     code="worker_stopping",

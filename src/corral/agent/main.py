@@ -25,11 +25,11 @@ from msgspec.structs import replace
 from corral import __version__, logs
 from corral.agent import endings, inventory, kit, process_tree
 from corral.agent.attempts import Ledger
-from corral.agent.connection import Address, Connection, ControllerAway, Replaced
+from corral.agent.connection import Address, Connection, ControllerAway, Replaced, Revoked
 from corral.agent.environments import BuildFailed, Confine, Environments
 from corral.agent.processors import Processors
 from corral.agent.runner_process import Makeup
-from corral.agent.runners import Runners
+from corral.agent.runners import CERTIFICATE, Runners
 from corral.core.errors import CorralError
 from corral.core.job import Needs
 from corral.home import Home
@@ -57,7 +57,7 @@ from corral.settings import (
 
 log = structlog.get_logger("corral.agent")
 
-TAKEN, UNUSABLE = 75, 78
+TAKEN, REVOKED, UNUSABLE = 75, 77, 78
 RECEIVED_S = 5.0
 """How long a leaving agent waits for the controller to have its last results."""
 PROBE_S = 20.0
@@ -95,6 +95,12 @@ class Agent:
         except Replaced:
             sys.stderr.write("Another agent took this worker's place; this one ends.\n")
             return TAKEN
+        except Revoked as revoked:
+            self._ledger.end_running(endings.REVOKED, 0.0)
+            await self._ledger.until_quiet()
+            (self._home / "agent.json").unlink(missing_ok=True)  # good for nothing any more
+            sys.stderr.write(f"{revoked}\n")
+            return REVOKED
         finally:
             await self._close(dialling, leaving, tidying)
         return 0
@@ -163,6 +169,7 @@ class Agent:
             send=self._connection.send,
             send_output=self._connection.send_output,
         )
+        self._reached()
         if settings.allow_code:
             self._capabilities = replace(self._capabilities, enforced=await self._probe())
 
@@ -257,9 +264,18 @@ class Agent:
         )
 
     def welcomed(self, welcome: WorkerWelcome) -> None:
-        self._ledger.url = msgspec.json.encode(welcome.url)
+        self._reached()
         if self._leaving is None:
             self._ledger.draining = ""
+
+    def _reached(self) -> None:
+        """How attempts reach the controller: as this agent does, whatever it calls itself."""
+        address = Address.read(self._home / "agent.json")
+        self._ledger.url = msgspec.json.encode(address.root)
+        if address.certificate:
+            path = self._home / CERTIFICATE
+            path.write_text(address.certificate, encoding="ascii")
+            self._ledger.certificate = msgspec.json.encode(str(path))
 
     def deliver(self, messages: list[FromController]) -> None:
         ledger = self._ledger

@@ -31,6 +31,9 @@ log = structlog.get_logger("corral.agent.runners")
 EXIT_S = 5.0
 """How long the death of a killed process is waited for."""
 
+CERTIFICATE = "controller.pem"
+"""The only certificate that the controller may show, for job processes to read."""
+
 
 class Runners:
     def __init__(
@@ -210,6 +213,8 @@ class Runners:
     def _configuration(self, runner: Runner, environ: dict[str, str]) -> dict[str, object]:
         makeup, environment = runner.makeup, runner.environment
         read = [str(self._kit), str(environment.path), str(environment.base)]
+        if (certificate := Path(self.home) / CERTIFICATE).exists():
+            read.append(str(certificate))
         if self._settings.system_site_packages:
             read.append(sys.prefix)
         return {

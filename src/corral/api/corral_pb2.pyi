@@ -483,6 +483,48 @@ class GpuView(_message.Message):
     free: float
     def __init__(self, uuid: _Optional[str] = ..., name: _Optional[str] = ..., vram_gb: _Optional[float] = ..., free: _Optional[float] = ...) -> None: ...
 
+class ChangeWorkerRequest(_message.Message):
+    __slots__ = ("worker", "name", "draining", "labels")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    name: str
+    draining: bool
+    labels: WorkerLabels
+    def __init__(self, worker: _Optional[str] = ..., name: _Optional[str] = ..., draining: _Optional[bool] = ..., labels: _Optional[_Union[WorkerLabels, _Mapping]] = ...) -> None: ...
+
+class WorkerLabels(_message.Message):
+    __slots__ = ("labels",)
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, labels: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RevokeWorkerRequest(_message.Message):
+    __slots__ = ("worker",)
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    def __init__(self, worker: _Optional[str] = ...) -> None: ...
+
+class InviteRequest(_message.Message):
+    __slots__ = ("client", "role", "expires_in", "renew")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_IN_FIELD_NUMBER: _ClassVar[int]
+    RENEW_FIELD_NUMBER: _ClassVar[int]
+    client: str
+    role: str
+    expires_in: float
+    renew: bool
+    def __init__(self, client: _Optional[str] = ..., role: _Optional[str] = ..., expires_in: _Optional[float] = ..., renew: _Optional[bool] = ...) -> None: ...
+
+class InviteReply(_message.Message):
+    __slots__ = ("invitation",)
+    INVITATION_FIELD_NUMBER: _ClassVar[int]
+    invitation: str
+    def __init__(self, invitation: _Optional[str] = ...) -> None: ...
+
 class WorkerView(_message.Message):
     __slots__ = ("id", "name", "engine", "connected", "cpus", "memory_gb", "gpus", "labels", "workloads", "platform", "python", "enforced", "running", "waiting", "seen_at", "draining", "version")
     class EnforcedEntry(_message.Message):

@@ -9,12 +9,13 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, WebSocket
 from fastapi.responses import FileResponse, JSONResponse
+from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api import incoming
 from corral.api.auth import Hosts, bearer
 from corral.api.correlation import Correlated
-from corral.api.rest.answers import refusal
+from corral.api.rest.answers import body_of, refusal
 from corral.api.rest.mounting import mount
 from corral.api.rest.parts import Parts
 from corral.api.worker_socket import WorkerSocket
@@ -35,6 +36,10 @@ from corral.core.job import Blob, Head, JobId, decode_document
 from corral.settings import LimitSettings as Limits
 
 MAX_NAME = 512
+
+
+class Enrolment(Struct, forbid_unknown_fields=True):
+    name: str = ""
 
 
 class OnlyOurHosts:
@@ -185,6 +190,16 @@ def application(
         return JSONResponse(await health(), 503 if queue.stopping else 200)
 
     app.include_router(metrics)
+
+    @app.post("/enrol", include_in_schema=False)
+    async def enrol(request: Request) -> JSONResponse:
+        """An invitation turns into a credential. The enrolment token opens nothing else."""
+        token = bearer(request.headers.get("authorization"))
+        parts.herd.check_invited(token)
+        wanted = body_of(await incoming.whole(request, parts.limits), Enrolment)
+        enrolled, credential = await parts.herd.enrol(token, wanted.name)
+        found = {"worker_id": enrolled.id, "name": enrolled.name, "credential": credential}
+        return JSONResponse(found, 201)
 
     @app.websocket("/worker")
     async def worker(websocket: WebSocket) -> None:

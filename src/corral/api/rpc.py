@@ -33,6 +33,7 @@ from corral.controller.access import Access
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Cursor, Feed, Page, Seen
+from corral.controller.herd import Herd
 from corral.controller.kept import artifact_of, result_of
 from corral.controller.listing import Filters, Listing
 from corral.controller.loop import Loop
@@ -43,6 +44,7 @@ from corral.core.access import Caller, Role
 from corral.core.errors import BlobNotFound, CorralError, InvalidJob, InvalidRequest
 from corral.core.events import AttemptPlaced, AttemptStarted, JobSubmitted
 from corral.core.job import QueueClass
+from corral.core.worker import Worker
 from corral.settings import LimitSettings as Limits
 
 log = structlog.get_logger()
@@ -141,6 +143,7 @@ class Orchestrator:
         self,
         *,
         access: Access,
+        herd: Herd,
         store: Store,
         blobs: Blobs,
         feed: Feed,
@@ -156,6 +159,7 @@ class Orchestrator:
         backups: Backups,
     ) -> None:
         self.asked_at = 0.0
+        self._herd = herd
         self._access, self._store, self._blobs, self._feed = access, store, blobs, feed
         self._queue, self._loop, self._vault = queue, loop, vault
         self._version, self._started_at = version, started_at
@@ -313,6 +317,40 @@ class Orchestrator:
     ) -> pb.ListWorkersReply:
         seats = self._store.world.seats(self._loop.workers())
         return pb.ListWorkersReply(workers=worker_views(seats))
+
+    @answers
+    async def ChangeWorker(  # noqa: N802
+        self, request: pb.ChangeWorkerRequest, context: Context
+    ) -> pb.WorkerView:
+        has = request.HasField
+        changed = await self._herd.change(
+            request.worker,
+            new_name=request.name if has("name") else None,
+            draining=request.draining if has("draining") else None,
+            labels=list(request.labels.labels) if has("labels") else None,
+        )
+        return self._worker(changed)
+
+    @answers
+    async def RevokeWorker(  # noqa: N802
+        self, request: pb.RevokeWorkerRequest, context: Context
+    ) -> pb.WorkerView:
+        return self._worker(await self._herd.revoke(request.worker))
+
+    def _worker(self, worker: Worker) -> pb.WorkerView:
+        return worker_views(self._store.world.seats([worker]))[0]
+
+    @answers
+    async def Invite(  # noqa: N802
+        self, request: pb.InviteRequest, context: Context
+    ) -> pb.InviteReply:
+        if request.client:
+            text = await self._herd.invite_client(
+                request.client, request.role or Role.SUBMIT, request.expires_in
+            )
+        else:
+            text = await self._herd.invite_worker(renew=request.renew)
+        return pb.InviteReply(invitation=text)
 
     # --- steering the whole ---
 

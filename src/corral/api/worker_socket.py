@@ -16,7 +16,6 @@ from websockets.http11 import Request
 from websockets.protocol import OPEN
 
 from corral.api.auth import bearer
-from corral.controller.tokens import same
 from corral.core.errors import Unauthorized
 from corral.engines.agents import AgentsEngine
 from corral.protocol import messages as wire
@@ -127,13 +126,13 @@ class WorkerSocket:
     def __init__(
         self,
         engine: AgentsEngine,
-        credential_of: Callable[[str], str | None],
+        is_worker: Callable[[str, str], bool],
         *,
         heartbeat_s: float,
         grace_s: float,
         url: Callable[[], str],
     ) -> None:
-        self._engine, self._credential_of, self._url = engine, credential_of, url
+        self._engine, self._is_worker, self._url = engine, is_worker, url
         self._heartbeat_s, self._grace_s = heartbeat_s, grace_s
 
     async def serve(self, socket: WebSocket) -> None:
@@ -209,8 +208,7 @@ class WorkerSocket:
                 wire.CLOSE_INCOMPATIBLE,
                 f"Protocol {register.runner_protocol!r} is not one of {sorted(wire.COMPATIBLE)}.",
             )
-        expected = self._credential_of(register.worker_id)
-        if expected is None or not same(credential, expected):
+        if not self._is_worker(register.worker_id, credential):
             raise _Refused(wire.CLOSE_UNAUTHORIZED, "This credential is not that worker's.")
         return register
 

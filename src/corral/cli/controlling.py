@@ -71,6 +71,8 @@ def _start_detached(home: Path, given: list[str], *, as_json: bool) -> int:
             else:
                 print(f"The controller is up (pid {process.pid}).")
                 output.show_pairs(_places(home, card))
+                if card.get("certificate"):
+                    output.say("`corral invite` prints the command that adds another machine.")
             return 0
         time.sleep(_POLL_S)
     if process.poll() is None:
@@ -217,10 +219,19 @@ def _places(home: Path, card: dict[str, Any]) -> list[tuple[str, str]]:
 def health_of(card: dict[str, Any]) -> dict[str, Any]:
     """What a healthy controller says of itself; empty where there is none."""
     url = str(card.get("http"))
-    if not url.startswith("http://"):
+    if not url.startswith(("http://", "https://")):
         return {}
     # A proxy for the web has no business on the way to this machine itself.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    handlers: list[Any] = [urllib.request.ProxyHandler({})]
+    if card.get("certificate"):
+        from corral import trust
+
+        try:
+            pem = Path(card["certificate"]).read_text(encoding="ascii")
+        except OSError:
+            return {}
+        handlers.append(urllib.request.HTTPSHandler(context=trust.context(pem)))
+    opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(f"{url}/health", timeout=2) as answer:
             health = json.load(answer)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from corral import __version__
-from corral.cli import bench, controlling, keeping, running, secret, steering, watching
+from corral.cli import bench, controlling, herding, keeping, running, secret, steering, watching
 from corral.cli import doctor as doctors
 
 app = typer.Typer(
@@ -53,6 +53,10 @@ app.command()(watching.cancel)
 app.command()(watching.retry)
 app.command()(steering.front)
 app.command()(watching.workers)
+app.add_typer(herding.worker, name="worker")
+app.command()(herding.invite)
+app.command()(herding.login)
+app.command()(herding.logout)
 app.add_typer(steering.queue, name="queue")
 app.add_typer(steering.token, name="token")
 app.command()(bench.bench)

@@ -212,6 +212,10 @@ class Forbidden(CorralError):
     code, status = "forbidden", 403
 
 
+class WrongCertificate(CorralError):
+    code, status = "wrong_certificate", 403
+
+
 class Unavailable(CorralError):
     code, status = "unavailable", 503
 

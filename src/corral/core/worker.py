@@ -42,6 +42,14 @@ class Capabilities(Struct, frozen=True):
     """How many attempts may wait on the worker itself; 0 where an engine has no local queue."""
 
 
+class Wishes(Struct, frozen=True):
+    """What the operator wishes of a worker, whatever it says of itself."""
+
+    name: str = ""
+    draining: bool = False
+    labels: tuple[str, ...] = ()
+
+
 class Worker(Struct, frozen=True):
     """A worker as an engine sees it now."""
 

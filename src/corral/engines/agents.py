@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Protocol
 
 import structlog
@@ -26,7 +26,7 @@ from corral.core.events import (
 )
 from corral.core.frames import OutputFrame, ProgressFrame
 from corral.core.job import JobId
-from corral.core.worker import Worker
+from corral.core.worker import Wishes, Worker
 from corral.engines.engine import Attempt
 from corral.protocol import messages as wire
 
@@ -61,11 +61,21 @@ class AgentsEngine:
     name = "agents"
 
     def __init__(
-        self, known: Sequence[Worker], *, grace_s: float, output_limit: int, local_id: str = ""
+        self,
+        known: Sequence[Worker],
+        *,
+        grace_s: float,
+        output_limit: int,
+        local_id: str = "",
+        wishes: Callable[[str], Wishes] = lambda worker: Wishes(),
     ) -> None:
         self._grace_s, self._output_limit, self._local_id = grace_s, output_limit, local_id
+        self._wishes = wishes
+        """What the operator wishes of a worker."""
+        self._said: dict[str, wire.WorkerRegister] = {}
+        """What connected workers said of themselves."""
         self._workers = {
-            worker.id: replace(worker, connected=False)
+            worker.id: self._as_wished(replace(worker, connected=False))
             for worker in known
             if worker.engine == self.name
         }
@@ -150,14 +160,17 @@ class AgentsEngine:
 
     def join(self, session: Session, register: wire.WorkerRegister) -> Worker:
         """A worker registered. A second socket of the same worker replaces the first."""
-        worker = Worker(
-            id=register.worker_id,
-            name=register.name or register.worker_id,
-            engine=self.name,
-            capabilities=register.capabilities,
-            local=register.worker_id == self._local_id,
-            seen_at=time.time(),
-            version=register.software_version,
+        self._said[register.worker_id] = register
+        worker = self._as_wished(
+            Worker(
+                id=register.worker_id,
+                name=register.name or register.worker_id,
+                engine=self.name,
+                capabilities=register.capabilities,
+                local=register.worker_id == self._local_id,
+                seen_at=time.time(),
+                version=register.software_version,
+            )
         )
         former = self._sessions.pop(worker.id, None)
         if former is not None:
@@ -177,6 +190,45 @@ class AgentsEngine:
             WorkerJoined(worker.id, worker.name, worker.capabilities, tuple(mine)),
         )
         return worker
+
+    def _as_wished(self, worker: Worker) -> Worker:
+        wishes = self._wishes(worker.id)
+        said = self._said.get(worker.id)
+        can = worker.capabilities if said is None else said.capabilities
+        labels = tuple(dict.fromkeys((*can.labels, *wishes.labels)))
+        return replace(
+            worker,
+            name=wishes.name or worker.name,
+            draining=wishes.draining,
+            capabilities=replace(can, labels=labels),
+        )
+
+    def wish(self, worker: str) -> Worker | None:
+        """The operator wishes something else of a worker now; what it looks like then."""
+        known = self._workers.get(worker)
+        if known is None:
+            return None
+        known = self._workers[worker] = self._as_wished(known)
+        session = self._sessions.get(worker)
+        if known.draining and session is not None:
+            for (job, attempt), owner in self._attempts.items():
+                if owner == worker:  # those that have begun it keeps
+                    session.send(wire.JobRecall(job=job, attempt=attempt))
+        return known
+
+    def revoke(self, worker: str) -> None:
+        """It is no worker of ours any more: out at once, and what it had goes elsewhere."""
+        session = self._sessions.pop(worker, None)
+        if session is not None:
+            session.close(wire.CLOSE_REVOKED, "This worker was revoked. It may join again.")
+        timer = self._away.pop(worker, None)
+        if timer is not None:
+            timer.cancel()
+        self._lose(worker, "It was revoked.", expected=True)
+        self._workers.pop(worker, None)
+        self._said.pop(worker, None)
+        if not self._sessions:
+            self.emptied.set()
 
     def leave(self, session: Session, worker: str) -> None:
         """A socket closed without a word."""

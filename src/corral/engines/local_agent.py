@@ -33,7 +33,7 @@ class LocalAgent:
         self.name = name or known.get("name") or socket.gethostname().split(".")[0] or "local"
         self._process: asyncio.subprocess.Process | None = None
 
-    def introduce(self, url: str) -> None:
+    def introduce(self, url: str, certificate: str = "") -> None:
         """Writes down where the controller is; a surviving agent finds it there too."""
         write_private_json(
             self._home.agent,
@@ -42,6 +42,7 @@ class LocalAgent:
                 "credential": self.credential,
                 "worker_id": self.worker_id,
                 "name": self.name,
+                "certificate": certificate,
             },
         )
 

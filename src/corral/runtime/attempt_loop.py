@@ -109,7 +109,13 @@ class AttemptLoop:
             from corral.runtime.transfer import Transfer
 
             order = self._order
-            self._way = Transfer(order["url"], order["token"], order["job"], order["attempt"])
+            self._way = Transfer(
+                order["url"],
+                order["token"],
+                order["job"],
+                order["attempt"],
+                certificate=order.get("certificate", ""),
+            )
         return self._way
 
     def _failure(self, error: BaseException) -> failures.Failure:
@@ -189,6 +195,7 @@ class AttemptLoop:
                 "CORRAL_ATTEMPT": str(order["attempt"]),
                 "CORRAL_URL": order["url"],
                 "CORRAL_TRANSFER_TOKEN": order["token"],
+                "CORRAL_CERTIFICATE": order.get("certificate", ""),
                 "CORRAL_CHECKPOINT": order.get("checkpoint", ""),
                 "CORRAL_CORRELATION_ID": order.get("correlation_id", ""),
                 "CORRAL_OUTPUT_DIR": f"{folder}/output",

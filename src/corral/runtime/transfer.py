@@ -11,10 +11,13 @@ import http.client
 import io
 import json
 import time
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from corral.runtime.failures import TransferFailed
+
+if TYPE_CHECKING:
+    import ssl
 
 PATIENCE_S = 120.0
 SOCKET_TIMEOUT_S = 60.0
@@ -39,13 +42,22 @@ class Transfer:
     """One attempt's way to its controller; the connection is kept between requests."""
 
     def __init__(
-        self, url: str, token: str, job: str, attempt: int, *, patience_s: float = PATIENCE_S
+        self,
+        url: str,
+        token: str,
+        job: str,
+        attempt: int,
+        *,
+        certificate: str = "",
+        patience_s: float = PATIENCE_S,
     ) -> None:
         parts = urlsplit(url)
         self._netloc = parts.netloc
         self._secure = parts.scheme == "https"
         self._root = f"{parts.path.rstrip('/')}/attempts/{quote(job, safe='')}/{attempt}"
         self._token = token
+        self._certificate = certificate
+        """A file with the only certificate that the controller may show."""
         self._patience_s = patience_s
         self._connection: http.client.HTTPConnection | None = None
 
@@ -152,12 +164,27 @@ class Transfer:
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
-            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            self._connection = kind(self._netloc, timeout=SOCKET_TIMEOUT_S)
+            if self._secure:
+                self._connection = http.client.HTTPSConnection(
+                    self._netloc, timeout=SOCKET_TIMEOUT_S, context=_pinned(self._certificate)
+                )
+            else:
+                self._connection = http.client.HTTPConnection(
+                    self._netloc, timeout=SOCKET_TIMEOUT_S
+                )
         return self._connection
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._token}"}
+
+
+def _pinned(certificate: str) -> ssl.SSLContext:
+    """Whatever the controller is called where we reach it: it is known by its certificate."""
+    import ssl
+
+    context = ssl.create_default_context(cafile=certificate or None)
+    context.check_hostname = not certificate
+    return context
 
 
 class _TryAgain(http.client.HTTPException):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from corral.api import corral_pb2 as pb
@@ -30,6 +30,41 @@ class AsyncAdministration:
     async def _queue(self, method: str) -> views.QueueView:
         view: views.QueueView = views.read(await self._connection.call(method, pb.QueueRequest()))
         return view
+
+    async def change_worker(
+        self,
+        worker: str,
+        *,
+        name: str | None = None,
+        draining: bool | None = None,
+        labels: Iterable[str] | None = None,
+    ) -> views.WorkerView:
+        """Drains or resumes a worker, gives it another name or other labels; what is left out
+        stays. `labels` are all that you add to those the worker tells of itself."""
+        request = pb.ChangeWorkerRequest(worker=worker, name=name, draining=draining)
+        if labels is not None:
+            request.labels.labels.extend(labels)
+            request.labels.SetInParent()
+        view: views.WorkerView = views.read(await self._connection.call("ChangeWorker", request))
+        return view
+
+    async def revoke_worker(self, worker: str) -> views.WorkerView:
+        """Cuts a worker off at once; what it was running goes elsewhere."""
+        request = pb.RevokeWorkerRequest(worker=worker)
+        reply = await self._connection.call("RevokeWorker", request, again=False)
+        view: views.WorkerView = views.read(reply)
+        return view
+
+    async def invite_worker(self, *, renew: bool = False) -> str:
+        """The string for `corral worker join`. `renew` voids what was given out before."""
+        reply = await self._connection.call("Invite", pb.InviteRequest(renew=renew))
+        return str(reply.invitation)
+
+    async def invite_client(self, name: str, role: str = "submit", expires_in: float = 0.0) -> str:
+        """The string for `corral login`, with a new token of this name in it."""
+        request = pb.InviteRequest(client=name, role=role, expires_in=expires_in)
+        reply = await self._connection.call("Invite", request, again=False)
+        return str(reply.invitation)
 
     async def create_token(
         self, name: str, role: str, *, expires_in: float = 0.0
@@ -67,6 +102,32 @@ class Administration:
 
     def resume(self) -> views.QueueView:
         found: views.QueueView = self._call(self._administration.resume())
+        return found
+
+    def change_worker(
+        self,
+        worker: str,
+        *,
+        name: str | None = None,
+        draining: bool | None = None,
+        labels: Iterable[str] | None = None,
+    ) -> views.WorkerView:
+        changing = self._administration.change_worker(
+            worker, name=name, draining=draining, labels=labels
+        )
+        found: views.WorkerView = self._call(changing)
+        return found
+
+    def revoke_worker(self, worker: str) -> views.WorkerView:
+        found: views.WorkerView = self._call(self._administration.revoke_worker(worker))
+        return found
+
+    def invite_worker(self, *, renew: bool = False) -> str:
+        found: str = self._call(self._administration.invite_worker(renew=renew))
+        return found
+
+    def invite_client(self, name: str, role: str = "submit", expires_in: float = 0.0) -> str:
+        found: str = self._call(self._administration.invite_client(name, role, expires_in))
         return found
 
     def create_token(

@@ -23,6 +23,7 @@ from corral.api import corral_pb2 as pb
 from corral.api import service
 from corral.core import errors
 from corral.sdk.local_door import AsyncLocalSocket, socket_of
+from corral.trust import NAME
 
 PATIENCE_S = 60.0
 """How long a lost controller is waited for, counted from the last sign of life."""
@@ -48,6 +49,8 @@ class Door(NamedTuple):
     token: str
     home: Path | None = None
     """Where the token was looked for."""
+    certificate: str = ""
+    """The only one that the controller may show, as PEM; without one it is on this machine."""
 
     @property
     def local(self) -> bool:
@@ -55,27 +58,42 @@ class Door(NamedTuple):
 
 
 def locate(address: str | None = None, token: str | None = None, home: Path | None = None) -> Door:
-    """Explicit values first, then CORRAL_ADDRESS and CORRAL_TOKEN, then what the controller of
-    this home wrote down. The home's token is never offered to another machine."""
+    """Explicit values first, then CORRAL_ADDRESS and CORRAL_TOKEN, then what `corral login`
+    stored, then what the controller of this home wrote down. The home's token is never offered to
+    another machine."""
     home = home or settings.default_home()
-    address = address or settings.client_address() or _written_address(home)
+    address = address or settings.client_address() or ""
+    token = token or settings.client_token() or ""
+    login, card = _told(home / "login.json"), _told(home / "controller.json")
+    if login and address in ("", login.get("address")):
+        where = login.get("address", "")
+        return Door(where, token or login.get("token", ""), home, login.get("certificate", ""))
+    address = address or card.get("grpc", "") or _default_address()
     if not address.startswith("unix:") and not re.fullmatch(r"[^/\s]+:\d+", address):
         raise errors.InvalidSettings(
             f"The address of a controller is HOST:PORT of its gRPC door, as 127.0.0.1:50051; got "
             f"{address!r}. `corral status` shows it; CORRAL_ADDRESS gives it."
         )
-    door = Door(address, token or settings.client_token() or "", home)
-    if not door.token and door.local:
+    certificate = _read(Path(card["certificate"])) if card.get("certificate") else ""
+    if address != card.get("grpc"):
+        certificate = ""  # another controller's
+    door = Door(address, token, home, certificate)
+    if not door.token and (door.local or certificate):
         door = door._replace(token=_read(home / "token").strip())
     return door
 
 
-def _written_address(home: Path) -> str:
+def _told(path: Path) -> dict[str, str]:
     try:
-        return str(json.loads(_read(home / "controller.json"))["grpc"])
-    except (ValueError, KeyError, TypeError):
-        defaults = settings.Settings()
-        return f"{defaults.host}:{defaults.grpc_port}"
+        found = json.loads(_read(path))
+    except ValueError:
+        return {}
+    return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
+
+
+def _default_address() -> str:
+    defaults = settings.Settings()
+    return f"{defaults.host}:{defaults.grpc_port}"
 
 
 def _read(path: Path) -> str:
@@ -304,8 +322,12 @@ class Connection:
         if self.door.local:
             # A proxy for the web has no business on the way to this machine itself.
             options.append(("grpc.enable_http_proxy", 0))
+        pem = self.door.certificate
+        if self.door.local and not pem:
             return kind.insecure_channel(self.door.address, options=options)
-        credentials = grpc.ssl_channel_credentials()
+        if pem:
+            options.append(("grpc.ssl_target_name_override", NAME))
+        credentials = grpc.ssl_channel_credentials(pem.encode() or None)
         return kind.secure_channel(self.door.address, credentials, options=options)
 
     def met(self) -> None:

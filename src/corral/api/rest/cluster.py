@@ -15,6 +15,7 @@ from corral.api.rest.parts import Parts, caller_of
 from corral.api.views import queue_view, token_view, worker_views
 from corral.core.errors import WorkerNotFound
 from corral.core.job import State
+from corral.core.worker import Worker
 from corral.sdk import views
 from corral.sdk.views import read
 
@@ -56,10 +57,39 @@ class NewToken(msgspec.Struct):
     view: views.TokenView
 
 
+class WorkerChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What the operator wishes of a worker; what is left out stays."""
+
+    name: str | None = None
+    draining: bool | None = None
+    labels: list[str] | None = None
+    """All that the operator adds, instead of those before."""
+
+
+class InvitationBody(msgspec.Struct, forbid_unknown_fields=True):
+    client: str = ""
+    """The name of a client's new token; without one a worker is invited."""
+    role: Literal["read", "submit", "admin"] = "submit"
+    expires_in: Annotated[float, Meta(ge=0)] = 0.0
+    renew: bool = False
+    """Void what was given out to workers before."""
+
+
+class NewInvitation(msgspec.Struct):
+    """For `corral worker join` or `corral login`."""
+
+    invitation: str
+
+
 STRUCTS: tuple[Any, ...] = (
-    *(ClusterStatus, TokenBody, NewToken),
+    *(ClusterStatus, TokenBody, NewToken, WorkerChange, InvitationBody, NewInvitation),
     *(views.WorkerView, views.QueueView, views.TokenView),
 )
+
+
+def body(struct: str) -> dict[str, Any]:
+    schema = {"$ref": f"#/components/schemas/{struct}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def routes(parts: Parts) -> APIRouter:
@@ -118,6 +148,46 @@ def routes(parts: Parts) -> APIRouter:
                 return json(one)
         raise WorkerNotFound(f"No worker is called {name[:100]!r}. GET /workers lists them.")
 
+    def _one(worker: Worker) -> Response:
+        return json(read(worker_views(parts.store.world.seats([worker]))[0]))
+
+    @router.patch(
+        "/workers/{name}",
+        summary="Drain or resume a worker, give it another name or other labels",
+        responses={200: answer("WorkerView", "As it is now."), **errors(404, 408, 409, 413, 507)},
+        openapi_extra=body("WorkerChange"),
+    )
+    async def change_worker(name: str, request: Request) -> Response:
+        wanted = body_of(await incoming.whole(request, parts.limits), WorkerChange)
+        return _one(
+            await parts.herd.change(
+                name, new_name=wanted.name, draining=wanted.draining, labels=wanted.labels
+            )
+        )
+
+    @router.delete(
+        "/workers/{name}",
+        summary="Revoke a worker: it is cut off at once",
+        responses={200: answer("WorkerView", "As it was."), **errors(404, 409, 507)},
+    )
+    async def revoke_worker(name: str) -> Response:
+        return _one(await parts.herd.revoke(name))
+
+    @router.post(
+        "/invitations",
+        status_code=201,
+        summary="A string with which a worker joins or a client logs in",
+        responses={201: answer("NewInvitation", "A secret."), **errors(408, 409, 413, 507)},
+        openapi_extra=body("InvitationBody"),
+    )
+    async def invite(request: Request) -> Response:
+        wanted = body_of(await incoming.whole(request, parts.limits), InvitationBody)
+        if wanted.client:
+            text = await parts.herd.invite_client(wanted.client, wanted.role, wanted.expires_in)
+        else:
+            text = await parts.herd.invite_worker(renew=wanted.renew)
+        return json(NewInvitation(text), 201)
+
     @router.get(
         "/queue",
         summary="How many jobs wait by class, and whether the queue is paused",
@@ -157,14 +227,7 @@ def routes(parts: Parts) -> APIRouter:
         status_code=201,
         summary="Make a token with a role",
         responses={201: answer("NewToken", "Shown this once."), **errors(408, 409, 413, 507)},
-        openapi_extra={
-            "requestBody": {
-                "required": True,
-                "content": {
-                    "application/json": {"schema": {"$ref": "#/components/schemas/TokenBody"}}
-                },
-            }
-        },
+        openapi_extra=body("TokenBody"),
     )
     async def create_token(request: Request) -> Response:
         body = body_of(await incoming.whole(request, parts.limits), TokenBody)

@@ -16,6 +16,7 @@ from corral.api.streams import Streams
 from corral.controller.access import Access
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Feed
+from corral.controller.herd import Herd
 from corral.controller.listing import Listing
 from corral.controller.loop import Loop
 from corral.controller.output_text import OutputText
@@ -36,6 +37,7 @@ class Parts:
     listing: Listing
     output: OutputText
     access: Access
+    herd: Herd
     streams: Streams
     limits: LimitSettings
     package_limit: int

@@ -1,0 +1,119 @@
+"""The herd: inviting workers and clients, and what the operator does with workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from corral.controller.access import Access
+from corral.controller.loop import Loop
+from corral.controller.roster import Enrolled, Roster
+from corral.controller.store import Store
+from corral.core.errors import Conflict, InvalidRequest, WorkerNotFound
+from corral.core.worker import Worker
+from corral.engines.agents import AgentsEngine
+from corral.invitation import Invitation
+
+log = structlog.get_logger()
+
+
+class Herd:
+    def __init__(
+        self,
+        roster: Roster,
+        engine: AgentsEngine,
+        store: Store,
+        loop: Loop,
+        access: Access,
+        address: str,
+    ) -> None:
+        self._roster, self._engine, self._store = roster, engine, store
+        self._loop, self._access = loop, access
+        self._address = address
+        self._ports = (0, 0)
+        self._sha256 = ""
+
+    def open(self, port: int, grpc_port: int, sha256: str) -> None:
+        """Where others reach us; without a certificate nobody does."""
+        self._ports, self._sha256 = (port, grpc_port), sha256
+
+    # --- inviting ---
+
+    def is_open(self) -> bool:
+        return bool(self._sha256)
+
+    async def invite_worker(self, *, renew: bool = False) -> str:
+        """The string that a machine joins with. Renewed, those given out before are void."""
+        self._check_open()
+        roster = self._roster
+        token = await roster.new_enrolment_token() if renew else roster.enrolment_token()
+        return self._invitation(token)
+
+    async def invite_client(self, name: str, role: str, expires_in: float = 0.0) -> str:
+        """The string that a client logs in with: a new token of its own."""
+        self._check_open()
+        token, _ = await self._access.create(name, role, expires_in)
+        return self._invitation(token)
+
+    def _check_open(self) -> None:
+        if not self.is_open():
+            raise Conflict(
+                "This controller is reached from its own machine alone. Start it with "
+                "`corral up --host 0.0.0.0`, then invite others."
+            )
+
+    def _invitation(self, token: str) -> str:
+        return Invitation(self._address, *self._ports, token, self._sha256).text()
+
+    def check_invited(self, token: str) -> None:
+        self._roster.check_invited(token)
+
+    async def enrol(self, token: str, name: str) -> tuple[Enrolled, str]:
+        return await self._roster.enrol(token, name, self._names())
+
+    # --- steering ---
+
+    def find(self, name: str) -> Worker:
+        for worker in self._engine.workers():
+            if name in (worker.id, worker.name):
+                return worker
+        raise WorkerNotFound(f"No worker is called {name[:100]!r}. `corral workers` lists them.")
+
+    async def change(
+        self,
+        name: str,
+        *,
+        new_name: str | None = None,
+        draining: bool | None = None,
+        labels: Sequence[str] | None = None,
+    ) -> Worker:
+        """Wishes of the operator, durable when this returns."""
+        if new_name is None and draining is None and labels is None:
+            raise InvalidRequest("Say what shall change: its name, its labels, or draining.")
+        worker = self.find(name)
+        others = [one for one in self._names() if one != worker.name]
+        await self._roster.change(
+            worker.id, worker.name, name=new_name, draining=draining, labels=labels, taken=others
+        )
+        changed = self._engine.wish(worker.id)
+        if changed is None:
+            raise WorkerNotFound(f"The worker {name[:100]!r} was revoked meanwhile.")
+        await self._store.append([], workers=[changed])
+        log.info(
+            "worker_changed",
+            worker=changed.name,
+            draining=changed.draining,
+            labels=list(changed.capabilities.labels),
+        )
+        self._loop.wake()
+        return changed
+
+    async def revoke(self, name: str) -> Worker:
+        worker = self.find(name)
+        await self._roster.revoke(worker.id)
+        self._engine.revoke(worker.id)
+        return worker
+
+    def _names(self) -> list[str]:
+        return [worker.name for worker in self._engine.workers()]

@@ -1,0 +1,213 @@
+"""The roster: who may be a worker here, and what the operator wishes of each.
+
+An enrolment token only enrols. What a worker gets for it is a credential of its own, good for
+nothing but being that worker; of that only a digest is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import structlog
+from msgspec import Struct
+from msgspec.structs import replace
+
+from corral.controller.tokens import kept_secret, same
+from corral.core.errors import (
+    Conflict,
+    HomeUnusable,
+    InvalidRequest,
+    StorageFailed,
+    Unauthorized,
+    WorkerNotFound,
+)
+from corral.core.worker import Wishes
+from corral.home import write_private_json
+
+log = structlog.get_logger()
+
+MAX_WORKERS = 10_000
+MAX_LABELS, MAX_LABEL = 64, 100
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
+RESERVED = frozenset({"auto", "local"})
+"""Words that mean something else where a job names its worker."""
+
+
+class Enrolled(Struct, frozen=True):
+    """One worker on the roster."""
+
+    id: str
+    name: str
+    sha256: str
+    """Of its credential; empty for this machine's own worker, which needs no invitation."""
+    enrolled_at: float
+    draining: bool = False
+    labels: tuple[str, ...] = ()
+    """What the operator added to those that the worker tells of itself."""
+
+
+class _File(Struct):
+    workers: list[Enrolled] = []
+
+
+class Roster:
+    def __init__(self, path: Path, key: Path, *, local_id: str, local_credential: str) -> None:
+        self._path, self._key = path, key
+        self._local_id, self._local_credential = local_id, local_credential
+        self._changing = asyncio.Lock()
+        self._by_id = {one.id: one for one in self._read()}
+
+    def _read(self) -> list[Enrolled]:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=_File).workers
+        except FileNotFoundError:
+            return []
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise HomeUnusable(
+                f"The workers in {self._path} cannot be read ({error}). Restore the file, or "
+                "delete it and let the workers join again."
+            ) from error
+
+    # --- asking ---
+
+    def get(self, worker: str) -> Enrolled | None:
+        return self._by_id.get(worker)
+
+    def knows(self, worker: str) -> bool:
+        return worker == self._local_id or worker in self._by_id
+
+    def wishes(self, worker: str) -> Wishes:
+        enrolled = self._by_id.get(worker)
+        if enrolled is None:
+            return Wishes()
+        return Wishes(enrolled.name, enrolled.draining, enrolled.labels)
+
+    def is_worker(self, worker: str, credential: str) -> bool:
+        """Whether whoever shows this credential is that worker."""
+        if worker == self._local_id:
+            return same(credential, self._local_credential)
+        enrolled = self._by_id.get(worker)
+        return enrolled is not None and same(_digest(credential), enrolled.sha256)
+
+    def enrolment_token(self) -> str:
+        return kept_secret(self._key)
+
+    def check_invited(self, token: str) -> None:
+        if not same(token, self.enrolment_token()):
+            raise Unauthorized(
+                "This invitation is not good any more. Ask for a new one: `corral invite`."
+            )
+
+    # --- changing: durable when these return ---
+
+    async def new_enrolment_token(self) -> str:
+        """Another one; invitations given out before enrol nobody any more."""
+        async with self._changing:
+            await asyncio.to_thread(self._key.unlink, missing_ok=True)
+            token = await asyncio.to_thread(kept_secret, self._key)
+        log.info("enrolment_token_renewed")
+        return token
+
+    async def enrol(self, token: str, name: str, taken: Sequence[str]) -> tuple[Enrolled, str]:
+        """A new worker and its credential, shown this once. A name that somebody has gets a
+        number behind it: two machines may well be called the same."""
+        self.check_invited(token)
+        name = name.strip() or "worker"
+        if not NAME.fullmatch(name):
+            name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:60] or "worker"
+        async with self._changing:
+            if len(self._by_id) >= MAX_WORKERS:
+                raise Conflict(f"There are {MAX_WORKERS:,} workers. Revoke some first.")
+            names = {*taken, *RESERVED, *(one.name for one in self._by_id.values())}
+            free = next(
+                one
+                for one in (name, *(f"{name}-{n}" for n in range(2, 20_000)))
+                if one not in names
+            )
+            credential = secrets.token_urlsafe(32)
+            enrolled = Enrolled(f"w-{secrets.token_hex(6)}", free, _digest(credential), time.time())
+            await self._write({**self._by_id, enrolled.id: enrolled})
+        log.info("worker_enrolled", worker=enrolled.id, name=free)
+        return enrolled, credential
+
+    async def change(
+        self,
+        worker: str,
+        known_as: str,
+        *,
+        name: str | None = None,
+        draining: bool | None = None,
+        labels: Sequence[str] | None = None,
+        taken: Sequence[str] = (),
+    ) -> Enrolled:
+        """What the operator wishes of a worker from now on, also after a restart."""
+        async with self._changing:
+            old = self._by_id.get(worker)
+            if old is None:
+                if worker != self._local_id:
+                    raise WorkerNotFound(f"No worker {worker} is on the roster.")
+                old = Enrolled(worker, known_as, "", time.time())
+            if name is not None and name != old.name:
+                if not NAME.fullmatch(name) or name in RESERVED:
+                    raise InvalidRequest(
+                        f"A worker's name has 1 to 63 letters, digits and ._-, begins with a "
+                        f"letter or digit, and is not auto or local; got {name[:100]!r}."
+                    )
+                others = {one.name for one in self._by_id.values() if one.id != worker}
+                if name in {*taken, *others}:
+                    raise Conflict(f"Another worker is called {name!r} already.")
+                old = replace(old, name=name)
+            if draining is not None:
+                old = replace(old, draining=draining)
+            if labels is not None:
+                old = replace(old, labels=_labels(labels))
+            await self._write({**self._by_id, worker: old})
+        return old
+
+    async def revoke(self, worker: str) -> None:
+        """Its credential is good for nothing from now on."""
+        if worker == self._local_id:
+            raise Conflict(
+                "This is the controller's own machine. Switch its worker off with "
+                "`worker: {enabled: false}` in corral.yaml, or drain it."
+            )
+        async with self._changing:
+            if worker not in self._by_id:
+                raise WorkerNotFound(f"No worker {worker} is on the roster.")
+            await self._write({key: one for key, one in self._by_id.items() if key != worker})
+        log.info("worker_revoked", worker=worker)
+
+    async def _write(self, workers: dict[str, Enrolled]) -> None:
+        view = msgspec.to_builtins(_File(list(workers.values())))
+        try:
+            await asyncio.to_thread(write_private_json, self._path, view)
+        except OSError as error:
+            raise StorageFailed(
+                f"{self._path} could not be written ({error.strerror}). Free some space, then try "
+                "again."
+            ) from error
+        self._by_id = workers
+
+
+def _labels(labels: Sequence[str]) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(label.strip() for label in labels))
+    for label in found:
+        if not 0 < len(label) <= MAX_LABEL or any(not mark.isprintable() for mark in label):
+            raise InvalidRequest(
+                f"A label is a word such as 'ssd' or 'zone=a', up to {MAX_LABEL} characters; got "
+                f"{label[:MAX_LABEL]!r}."
+            )
+    if len(found) > MAX_LABELS:
+        raise InvalidRequest(f"A worker has up to {MAX_LABELS} labels; got {len(found)}.")
+    return found
+
+
+def _digest(credential: str) -> str:
+    return hashlib.sha256(credential.encode("utf-8", "surrogateescape")).hexdigest()

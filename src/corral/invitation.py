@@ -1,0 +1,69 @@
+"""The string that invites a worker or a client: where the controller is, what opens its door, and
+how to know that it is the right one.
+
+    corral://TOKEN@192.168.1.20:8700?grpc=50051&sha256=…
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
+
+from corral.core.errors import InvalidRequest
+
+SCHEME = "corral"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class Invitation(NamedTuple):
+    host: str
+    port: int
+    grpc_port: int
+    token: str
+    sha256: str
+
+    def text(self) -> str:
+        query = urlencode({"grpc": self.grpc_port, "sha256": self.sha256})
+        return f"{SCHEME}://{quote(self.token, safe='')}@{bracketed(self.host)}:{self.port}?{query}"
+
+    @property
+    def url(self) -> str:
+        return f"https://{bracketed(self.host)}:{self.port}"
+
+    @property
+    def grpc(self) -> str:
+        return f"{bracketed(self.host)}:{self.grpc_port}"
+
+
+def bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def parse(text: str) -> Invitation:
+    """The invitation in a string, as somebody may have pasted it."""
+    try:
+        parts = urlsplit(text.strip().strip("'\""))
+        asked = parse_qs(parts.query)
+        found = Invitation(
+            host=parts.hostname or "",
+            port=parts.port or 0,
+            grpc_port=int(asked.get("grpc", ["0"])[0]),
+            token=unquote(parts.username or ""),
+            sha256=asked.get("sha256", [""])[0].lower(),
+        )
+    except ValueError:
+        found = None
+    if (
+        found is None
+        or parts.scheme != SCHEME
+        or not (found.host and found.token and 0 < found.port < 65536)
+        or not 0 < found.grpc_port < 65536
+        or not _SHA256.fullmatch(found.sha256)
+    ):
+        raise InvalidRequest(
+            "This is no invitation of a controller. It looks like corral://TOKEN@HOST:8700?grpc="
+            "50051&sha256=… and is printed by `corral up --host 0.0.0.0` and by `corral invite`; "
+            "put it between single quotes."
+        )
+    return found

@@ -1,0 +1,106 @@
+"""The controller's certificate: made once by itself, and known to others by its fingerprint.
+
+Nobody vouches for it and no name in it matters: whoever is invited gets the fingerprint with the
+invitation, compares it with what the controller shows, and from then on talks to nobody else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+from pathlib import Path
+
+from corral.core.errors import HomeUnusable, Unavailable, WrongCertificate
+
+NAME = "corral"
+"""What the certificate is called; clients that insist on a name ask for this one."""
+FETCH_S = 20.0
+
+
+def kept_certificate(folder: Path) -> tuple[Path, Path]:
+    """The certificate and the key in a folder that only its owner reads, made on first use."""
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    if certificate.exists() and key.exists():
+        return certificate, key
+    made, secret = _make()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path, data in ((key, secret), (certificate, made)):
+            incoming = path.with_name(f".{path.name}")
+            incoming.unlink(missing_ok=True)
+            fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            incoming.replace(path)
+    except OSError as error:
+        raise HomeUnusable(
+            f"The controller's certificate cannot be kept in {folder} ({error.strerror}). See that "
+            "the disk has space left and that the folder is yours, then start again."
+        ) from error
+    return certificate, key
+
+
+def _make() -> tuple[bytes, bytes]:
+    # Loaded only here: nobody who merely checks a certificate needs it.
+    from datetime import UTC, datetime
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # A worker whose clock is wrong shall still find its controller.
+        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(2099, 1, 1, tzinfo=UTC))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), secret
+
+
+def fingerprint(pem: str) -> str:
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+
+
+def fetched(host: str, port: int, expected: str) -> str:
+    """The certificate that a controller shows, if it is the one we were told of."""
+    try:
+        pem = ssl.get_server_certificate((host, port), timeout=FETCH_S)
+    except (OSError, ValueError) as error:
+        raise Unavailable(
+            f"No controller answers at {host}:{port} ({error}). See that it runs with "
+            "`corral up --host 0.0.0.0` and that no firewall stands in between."
+        ) from error
+    if fingerprint(pem) != expected.lower():
+        raise WrongCertificate(
+            f"Whoever answers at {host}:{port} is not the controller that invited you: the "
+            "certificate is another one. Ask for a new string (`corral invite`), and see that "
+            "nobody stands in between."
+        )
+    return pem
+
+
+def context(pem: str) -> ssl.SSLContext:
+    """Talks to the holder of exactly this certificate, under whatever name it is reached."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.check_hostname = False
+    made.load_verify_locations(cadata=pem)
+    return made

@@ -1,0 +1,103 @@
+"""Who may be a worker: enrolled with an invitation, known by a credential, cut off for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from corral.controller.roster import Roster
+from corral.core.errors import Conflict, HomeUnusable, InvalidRequest, Unauthorized, WorkerNotFound
+from corral.core.worker import Wishes
+
+
+def opened(path: Path) -> Roster:
+    return Roster(
+        path / "workers.json", path / "enrolment.key", local_id="w-here", local_credential="c"
+    )
+
+
+async def test_an_invitation_turns_into_a_credential_of_ones_own(tmp_path: Path) -> None:
+    roster = opened(tmp_path)
+    first, credential = await roster.enrol(roster.enrolment_token(), "gaming", ())
+    second, other = await roster.enrol(roster.enrolment_token(), "gaming", ("vm",))
+    assert (first.name, second.name) == ("gaming", "gaming-2")
+    again = opened(tmp_path)
+    assert again.is_worker(first.id, credential)
+    assert not again.is_worker(first.id, other)
+    assert not again.is_worker(first.id, roster.enrolment_token())
+    assert not again.is_worker("w-here", credential)
+    assert again.is_worker("w-here", "c")
+    kept = (tmp_path / "workers.json").read_text()
+    assert credential not in kept
+    assert (tmp_path / "workers.json").stat().st_mode & 0o77 == 0
+
+
+async def test_a_renewed_invitation_voids_those_before(tmp_path: Path) -> None:
+    roster = opened(tmp_path)
+    before = roster.enrolment_token()
+    after = await roster.new_enrolment_token()
+    with pytest.raises(Unauthorized, match="corral invite"):
+        await roster.enrol(before, "late", ())
+    assert (await roster.enrol(after, "new", ()))[0].name == "new"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("", "worker"),
+        ("auto", "auto-2"),
+        ("my pc", "my-pc"),
+        ("../..", "worker"),
+        ("ä" * 99, "worker"),
+    ],
+)
+async def test_a_name_is_made_usable(tmp_path: Path, given: str, kept: str) -> None:
+    roster = opened(tmp_path)
+    enrolled, _ = await roster.enrol(roster.enrolment_token(), given, ())
+    assert enrolled.name == kept
+
+
+async def test_wishes_outlive_a_restart(tmp_path: Path) -> None:
+    roster = opened(tmp_path)
+    worker, _ = await roster.enrol(roster.enrolment_token(), "a", ())
+    await roster.change(worker.id, "a", name="big", draining=True, labels=["ssd", "ssd"])
+    await roster.change("w-here", "vm", labels=["here"])
+    again = opened(tmp_path)
+    assert again.wishes(worker.id) == Wishes("big", True, ("ssd",))
+    assert again.wishes("w-here") == Wishes("vm", False, ("here",))
+    assert again.is_worker("w-here", "c")
+
+
+async def test_what_cannot_be_wished(tmp_path: Path) -> None:
+    roster = opened(tmp_path)
+    one, _ = await roster.enrol(roster.enrolment_token(), "one", ())
+    await roster.enrol(roster.enrolment_token(), "two", ())
+    with pytest.raises(Conflict):
+        await roster.change(one.id, "one", name="two")
+    for name in ("auto", "local", "", "a b", "x" * 64):
+        with pytest.raises(InvalidRequest):
+            await roster.change(one.id, "one", name=name)
+    for labels in ([""], ["x" * 101], ["a\nb"], [str(n) for n in range(65)]):
+        with pytest.raises(InvalidRequest):
+            await roster.change(one.id, "one", labels=labels)
+    with pytest.raises(WorkerNotFound):
+        await roster.change("w-nobody", "x", draining=True)
+
+
+async def test_a_revoked_credential_is_good_for_nothing(tmp_path: Path) -> None:
+    roster = opened(tmp_path)
+    worker, credential = await roster.enrol(roster.enrolment_token(), "a", ())
+    await roster.revoke(worker.id)
+    assert not roster.is_worker(worker.id, credential)
+    assert not opened(tmp_path).knows(worker.id)
+    with pytest.raises(WorkerNotFound):
+        await roster.revoke(worker.id)
+    with pytest.raises(Conflict, match=r"corral\.yaml"):
+        await roster.revoke("w-here")
+
+
+def test_a_damaged_roster_is_no_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "workers.json").write_text("{")
+    with pytest.raises(HomeUnusable, match="join again"):
+        opened(tmp_path)

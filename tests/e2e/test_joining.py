@@ -1,0 +1,235 @@
+"""A second machine joins over TLS: real certificate, real sockets, real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral import trust
+from corral.core.errors import CorralError, JobFailed, Unauthorized
+from corral.invitation import Invitation, parse
+from tests.live import CORRAL, LiveController
+
+YAML = "tls: always\nadvertise: 127.0.0.1\ngrace_s: 2\ncancel_grace_s: 1\nshutdown_grace_s: 1\n"
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveController]:
+    home = tmp_path_factory.mktemp("tls")
+    (home / "corral.yaml").write_text(f"{YAML}worker: {{cpus: 1}}\n")
+    ports = [f"--port={_free_port()}", f"--grpc-port={_free_port()}"]  # the same after a restart
+    with LiveController(home, *ports) as made:
+        yield made
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as asked:
+        return int(asked.getsockname()[1])
+
+
+@pytest.fixture
+def client(live: LiveController) -> Iterator[corral.Client]:
+    with corral.Client(home=live.home) as made:
+        yield made
+
+
+class Machine:
+    """Another machine, as far as a home of its own and processes of its own make one."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environ = {k: v for k, v in os.environ.items() if not k.startswith("CORRAL_")}
+        self.environ["CORRAL_HOME"] = str(home)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [CORRAL, *words], env=self.environ, capture_output=True, text=True, timeout=60
+        )
+
+    def join(self, invitation: str, *words: str) -> None:
+        self.home.mkdir(exist_ok=True)
+        with (self.home / "out").open("wb") as out:
+            self.process = subprocess.Popen(
+                [CORRAL, "worker", "join", invitation, *words],
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    def ended(self) -> int:
+        assert self.process is not None
+        return self.process.wait(20)
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            import psutil
+
+            for child in psutil.Process(self.process.pid).children():
+                child.send_signal(signal.SIGTERM)
+            self.process.wait(20)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path / "machine")
+    yield made
+    made.stop()
+
+
+def eventually(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.05)
+
+
+def connected(client: corral.Client, name: str) -> bool:
+    return any(one.name == name and one.connected for one in client.workers())
+
+
+def test_a_machine_joins_works_and_is_steered(
+    live: LiveController, client: corral.Client, machine: Machine
+) -> None:
+    def much(count: int) -> bytes:
+        with open(f"{os.environ['CORRAL_OUTPUT_DIR']}/made.txt", "w") as file:
+            file.write("made there")
+        return b"x" * count
+
+    machine.join(client.admin.invite_worker(), "--name", "gaming")
+    eventually(lambda: connected(client, "gaming"))
+    handle = client.submit(much, (300_000,), worker="gaming")  # too large for a frame: over HTTPS
+    assert handle.result(30) == b"x" * 300_000
+    assert handle.status().worker == "gaming"
+    assert [artifact.name for artifact in handle.status().artifacts] == ["made.txt"]
+
+    admin = client.admin
+    assert admin.change_worker("gaming", labels=["fast"]).labels == ("fast",)
+    assert client.run(abs, (-1,), worker_labels=["fast"], output=None) == 1
+    assert admin.change_worker("gaming", name="big").name == "big"
+    assert admin.change_worker("big", draining=True).draining
+    waiting = client.submit(abs, (-2,), worker="big")
+    time.sleep(0.5)
+    assert waiting.status().state == "queued"
+    admin.change_worker("big", draining=False)
+    assert waiting.result(20) == 2
+
+    admin.revoke_worker("big")
+    assert machine.ended() == 77
+    assert "revoked" in (machine.home / "out").read_text()
+    assert not any(worker.name == "big" for worker in client.workers())
+
+
+def test_what_a_revoked_worker_ran_goes_elsewhere(
+    live: LiveController, client: corral.Client, machine: Machine, tmp_path: Path
+) -> None:
+    def where(seconds: float) -> int:
+        time.sleep(seconds if os.environ["CORRAL_ATTEMPT"] == "1" else 0)
+        return int(os.environ["CORRAL_ATTEMPT"])
+
+    machine.join(client.admin.invite_worker(), "--name", "leaving")
+    eventually(lambda: connected(client, "leaving"))
+    client.admin.change_worker("leaving", labels=["mark"])
+    mine = client.submit(where, (600,), worker_labels=["mark"])
+    eventually(lambda: mine.status().state == "running")
+    client.admin.revoke_worker("leaving")
+    local = next(one.name for one in client.workers() if one.connected)
+    client.admin.change_worker(local, labels=["mark"])
+    assert mine.result(20) == 2
+    client.admin.change_worker(local, labels=[])
+
+
+def test_a_worker_comes_back_by_itself(
+    live: LiveController, client: corral.Client, machine: Machine
+) -> None:
+    machine.join(client.admin.invite_worker(), "--name", "steady")
+    eventually(lambda: connected(client, "steady"))
+    live.kill()
+    live.start()
+    with corral.Client(home=live.home) as again:
+        eventually(lambda: connected(again, "steady"))
+        assert again.run(abs, (-3,), worker="steady", output=None) == 3
+        again.admin.revoke_worker("steady")
+
+
+def test_an_invitation_opens_nothing_else(
+    live: LiveController, client: corral.Client, machine: Machine
+) -> None:
+    told = parse(client.admin.invite_worker())
+    pem = trust.fetched(told.host, told.port, told.sha256)
+    for path in ("/workers", "/jobs", "/tokens"):
+        request = urllib.request.Request(told.url + path)
+        request.add_header("Authorization", f"Bearer {told.token}")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, context=trust.context(pem), timeout=10)
+        assert refused.value.code == 401
+        refused.value.close()
+    login = machine.run("login", told.text())
+    assert login.returncode
+    assert "not good here" in login.stderr
+    assert not (machine.home / "login.json").exists()
+
+
+def test_nobody_in_between(live: LiveController, client: corral.Client, machine: Machine) -> None:
+    told = parse(client.admin.invite_worker())
+    other = Invitation(*told[:-1], sha256="0" * 64)
+    refused = machine.run("worker", "join", other.text())
+    assert refused.returncode
+    assert "certificate is another one" in refused.stderr
+    assert not (machine.home / "worker" / "agent.json").exists()
+    with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+        urllib.request.urlopen(f"{told.url}/health", timeout=10)
+    with pytest.raises(OSError):  # nothing is said in the clear  # noqa: PT011
+        urllib.request.urlopen(f"http://{told.host}:{told.port}/health", timeout=10)
+
+
+def test_an_old_invitation_is_void(
+    live: LiveController, client: corral.Client, machine: Machine
+) -> None:
+    before = client.admin.invite_worker()
+    client.admin.invite_worker(renew=True)
+    refused = machine.run("worker", "join", before)
+    assert refused.returncode
+    assert "not good any more" in refused.stderr
+
+
+def test_a_client_elsewhere_logs_in(
+    live: LiveController, client: corral.Client, machine: Machine
+) -> None:
+    invitation = client.admin.invite_client("laptop", "submit")
+    assert machine.run("login", invitation).returncode == 0
+    with corral.Client(home=machine.home) as laptop:
+        assert laptop.run(abs, (-4,), output=None) == 4
+        with pytest.raises(CorralError, match="admin"):
+            laptop.admin.revoke_token("laptop")
+        with pytest.raises(JobFailed):
+            laptop.run(int, ("x",), output=None)
+    client.admin.revoke_token("laptop")
+    with corral.Client(home=machine.home) as laptop, pytest.raises(Unauthorized):
+        laptop.workers()
+    assert "Forgotten" in machine.run("logout").stdout
+
+
+def test_this_machine_cannot_be_revoked(client: corral.Client) -> None:
+    local = next(one.name for one in client.workers() if one.connected)
+    with pytest.raises(CorralError, match="own machine"):
+        client.admin.revoke_worker(local)
+
+
+def test_without_tls_nobody_is_invited(controller: LiveController) -> None:
+    with (
+        corral.Client(controller.address, controller.token) as alone,
+        pytest.raises(CorralError, match=r"--host 0\.0\.0\.0"),
+    ):
+        alone.admin.invite_worker()
