@@ -60,13 +60,15 @@ def shapes(draw: st.DrawFn) -> Shape:
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> Snapshot:
-    count = draw(st.integers(0, 5))
+def snapshots(draw: st.DrawFn, most: int = 5) -> Snapshot:
+    count = draw(st.integers(0, most))
     seats = []
     for number in range(count):
         worker = draw(workers(number))
         held = draw(st.lists(needs(), max_size=6))
-        seats.append(Seat(worker, tuple(Held(needs=one) for one in held)))
+        began = draw(st.integers(0, 2))
+        attempts = (Held(one, started=n < began) for n, one in enumerate(held))
+        seats.append(Seat(worker, tuple(attempts)))
     now = 1000.0
     lines, seq = [], 0
     for shape in draw(st.lists(shapes(), max_size=6, unique=True)):

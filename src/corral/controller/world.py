@@ -179,14 +179,14 @@ class World:
         )
 
     def seats(self, workers: Sequence[Worker]) -> tuple[Seat, ...]:
-        return tuple(
-            Seat(
-                worker,
-                tuple(self._holds.get(worker.id, {}).values())
-                + tuple(self._reserved.get(worker.id, {}).values()),
-            )
-            for worker in workers
-        )
+        holds, reserved = self._holds, self._reserved
+        seats = []
+        for worker in workers:
+            has = tuple(holds[worker.id].values()) if worker.id in holds else ()
+            if coming := reserved.get(worker.id):
+                has += tuple(coming.values())
+            seats.append(Seat(worker, has))
+        return tuple(seats)
 
     @property
     def anybody_waits(self) -> bool:

@@ -8,6 +8,9 @@ from msgspec import Meta, Struct
 
 from corral.core.job import Needs
 
+SLACK = 1e-9
+"""Sums of fractions miss by less than this; it decides nothing."""
+
 
 class GPU(Struct, frozen=True, forbid_unknown_fields=True):
     uuid: str
@@ -82,21 +85,24 @@ class Capacity:
     def fits(self, needs: Needs, *, above_vram_gb: float = 0.0) -> Holding | None:
         """The holding that `needs` would take now, or None. Shares go to the fullest GPU that
         still has room, so that whole GPUs stay free for whole needs."""
-        if needs.cpus > self.cpus + 1e-9 or needs.memory_gb > self.memory_gb + 1e-9:
+        if needs.cpus > self.cpus + SLACK or needs.memory_gb > self.memory_gb + SLACK:
             return None
         if not needs.wants_gpu:
             return Holding(cpus=needs.cpus, memory_gb=needs.memory_gb)
         per_gpu = 10 if needs.gpus else needs.gpu_tenths
         count = needs.gpus or 1
-        found = sorted(
+        if len(self.gpus) < count:
+            return None
+        found = [
             (self.tenths[gpu.uuid], gpu.vram_gb, gpu.uuid)
             for gpu in self.gpus
             if self.tenths[gpu.uuid] >= per_gpu
             and gpu.vram_gb >= needs.vram_gb
             and gpu.vram_gb > above_vram_gb
-        )
+        ]
         if len(found) < count:
             return None
+        found.sort()
         devices = tuple(uuid for _, _, uuid in found[:count])
         return Holding(cpus=needs.cpus, memory_gb=needs.memory_gb, devices=devices, tenths=per_gpu)
 
