@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -43,6 +43,12 @@ class Capabilities(Struct, frozen=True):
     """What the sandbox holds here, one honest word each: `{"files": "landlock", …}`."""
     ahead: Annotated[int, Meta(ge=0, le=10_000)] = 512
     """How many attempts may wait on the worker itself; 0 where an engine has no local queue."""
+    reserved_for: Literal["", "interactive"] = ""
+    """The only queue class it takes, if any."""
+    weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    """Among workers that suit a job alike, those with more weight come first."""
+    suits: Literal["", "high-memory", "low-latency", "cpu-only"] = ""
+    """Its class: the kind of work that its owner wants there first."""
 
 
 class Worker(Struct, frozen=True):

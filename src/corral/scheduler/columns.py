@@ -9,14 +9,25 @@ decision is made: whoever left a set does not come back, and no line looks twice
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 
-from corral.core.job import Needs, Shape
+from corral.core.job import Needs, QueueClass, Shape
 from corral.core.worker import SLACK, Worker
 from corral.scheduler.fit import Room, ahead_for, ahead_limit
-from corral.scheduler.rank import biggest_card, reason, standing
-from corral.scheduler.snapshot import Line, Placement, Seat, Waiting
+from corral.scheduler.rank import (
+    NEUTRAL,
+    UNKNOWN,
+    Purpose,
+    biggest_card,
+    misfit,
+    pace,
+    purpose,
+    reason,
+    standing,
+    strongest,
+)
+from corral.scheduler.snapshot import Line, Placement, Snapshot, Waiting
 
 FEW = 12
 """Candidates that are compared one by one instead of asking every kind of room for them."""
@@ -75,7 +86,8 @@ class Column:
 
 
 class Cards:
-    """Workers whose largest card is of one size, by how they stand among each other."""
+    """Workers of one class and weight whose largest cards are of one size, by how they stand among
+    each other."""
 
     __slots__ = ("everyone", "keys", "kinds")
 
@@ -103,13 +115,17 @@ class Cards:
 class Able:
     """Who can run a line's shape, and how far its search has come."""
 
-    __slots__ = ("ahead", "card", "count", "fit", "key", "who")
+    __slots__ = ("ahead", "behind", "card", "cards", "count", "fit", "key", "paces", "who")
 
-    def __init__(self, who: int, fitting: int) -> None:
-        self.who, self.fit = who, who & fitting
+    def __init__(self, who: int, fitting: int, suited: int, cards: list[Cards]) -> None:
+        self.who, self.fit, self.behind = who, who & fitting, who & suited
         self.count = who.bit_count()
+        self.cards = cards
+        """Best first."""
         self.card, self.ahead = 0, 0
         self.key: tuple[float, float] | None = None
+        self.paces: dict[int, tuple[int, float]] = {}
+        """Of those that did such work before, by their place."""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -118,16 +134,19 @@ class Able:
 class Columns:
     """The workers of a decision, as sets."""
 
-    def __init__(self, seats: Sequence[Seat], lines: Sequence[Line]) -> None:
-        self._seats = sorted(seats, key=lambda seat: seat.worker.id)
+    def __init__(self, world: Snapshot) -> None:
+        self._seats = sorted(world.seats, key=lambda seat: seat.worker.id)
         self._workers = [seat.worker for seat in self._seats]
         self._rooms: list[Room | None] = [
             Room(seat.worker, seat.held) if seat.held else None for seat in self._seats
         ]
         self._backward = self._workers[::-1]
         self._present = bits(one.connected and not one.draining for one in self._backward)
-        self._know(lines)
-        self._measure(lines)
+        self._know(world.lines)
+        self._measure(world.lines)
+        self._orders: dict[Purpose, tuple[int, list[Cards]]] = {}
+        count = world.keep_for_interactive
+        self._kept = self._ids(strongest(world.seats, count)) if count else 0
 
     # --- what never changes ---
 
@@ -149,9 +168,13 @@ class Columns:
         }
         self._named = self._by_name({one.worker for one in needs} - {"auto", "local"})
         self._local = bits(one.local for one in backward)
+        self._reserved = bits(bool(one.capabilities.reserved_for) for one in backward)
+        self._cpu_only = bits(one.capabilities.suits == "cpu-only" for one in backward)
         self._labels = self._by_label({label for one in needs for label in one.labels})
-        avoided = {id for shape in shapes for id in shape.avoid}
-        self._avoided = self._by_name(avoided, names=False)
+        self._places: dict[str, int] = {}
+        """By id, where somebody asks for it."""
+        if any(shape.avoid for shape in shapes) or any(line.paces for line in lines):
+            self._places = {one.id: index for index, one in enumerate(workers)}
         self._vram: dict[int, tuple[dict[float, int], dict[float, int]]] = {}
         for count in {one.gpus or 1 for one in needs if one.wants_gpu}:
             asking = [shape for shape in shapes if (shape.needs.gpus or 1) == count]
@@ -161,14 +184,17 @@ class Columns:
                 reaching(sizes, (shape.above_vram_gb for shape in asking), beyond=True),
             )
 
-    def _by_name(self, wanted: set[str], *, names: bool = True) -> dict[str, int]:
+    def _by_name(self, wanted: set[str]) -> dict[str, int]:
         found = dict.fromkeys(wanted, 0)
         if wanted:
             for index, worker in enumerate(self._workers):
-                for name in {worker.id, worker.name} if names else {worker.id}:
+                for name in (worker.id, worker.name):
                     if name in wanted:
                         found[name] |= 1 << index
         return found
+
+    def _ids(self, wanted: Collection[str]) -> int:
+        return bits(one.id in wanted for one in self._backward)
 
     def _by_label(self, wanted: set[str]) -> dict[str, int]:
         """Who has a label, by itself or with a value."""
@@ -191,8 +217,12 @@ class Columns:
         for label in needs.labels:
             who &= self._labels[label]
         for avoided in shape.avoid:
-            who &= ~self._avoided[avoided]
+            if avoided in self._places:
+                who &= ~(1 << self._places[avoided])
+        if shape.queue_class is not QueueClass.INTERACTIVE:
+            who &= ~self._reserved
         if needs.wants_gpu:
+            who &= ~self._cpu_only
             enough, beyond = self._vram[needs.gpus or 1]
             who &= enough[needs.vram_gb] & beyond[shape.above_vram_gb]
         return who
@@ -232,23 +262,22 @@ class Columns:
             )
             for each in {ahead_for(line.typical_s) for line in lines}
         }
-        sizes = [biggest_card(one.capabilities) for one in self._workers]
-        by_size = {size: Cards() for size in sorted(set(sizes))}
-        self._cards = list(by_size.values())
-        self._card_of = [by_size[size] for size in sizes]
+        sizes = [(one.suits, one.weight, biggest_card(one)) for one in cans]
+        self._cards: dict[tuple[str, float, float], Cards] = {size: Cards() for size in sizes}
+        self._card_of = [self._cards[size] for size in sizes]
         self._keys: list[tuple[float, float] | None] = []
-        alike: dict[tuple[float, tuple[float, float]], list[int]] = {}
-        for index, worker in enumerate(self._workers):
-            key = standing(worker.capabilities, self._ahead[index], cpus[index])
+        alike: dict[tuple[tuple[str, float, float], tuple[float, float]], list[int]] = {}
+        for index, can in enumerate(cans):
+            key = standing(can, self._ahead[index], cpus[index])
             self._keys.append(key)
             alike.setdefault((sizes[index], key), []).append(index)
         for (size, key), members in alike.items():
-            cards = by_size[size]
+            cards = self._cards[size]
             who = _members(members)
             cards.kinds[key] = who
             cards.everyone |= who
             cards.keys.append(key)
-        for cards in self._cards:
+        for cards in self._cards.values():
             cards.keys.sort()
 
     def _move(self, index: int, bit: int, room: Room | None) -> None:
@@ -273,12 +302,31 @@ class Columns:
         """Whether any known worker, asleep or not, could run it."""
         return self._able(shape) != 0
 
-    def able(self, shape: Shape) -> Able:
-        return Able(self._able(shape) & self._present, self._fitting(shape.needs))
+    def able(self, line: Line, *, turn: bool = False) -> Able:
+        shape = line.shape
+        who = self._able(shape) & self._present
+        if self._kept and not turn and shape.queue_class is QueueClass.BATCH:
+            who &= ~self._kept
+        able = Able(who, self._fitting(shape.needs), *self._order(purpose(shape)))
+        for worker in line.paces:
+            if worker in self._places:
+                able.paces[self._places[worker]] = pace(line, worker)
+        return able
 
-    def keep(self, able: Able) -> None:
+    def _order(self, wanted: Purpose) -> tuple[int, list[Cards]]:
+        """Whom such work may wait on, and everybody in the order in which it likes them."""
+        if wanted not in self._orders:
+            classes = (one.capabilities.suits for one in self._backward)
+            suited = bits(not one or misfit(wanted, one) <= NEUTRAL for one in classes)
+            sizes = sorted(self._cards, key=lambda one: (misfit(wanted, one[0]), -one[1], one[2]))
+            self._orders[wanted] = suited, [self._cards[size] for size in sizes]
+        return self._orders[wanted]
+
+    def keep(self, able: Able) -> str:
         """The first of them takes nothing else in this decision."""
-        self._present &= ~(able.who & -able.who)
+        first = able.who & -able.who
+        self._present &= ~first
+        return self._workers[first.bit_length() - 1].id
 
     def place(self, line: Line, waiting: Waiting, able: Able, *, ahead: bool) -> Placement | None:
         return self._place_now(line, waiting, able) or (
@@ -298,7 +346,7 @@ class Columns:
             if holding is None:
                 able.fit = (able.fit ^ bit) & self._fitting(shape.needs)
                 continue
-            why = reason(shape, room, able.count, ahead=False)
+            why = reason(line, room, able.count, ahead=False)
             capacity = room.capacity
             capacity.take(holding)
             asked_for = self._free_cpus.fall(index, capacity.cpus + SLACK, bit)
@@ -313,7 +361,7 @@ class Columns:
         return None
 
     def _place_ahead(self, line: Line, waiting: Waiting, able: Able) -> Placement | None:
-        behind = able.who & self._open[ahead_for(line.typical_s)]
+        behind = able.behind & self._open[ahead_for(line.typical_s)]
         if not behind:
             return None
         while not (shortest := behind & self._queues.get(able.ahead, 0)):
@@ -321,7 +369,7 @@ class Columns:
         bit = shortest & -shortest
         index = bit.bit_length() - 1
         room = self._room(index)
-        why = reason(line.shape, room, able.count, ahead=True)
+        why = reason(line, room, able.count, ahead=True)
         self._queues[room.ahead] ^= bit
         room.send_ahead(line.shape.needs)
         self._ahead[index] = room.ahead
@@ -347,22 +395,24 @@ class Columns:
     def _best(self, able: Able) -> tuple[int, int]:
         """Of those that fit the one to prefer, and its bit; 0 where all of them are full."""
         fit, key = able.fit, able.key
-        alike = fit & self._cards[able.card].kinds.get(key, 0) if key is not None else 0
+        alike = fit & able.cards[able.card].kinds.get(key, 0) if key is not None else 0
         if not alike:
-            while not (found := fit & self._cards[able.card].everyone):
+            while not (found := fit & able.cards[able.card].everyone):
                 able.card, key = able.card + 1, None
-                if able.card == len(self._cards):
+                if able.card == len(able.cards):
                     able.fit = 0
                     return 0, 0
+            cards = able.cards[able.card]
             if found.bit_count() <= FEW:
-                index = min(_indices(found), key=lambda one: (self._keys[one], one))
-                return index, 1 << index
-            cards = self._cards[able.card]
-            number = 0 if key is None else bisect_left(cards.keys, key)
-            while not (alike := found & cards.kinds[cards.keys[number]]):
-                number += 1
-            able.key = cards.keys[number]
-        bit = alike & -alike
+                key = min(key for key in map(self._keys.__getitem__, _indices(found)) if key)
+                alike = found & cards.kinds[key]
+            else:
+                number = 0 if key is None else bisect_left(cards.keys, key)
+                while not (alike := found & cards.kinds[cards.keys[number]]):
+                    number += 1
+                key = cards.keys[number]
+            able.key = key
+        bit = _quickest(able.paces, alike) if able.paces else alike & -alike
         return bit.bit_length() - 1, bit
 
     def _room(self, index: int) -> Room:
@@ -370,6 +420,17 @@ class Columns:
         if room is None:
             room = self._rooms[index] = Room(self._workers[index])
         return room
+
+
+def _quickest(paces: dict[int, tuple[int, float]], alike: int) -> int:
+    """The bit of the one that did such work quickest, then last; strangers are average."""
+    known = [(one, index) for index, one in paces.items() if alike >> index & 1]
+    strangers = alike
+    for _, index in known:
+        strangers ^= 1 << index
+    if strangers:
+        known.append((UNKNOWN, (strangers & -strangers).bit_length() - 1))
+    return 1 << min(known)[1]
 
 
 def _indices(who: int) -> list[int]:

@@ -49,7 +49,7 @@ class Room:
         self.ahead = 0
         self.ahead_without_gpu = 0
         self.kept_for: str | None = None
-        """Set when this worker is kept free for a job that waited too long for its size."""
+        """What this worker is kept free for, where it is, in words."""
         for attempt in held:
             if attempt.started:
                 self.capacity.take(holding_of(attempt.needs, attempt.devices))
@@ -102,6 +102,10 @@ def refuse_ever(shape: Shape, worker: Worker) -> str | None:
         return f"the job asks for worker {needs.worker}"
     if shape.workload not in can.workloads:
         return f"it does not accept {shape.workload} jobs"
+    if can.reserved_for and shape.queue_class != can.reserved_for:
+        return f"it is reserved for {can.reserved_for} jobs"
+    if needs.wants_gpu and can.suits == "cpu-only":
+        return "its class is cpu-only: it takes no jobs that need a GPU"
     for label in needs.labels:
         if label not in can.labels and not any(
             have.partition("=")[0] == label for have in can.labels
@@ -143,7 +147,7 @@ def refuse_now(shape: Shape, room: Room) -> str | None:
         return "it is draining"
     if room.fits_now(shape) is not None:
         if room.kept_for is not None:
-            return f"it is kept free for job {room.kept_for}, which has waited longest"
+            return f"it is kept free for {room.kept_for}"
         return None
     free, needs = room.capacity, shape.needs
     if needs.cpus > free.cpus + SLACK:

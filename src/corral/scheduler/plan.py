@@ -31,31 +31,32 @@ class Workers(Protocol[A]):
     """The workers of a decision: Rooms or Columns, which changes nothing but the cost."""
 
     def could(self, shape: Shape) -> bool: ...
-    def able(self, shape: Shape) -> A: ...
-    def keep(self, able: A) -> None: ...
+    def able(self, line: Line, *, turn: bool = False) -> A: ...
+    def keep(self, able: A) -> str: ...
     def place(self, line: Line, waiting: Waiting, able: A, *, ahead: bool) -> Placement | None: ...
 
 
 def decide(world: Snapshot) -> Plan:
     """The same snapshot gives the same plan on any machine."""
     if len(world.seats) < MANY:
-        return decide_among(Rooms(world.seats), world)
-    return decide_among(Columns(world.seats, world.lines), world)
+        return decide_among(Rooms(world), world)
+    return decide_among(Columns(world), world)
 
 
 def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
     placements: list[Placement] = []
     overdue = _oldest_overdue(workers, world)
     turn: Placement | None = None
+    kept = ""
     if overdue is not None:
         line, waiting = overdue
-        able = workers.able(line.shape)
+        able = workers.able(line, turn=True)
         turn = workers.place(line, waiting, able, ahead=False)
         if turn is not None:
             placements.append(turn)
         elif able:
             # Always the same worker takes nothing else, so that it really empties.
-            workers.keep(able)
+            kept = workers.keep(able)
     heads = _heads(world.lines)
     able_for: dict[int, A] = {}
     while heads:
@@ -63,7 +64,7 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
         line = world.lines[number]
         waiting = line.waiting[index]
         if index == 0:
-            able_for[number] = workers.able(line.shape)
+            able_for[number] = workers.able(line)
         if turn is None or waiting.job != turn.job:
             placement = workers.place(line, waiting, able_for[number], ahead=True)
             if placement is None:
@@ -80,6 +81,7 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
         placements=tuple(placements),
         overdue=overdue[1].job if overdue else None,
         turn=turn is not None,
+        kept=kept,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from corral.core.job import JobId, Shape
@@ -25,6 +27,8 @@ class Line(Struct, frozen=True):
     shape: Shape
     waiting: tuple[Waiting, ...]
     typical_s: float = 0.0
+    paces: Mapping[str, tuple[float, float]] = {}
+    """By worker: how long such work took there, and when it last did."""
 
 
 class Seat(Struct, frozen=True):
@@ -40,6 +44,8 @@ class Snapshot(Struct, frozen=True):
     seats: tuple[Seat, ...]
     aging_s: float = 60.0
     last_aged_at: float = 0.0
+    keep_for_interactive: int = 0
+    """How many of the strongest workers batch leaves free."""
 
 
 class Placement(Struct, frozen=True, gc=False):
@@ -55,3 +61,5 @@ class Plan(Struct, frozen=True):
     overdue: JobId | None = None
     """The job that has waited longest and too long: placed now, or a worker is kept for it."""
     turn: bool = False
+    kept: str = ""
+    """The worker that is kept for it."""
