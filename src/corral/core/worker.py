@@ -97,8 +97,11 @@ class Capacity:
             return Holding(cpus=needs.cpus, memory_gb=needs.memory_gb)
         per_gpu = 10 if needs.gpus else needs.gpu_tenths
         count = needs.gpus or 1
-        if len(self.gpus) < count:
-            return None
+        if len(self.gpus) == 1 == count:  # most machines, most jobs
+            gpu = self.gpus[0]
+            if self.tenths[gpu.uuid] < per_gpu or not above_vram_gb < gpu.vram_gb >= needs.vram_gb:
+                return None
+            return Holding(needs.cpus, needs.memory_gb, (gpu.uuid,), per_gpu)
         found = [
             (self.tenths[gpu.uuid], gpu.vram_gb, gpu.uuid)
             for gpu in self.gpus

@@ -38,9 +38,9 @@ def _digits(level: int) -> bytes:
     return bytes(48 + (one > level) for one in range(256))
 
 
-def bits(flags: Iterable[object]) -> int:
-    """A set from one truth value for each worker, the last one first."""
-    return int(bytes(map(bool, flags)).translate(_digits(0)) or b"0", 2)
+def bits(flags: Sequence[int]) -> int:
+    """A set from a 0 or 1 for each worker, the last one first."""
+    return int(bytes(flags).translate(_digits(0)) or b"0", 2)
 
 
 def reaching(
@@ -115,9 +115,23 @@ class Cards:
 class Able:
     """Who can run a line's shape, and how far its search has come."""
 
-    __slots__ = ("ahead", "behind", "card", "cards", "count", "fit", "key", "paces", "who")
+    __slots__ = (
+        "ahead",
+        "behind",
+        "card",
+        "cards",
+        "count",
+        "fit",
+        "key",
+        "paces",
+        "wanted",
+        "who",
+    )
 
-    def __init__(self, who: int, fitting: int, suited: int, cards: list[Cards]) -> None:
+    def __init__(
+        self, wanted: Purpose, who: int, fitting: int, suited: int, cards: list[Cards]
+    ) -> None:
+        self.wanted = wanted
         self.who, self.fit, self.behind = who, who & fitting, who & suited
         self.count = who.bit_count()
         self.cards = cards
@@ -141,7 +155,7 @@ class Columns:
             Room(seat.worker, seat.held) if seat.held else None for seat in self._seats
         ]
         self._backward = self._workers[::-1]
-        self._present = bits(one.connected and not one.draining for one in self._backward)
+        self._present = bits([one.connected and not one.draining for one in self._backward])
         self._know(world.lines)
         self._measure(world.lines)
         self._orders: dict[Purpose, tuple[int, list[Cards]]] = {}
@@ -163,13 +177,16 @@ class Columns:
             (one.memory_gb for one in needs),
         )
         self._workloads = {
-            workload: bits(workload in one.capabilities.workloads for one in backward)
+            workload: bits([workload in one.capabilities.workloads for one in backward])
             for workload in {shape.workload for shape in shapes}
         }
         self._named = self._by_name({one.worker for one in needs} - {"auto", "local"})
-        self._local = bits(one.local for one in backward)
-        self._reserved = bits(bool(one.capabilities.reserved_for) for one in backward)
-        self._cpu_only = bits(one.capabilities.suits == "cpu-only" for one in backward)
+        self._local = bits([one.local for one in backward])
+        self._reserved = bits([one.capabilities.reserved_for != "" for one in backward])
+        classes = [one.capabilities.suits for one in backward]
+        self._classes: dict[str, int] = {
+            suits: bits([one == suits for one in classes]) for suits in set(classes)
+        }
         self._labels = self._by_label({label for one in needs for label in one.labels})
         self._places: dict[str, int] = {}
         """By id, where somebody asks for it."""
@@ -194,17 +211,19 @@ class Columns:
         return found
 
     def _ids(self, wanted: Collection[str]) -> int:
-        return bits(one.id in wanted for one in self._backward)
+        return bits([one.id in wanted for one in self._backward])
 
     def _by_label(self, wanted: set[str]) -> dict[str, int]:
         """Who has a label, by itself or with a value."""
         found = {label: bytearray(len(self._workers)) for label in wanted}
+        with_any_value = any("=" not in label for label in wanted)
         if wanted:
             for index, worker in enumerate(self._backward):
                 for have in worker.capabilities.labels:
-                    for label in (have, have.partition("=")[0]):
-                        if label in found:
-                            found[label][index] = 1
+                    if have in found:
+                        found[have][index] = 1
+                    if with_any_value and (key := have.partition("=")[0]) in found:
+                        found[key][index] = 1
         return {label: bits(flags) for label, flags in found.items()}
 
     def _able(self, shape: Shape) -> int:
@@ -222,7 +241,7 @@ class Columns:
         if shape.queue_class is not QueueClass.INTERACTIVE:
             who &= ~self._reserved
         if needs.wants_gpu:
-            who &= ~self._cpu_only
+            who &= ~self._classes.get("cpu-only", 0)
             enough, beyond = self._vram[needs.gpus or 1]
             who &= enough[needs.vram_gb] & beyond[shape.above_vram_gb]
         return who
@@ -247,11 +266,11 @@ class Columns:
         )
         self._share = Column([one[2] for one in seen], (one.gpu_tenths for one in needs))
         self._whole = Column([one[3] for one in seen], (one.gpus for one in needs))
-        self._calm = bits(not one for one in reversed(self._ahead))
-        self._calm_without_gpu = bits(not one[5] for one in reversed(seen))
+        self._calm = bits([not one for one in reversed(self._ahead)])
+        self._calm_without_gpu = bits([not one[5] for one in reversed(seen)])
         self._queues: dict[int, int] = {}
         for length in set(self._ahead):
-            self._queues[length] = bits(one == length for one in reversed(self._ahead))
+            self._queues[length] = bits([one == length for one in reversed(self._ahead)])
         limits = [one.capabilities for one in self._backward]
         self._open = {
             each: bits(
@@ -307,7 +326,8 @@ class Columns:
         who = self._able(shape) & self._present
         if self._kept and not turn and shape.queue_class is QueueClass.BATCH:
             who &= ~self._kept
-        able = Able(who, self._fitting(shape.needs), *self._order(purpose(shape)))
+        wanted = purpose(shape)
+        able = Able(wanted, who, self._fitting(shape.needs), *self._order(wanted))
         for worker in line.paces:
             if worker in self._places:
                 able.paces[self._places[worker]] = pace(line, worker)
@@ -316,8 +336,10 @@ class Columns:
     def _order(self, wanted: Purpose) -> tuple[int, list[Cards]]:
         """Whom such work may wait on, and everybody in the order in which it likes them."""
         if wanted not in self._orders:
-            classes = (one.capabilities.suits for one in self._backward)
-            suited = bits(not one or misfit(wanted, one) <= NEUTRAL for one in classes)
+            suited = 0
+            for suits, who in self._classes.items():
+                if misfit(wanted, suits) <= NEUTRAL:
+                    suited |= who
             sizes = sorted(self._cards, key=lambda one: (misfit(wanted, one[0]), -one[1], one[2]))
             self._orders[wanted] = suited, [self._cards[size] for size in sizes]
         return self._orders[wanted]
@@ -346,7 +368,7 @@ class Columns:
             if holding is None:
                 able.fit = (able.fit ^ bit) & self._fitting(shape.needs)
                 continue
-            why = reason(line, room, able.count, ahead=False)
+            why = reason(line, able.wanted, room, able.count, ahead=False)
             capacity = room.capacity
             capacity.take(holding)
             asked_for = self._free_cpus.fall(index, capacity.cpus + SLACK, bit)
@@ -369,7 +391,7 @@ class Columns:
         bit = shortest & -shortest
         index = bit.bit_length() - 1
         room = self._room(index)
-        why = reason(line, room, able.count, ahead=True)
+        why = reason(line, able.wanted, room, able.count, ahead=True)
         self._queues[room.ahead] ^= bit
         room.send_ahead(line.shape.needs)
         self._ahead[index] = room.ahead

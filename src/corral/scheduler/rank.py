@@ -98,15 +98,15 @@ def pace(line: Line, worker: str) -> tuple[int, float]:
     return round(4 * log2(max(seconds, 1e-4) / line.typical_s)), -at
 
 
-def reason(line: Line, room: Room, candidates: int, *, ahead: bool) -> str:
-    """One sentence for `corral why` about a placed job."""
+def reason(line: Line, wanted: Purpose | None, room: Room, candidates: int, *, ahead: bool) -> str:
+    """One sentence for `corral why` about a placed job; `wanted` only where there was a choice."""
     chosen = "the only worker that fits" if candidates == 1 else f"best of {candidates} that fit"
     if ahead:
         behind = f"behind {room.ahead} that wait there" if room.ahead else "next in line there"
         return f"{chosen}; sent ahead, {behind}"
-    if candidates > 1:
+    if wanted is not None and candidates > 1:
         can = room.worker.capabilities
-        chosen += _liked(purpose(line.shape), can.suits, can.weight, biggest_card(can))
+        chosen += _liked(wanted, can.suits, can.weight, biggest_card(can))
         if room.worker.id in line.paces:
             chosen += f"; such jobs took {line.paces[room.worker.id][0]:.3g} s there"
     free = room.capacity

@@ -54,7 +54,8 @@ class Rooms:
             room = free[0]
             if len(free) > 1:
                 room = min(free, key=lambda candidate: preference(line, candidate))
-            why = reason(line, room, len(able), ahead=False)
+            wanted = purpose(shape) if len(able) > 1 else None
+            why = reason(line, wanted, room, len(able), ahead=False)
             holding = room.fits_now(shape)
             assert holding is not None
             room.capacity.take(holding)
@@ -67,7 +68,7 @@ class Rooms:
         if not behind:
             return None
         room = min(behind, key=lambda candidate: (candidate.ahead, candidate.worker.id))
-        why = reason(line, room, len(able), ahead=True)
+        why = reason(line, None, room, len(able), ahead=True)
         room.send_ahead(shape.needs)
         return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
 
