@@ -25,7 +25,7 @@ def install(peer: Peer, environment: Path) -> None:
     print(f"installing {', '.join(peer.packages)}", flush=True)
     try:
         subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)
-        pip = [environment / "bin" / "python", "-m", "pip", "install", "-q"]
+        pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "-q"]
         subprocess.run(
             [*pip, "--disable-pip-version-check", *peer.packages], check=True, capture_output=True
         )

@@ -251,7 +251,13 @@ class _Controller:
         )
         self._feed = Feed(self._store, self._spool)
         self._loop = Loop(
-            self._store, engines, tokens, vault, aging_s=settings.aging_s, pause=Pause(home.queue)
+            self._store,
+            engines,
+            tokens,
+            vault,
+            aging_s=settings.aging_s,
+            pause=Pause(home.queue),
+            keep_for_interactive=settings.keep_for_interactive,
         )
         self._queue = Queue(
             self._store,

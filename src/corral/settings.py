@@ -10,6 +10,7 @@ import difflib
 import os
 import re
 from collections.abc import Hashable, Iterator, Mapping
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -36,6 +37,11 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     memory_gb: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
     gpus: tuple[DeclaredGPU, ...] = ()
     labels: tuple[str, ...] = ()
+    reserved_for: Literal["", "interactive"] = ""
+    weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    class_: Literal["", "high-memory", "low-latency", "cpu-only"] = msgspec.field(
+        default="", name="class"
+    )
     allow_code: bool = True
     warm_runners: Annotated[int, Meta(ge=0, le=1024)] = 0
     warm_idle_s: Seconds = 600.0
@@ -120,6 +126,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     cancel_grace_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0
     shutdown_grace_s: Annotated[float, Meta(ge=0, le=86_400)] = 10.0
     aging_s: Seconds = 60.0
+    keep_for_interactive: Annotated[int, Meta(ge=0, le=10_000)] = 0
     max_losses: Annotated[int, Meta(ge=0, le=100)] = 5
     backoff_s: Annotated[float, Meta(ge=0, le=3600)] = 1.0
     backoff_max_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
@@ -177,9 +184,16 @@ def keys(cls: type[Struct] = Settings, prefix: str = "") -> Iterator[tuple[str, 
     for field in msgspec.structs.fields(cls):
         kind = hints[field.name]
         if isinstance(kind, type) and issubclass(kind, Struct):
-            yield from keys(kind, f"{prefix}{field.name}.")
+            yield from keys(kind, f"{prefix}{field.encode_name}.")
         else:
-            yield f"{prefix}{field.name}", kind
+            yield f"{prefix}{field.encode_name}", kind
+
+
+def value_of(settings: Settings, key: str) -> Any:
+    value: Any = settings
+    for part in key.split("."):
+        value = getattr(value, f"{part}_" if iskeyword(part) else part)
+    return value
 
 
 def variable(key: str) -> str:

@@ -253,3 +253,11 @@ def test_frames_of_a_runner_are_read_by_their_kind() -> None:
     assert result == Result(None, retire=True)
     with pytest.raises(msgspec.DecodeError):
         decode_lines(b"nonsense\n")
+
+
+def test_what_its_owner_says_of_a_worker_is_told_when_it_registers() -> None:
+    said = msgspec.convert(
+        {"class": "low-latency", "reserved_for": "interactive", "weight": 2}, WorkerSettings
+    )
+    told = inventory.capabilities(said, {})
+    assert (told.suits, told.reserved_for, told.weight) == ("low-latency", "interactive", 2.0)

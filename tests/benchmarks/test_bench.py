@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from bench import bars, report
+from bench import decide as decisions
 from bench.peers import PEERS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,6 +40,18 @@ def test_loads(tmp_path: Path) -> None:
     assert loads["1,000 watchers"]["incomplete"] == 0
     assert loads["1,000 watchers"]["stalled"] == 2
     assert all(load["submit_calls"] > 0 for load in loads.values())
+
+
+def test_decisions(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.decide", "--quick", "--to", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "decide.json").read_text())
+    assert {figure.key for figure in decisions.BARS} <= set(document["figures"])
+    assert document["figures"]["ahead_placed"] > document["figures"]["home_placed"] > 0
+    assert "100,000 queued / 1,000 queued" in done.stdout
 
 
 def test_bars() -> None:

@@ -51,6 +51,7 @@ class Shell:
         webhooks: Sequence[Webhook] = (),
         timing: Timing = Timing(),  # noqa: B008 - it is frozen
         journal: Journal | None = None,
+        keep_for_interactive: int = 0,
     ) -> None:
         for name in ("journal", "blobs", "spool"):
             (home / name).mkdir(parents=True, exist_ok=True)
@@ -64,7 +65,15 @@ class Shell:
         engines = {self.engine.name: self.engine}
         self.vault = Vault(home / "secrets")
         pause = Pause(home / "queue.json")
-        self.loop = Loop(self.store, engines, self.tokens, self.vault, aging_s=aging_s, pause=pause)
+        self.loop = Loop(
+            self.store,
+            engines,
+            self.tokens,
+            self.vault,
+            aging_s=aging_s,
+            pause=pause,
+            keep_for_interactive=keep_for_interactive,
+        )
         self.queue = Queue(
             self.store,
             Blobs(home / "blobs"),
@@ -124,6 +133,7 @@ async def shell(
     webhooks: Sequence[Webhook] = (),
     timing: Timing = Timing(),  # noqa: B008
     journal: Journal | None = None,
+    keep_for_interactive: int = 0,
 ) -> AsyncIterator[Shell]:
     policy = policy or Policy(max_losses=3, backoff_s=0.01, backoff_max_s=0.02)
     workers = [worker()] if workers is None else workers
@@ -136,6 +146,7 @@ async def shell(
         webhooks=webhooks,
         timing=timing,
         journal=journal,
+        keep_for_interactive=keep_for_interactive,
     )
     made.engine.open()
     parts = (made.loop.run(), made.intake.run(), made.notifier.run())

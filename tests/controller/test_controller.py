@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -237,6 +238,44 @@ async def test_why_names_a_reason_for_every_worker(tmp_path: Path) -> None:
         }
         told = explain(corral.store, first, known)
         assert "placed on busy: the only worker that fits" in told.summary
+
+
+async def test_why_says_what_a_worker_is_kept_free_for(tmp_path: Path) -> None:
+    ours = [worker("big", ahead=0), worker("mine", gpus=0, reserved_for="interactive")]
+    async with shell(tmp_path, ours, keep_for_interactive=1) as corral:
+        job = await corral.submit(queue_class=QueueClass.BATCH)
+        now = corral.loop.snapshot(time.time())
+        assert explain(corral.store, job, corral.loop.workers(), now=now).workers == {
+            "big": "it is kept free for interactive jobs (keep_for_interactive)",
+            "mine": "it is reserved for interactive jobs",
+        }
+
+
+async def test_why_names_the_job_that_a_worker_is_kept_for(tmp_path: Path) -> None:
+    async with shell(tmp_path, [worker("w", ahead=0)], lambda _: FOREVER) as corral:
+        first = await corral.submit()
+        await _running(corral, first, 1)
+        await corral.loop.hold(True, by="a test")
+        large = await corral.submit(needs=Needs(cpus=2.0))
+        small = await corral.submit(needs=Needs(cpus=0.5))
+        now = corral.loop.snapshot(time.time() + 100.0)  # when the large one has waited too long
+        told = explain(corral.store, small, corral.loop.workers(), now=now)
+        assert told.workers == {"w": f"it is kept free for job {large}, which has waited longest"}
+        told = explain(corral.store, large, corral.loop.workers(), now=now)
+        assert told.workers == {"w": "busy: needs 2 CPUs, 1 free"}
+
+
+async def test_what_a_worker_needed_for_such_jobs_is_remembered(tmp_path: Path) -> None:
+    slow, quick = worker("a", ahead=0), worker("b", ahead=0)
+    seconds = {"a": 0.2, "b": 0.01}
+    async with shell(tmp_path, [slow, quick], lambda one: seconds[one.worker]) as corral:
+        for job in [await corral.submit() for _ in range(4)]:
+            await corral.until_ended(job)
+        await corral.until_ended(job := await corral.submit())
+        told = explain(corral.store, job, corral.loop.workers())
+        placed = next(line for line in told.history if "placed on" in line)
+        assert "placed on b" in placed
+        assert "such jobs took 0.01" in placed
 
 
 async def test_output_is_followed_from_any_cursor(tmp_path: Path) -> None:

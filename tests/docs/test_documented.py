@@ -9,7 +9,7 @@ import msgspec
 from typer.main import get_command
 
 from corral.core import errors, events, failures
-from corral.settings import Settings, keys, variable
+from corral.settings import Settings, keys, value_of, variable
 from tests.docs.pages import blocks, headings, pages, rows, section
 
 
@@ -26,20 +26,13 @@ def _commands() -> dict[str, Any]:
     return found
 
 
-def _default(key: str) -> object:
-    value: object = Settings()
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
-
-
 def test_settings() -> None:
     found = rows("docs/settings.md")
     known = {key for key, _ in keys()}
     assert set(found) == known
     for key in known:
         assert found[key][1] == variable(key)
-        shown = msgspec.json.encode(_default(key)).decode()
+        shown = msgspec.json.encode(value_of(Settings(), key)).decode()
         assert found[key][2].replace(",", "") == shown, f"the default of {key}"
 
 

@@ -9,9 +9,11 @@ from corral.core.worker import GPU, Capabilities, Worker
 from corral.scheduler.fit import Held
 from corral.scheduler.plan import Line, Seat, Snapshot, Waiting
 
+CLASSES = ("", "", "high-memory", "low-latency", "cpu-only")
+
 
 @st.composite
-def workers(draw: st.DrawFn, number: int) -> Worker:
+def workers(draw: st.DrawFn, number: int, policies: bool = False) -> Worker:
     gpus = tuple(
         GPU(uuid=f"GPU-{number}-{n}", name="x", vram_gb=draw(st.sampled_from([8.0, 12.0, 24.0])))
         for n in range(draw(st.integers(0, 4)))
@@ -27,6 +29,9 @@ def workers(draw: st.DrawFn, number: int) -> Worker:
             labels=tuple(draw(st.sets(st.sampled_from(["fast", "site=home"])))),
             workloads=draw(st.sampled_from([("python",), ("python", "pipeline"), ("pipeline",)])),
             ahead=draw(st.sampled_from([0, 2, 64])),
+            reserved_for=draw(st.sampled_from(["", "", "interactive"])) if policies else "",
+            weight=draw(st.sampled_from([1.0, 1.0, 2.0])) if policies else 1.0,
+            suits=draw(st.sampled_from(CLASSES)) if policies else "",
         ),
         local=number == 0,
         connected=draw(st.sampled_from([True, True, True, False])),
@@ -60,13 +65,15 @@ def shapes(draw: st.DrawFn) -> Shape:
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> Snapshot:
-    count = draw(st.integers(0, 5))
+def snapshots(draw: st.DrawFn, most: int = 5, policies: bool = False) -> Snapshot:
+    count = draw(st.integers(0, most))
     seats = []
     for number in range(count):
-        worker = draw(workers(number))
+        worker = draw(workers(number, policies))
         held = draw(st.lists(needs(), max_size=6))
-        seats.append(Seat(worker, tuple(Held(needs=one) for one in held)))
+        began = draw(st.integers(0, 2))
+        attempts = (Held(one, started=n < began) for n, one in enumerate(held))
+        seats.append(Seat(worker, tuple(attempts)))
     now = 1000.0
     lines, seq = [], 0
     for shape in draw(st.lists(shapes(), max_size=6, unique=True)):
@@ -75,11 +82,15 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             seq += 1
             since = now - draw(st.sampled_from([0.0, 30.0, 100.0]))
             waiting.append(Waiting(f"j{seq}", seq, since, draw(st.integers(0, 3))))
-        lines.append(Line(shape, tuple(waiting), draw(st.sampled_from([0.0, 0.001, 5.0]))))
+        typical_s = draw(st.sampled_from([0.0, 0.001, 5.0]))
+        seen = draw(st.sets(st.integers(0, most))) if policies else ()
+        paces = {f"w{n}": (draw(st.sampled_from([1.0, 5.0, 9.0])), 900.0 + n % 3) for n in seen}
+        lines.append(Line(shape, tuple(waiting), typical_s, paces))
     return Snapshot(
         now=now,
         lines=tuple(lines),
         seats=tuple(seats),
         aging_s=60.0,
         last_aged_at=draw(st.sampled_from([0.0, 990.0])),
+        keep_for_interactive=draw(st.integers(0, 2)) if policies else 0,
     )

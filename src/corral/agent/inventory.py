@@ -95,4 +95,7 @@ def capabilities(settings: WorkerSettings, enforced: dict[str, str]) -> Capabili
         platform=platform.system().lower(),
         python=python_minor(),
         enforced=enforced,
+        reserved_for=settings.reserved_for,
+        weight=settings.weight,
+        suits=settings.class_,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from corral.api import corral_pb2 as pb
@@ -182,7 +183,8 @@ async def views_of(store: Store, feed: Feed, jobs: Sequence[JobId]) -> AsyncIter
 
 
 async def explanation_view(store: Store, loop: Loop, job: JobId) -> pb.Explanation:
-    reason = explain(store, job, loop.workers(), paused=loop.why_paused())
+    now = loop.snapshot(time.time())
+    reason = explain(store, job, loop.workers(), paused=loop.why_paused(), now=now)
     return pb.Explanation(
         job_id=job,
         state=reason.state,

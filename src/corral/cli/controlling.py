@@ -250,9 +250,7 @@ def config(as_json: AsJson = False) -> None:
     found = settings.load()
     rows = []
     for key, source in found.sources.items():
-        value: Any = found.settings
-        for part in key.split("."):
-            value = getattr(value, part)
+        value = settings.value_of(found.settings, key)
         rows.append((key, msgspec.to_builtins(value), source))
     if as_json:
         listed = {key: {"value": value, "source": source} for key, value, source in rows}

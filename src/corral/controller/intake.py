@@ -286,4 +286,5 @@ class Intake:
         for change in changes:
             fact = change.fact
             if isinstance(fact, JobSucceeded):
-                self._store.world.took(change.head.shape, fact.seconds)
+                head = change.head
+                self._store.world.took(head.shape, fact.seconds, head.worker, fact.at)

@@ -38,10 +38,11 @@ class Loop:
         *,
         aging_s: float,
         pause: Pause,
+        keep_for_interactive: int = 0,
     ) -> None:
         self._store, self._engines, self._tokens = store, engines, tokens
         self._vault = vault
-        self._aging_s = aging_s
+        self._aging_s, self._keep = aging_s, keep_for_interactive
         self._wake = asyncio.Event()
         self._giving_up: set[asyncio.Task[None]] = set()
         self.pause = pause
@@ -117,7 +118,7 @@ class Loop:
         if self.why_paused():
             return None
         if world.lines:
-            plan = self._decide(world.snapshot(now, self.workers(), self._aging_s))
+            plan = self._decide(self.snapshot(now))
             if plan.placements:
                 world.reserve(plan.placements, {})
                 try:
@@ -139,7 +140,15 @@ class Loop:
         for number, fact in enumerate(submitted[:FRONT]):
             lines.setdefault(shape_of(fact), []).append(Waiting(fact.job, number, fact.at, 0))
         now = submitted[0].at
-        return self._decide(world.snapshot(now, self.workers(), self._aging_s, lines)).placements
+        return self._decide(self.snapshot(now, lines)).placements
+
+    def snapshot(
+        self, now: float, lines: Mapping[Shape, Sequence[Waiting]] | None = None
+    ) -> Snapshot:
+        """What a decision would see now, of those who wait or of other `lines`."""
+        return self._store.world.snapshot(
+            now, self.workers(), self._aging_s, lines, keep_for_interactive=self._keep
+        )
 
     def _decide(self, snapshot: Snapshot) -> Plan:
         began = time.perf_counter()

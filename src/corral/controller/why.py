@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
@@ -24,9 +24,11 @@ from corral.core.events import (
     Journaled,
     ResultOrphaned,
 )
-from corral.core.job import Head, JobId, State
+from corral.core.job import Head, JobId, QueueClass, State
 from corral.core.worker import Worker
 from corral.scheduler.fit import Room, refuse_now
+from corral.scheduler.plan import Snapshot, decide
+from corral.scheduler.rank import strongest
 
 
 class Reason(Struct, frozen=True):
@@ -38,8 +40,16 @@ class Reason(Struct, frozen=True):
     history: list[str]
 
 
-def explain(store: Store, job: JobId, workers: Sequence[Worker], *, paused: str = "") -> Reason:
-    """`paused` says why nothing is started at all, where that is so."""
+def explain(
+    store: Store,
+    job: JobId,
+    workers: Sequence[Worker],
+    *,
+    paused: str = "",
+    now: Snapshot | None = None,
+) -> Reason:
+    """`paused` says why nothing is started at all, where that is so; `now` is what a decision would
+    see: it tells what workers are kept free for."""
     head = store.head(job)
     names = {worker.id: worker.name for worker in workers}
     facts = _real([record.fact() for record in store.history(head)])
@@ -47,8 +57,25 @@ def explain(store: Store, job: JobId, workers: Sequence[Worker], *, paused: str 
     if head.state is not State.QUEUED:
         return Reason(job, head.state, _sentence(_decisive(facts), names), {}, history)
     rooms = [Room(seat.worker, seat.held) for seat in store.world.seats(workers)]
+    if now is not None:
+        _keep(head, rooms, now)
     reasons = {room.worker.name: refuse_now(head.shape, room) or "" for room in rooms}
     return Reason(job, head.state, _waiting(store, head, reasons, paused), reasons, history)
+
+
+def _keep(head: Head, rooms: Sequence[Room], now: Snapshot) -> None:
+    """Marks the workers that would have room and are not for this job, as the decision would."""
+    plan = decide(now)
+    if plan.overdue == head.id:
+        return
+    free_for_interactive: Collection[str] = ()
+    if now.keep_for_interactive and head.shape.queue_class is QueueClass.BATCH:
+        free_for_interactive = strongest(now.seats, now.keep_for_interactive)
+    for room in rooms:
+        if room.worker.id == plan.kept:
+            room.kept_for = f"job {plan.overdue}, which has waited longest"
+        elif room.worker.id in free_for_interactive:
+            room.kept_for = "interactive jobs (keep_for_interactive)"
 
 
 def _waiting(store: Store, head: Head, reasons: dict[str, str], paused: str) -> str:

@@ -17,6 +17,9 @@ from corral.core.worker import Worker
 from corral.scheduler.fit import Held
 from corral.scheduler.plan import Line, Placement, Seat, Snapshot, Waiting
 
+PACES = 64
+"""How many workers are remembered for a shape: those that did such work last."""
+
 FRONT = 512
 """How much of a line one decision sees; it decides again while it places."""
 
@@ -37,6 +40,8 @@ class World:
         """By worker: placements that are on their way to the disk."""
         self._delayed: list[tuple[float, int, JobId]] = []
         self._typical_s: dict[Shape, float] = {}
+        self._paces: dict[Shape, dict[str, tuple[float, float]]] = {}
+        """By shape and worker: how long it takes there, and when it last did."""
         self.waiting = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 0}
         self.last_aged_at = 0.0
         self.names: dict[str, str] = {}
@@ -148,14 +153,23 @@ class World:
         for placement in placements:
             self._reserved[placement.worker].pop(placement.job, None)
 
-    def took(self, shape: Shape, seconds: float) -> None:
-        """Learns how long attempts of a shape take; quick to grow, slow to shrink."""
+    def took(self, shape: Shape, seconds: float, worker: str = "", at: float = 0.0) -> None:
+        """Learns how long attempts of a shape take, everywhere and on this worker; quick to grow,
+        slow to shrink."""
         seconds = max(seconds, 1e-4)
         old = self._typical_s.get(shape, seconds)
         weight = 0.5 if seconds > old else 0.1
         self._typical_s[shape] = old + weight * (seconds - old)
         if len(self._typical_s) > 4096:
-            self._typical_s.pop(next(iter(self._typical_s)))
+            oldest = next(iter(self._typical_s))
+            del self._typical_s[oldest]
+            self._paces.pop(oldest, None)
+        if worker:
+            paces = self._paces.setdefault(shape, {})
+            before, _ = paces.pop(worker, (seconds, at))
+            paces[worker] = before + 0.3 * (seconds - before), at
+            if len(paces) > PACES:
+                del paces[next(iter(paces))]
 
     # --- looking ---
 
@@ -165,28 +179,37 @@ class World:
         workers: Sequence[Worker],
         aging_s: float,
         lines: Mapping[Shape, Iterable[Waiting]] | None = None,
+        *,
+        keep_for_interactive: int = 0,
     ) -> Snapshot:
         """What a decision needs to know, about those who wait or about other `lines`."""
+        paces = self._paces if len(workers) > 1 else {}
         return Snapshot(
             now=now,
             lines=tuple(
-                Line(shape, tuple(islice(line, FRONT)), self._typical_s.get(shape, 0.0))
+                Line(
+                    shape,
+                    tuple(islice(line, FRONT)),
+                    self._typical_s.get(shape, 0.0),
+                    paces[shape].copy() if shape in paces else {},
+                )
                 for shape, line in (self.lines if lines is None else lines).items()
             ),
             seats=self.seats(workers),
             aging_s=aging_s,
             last_aged_at=self.last_aged_at,
+            keep_for_interactive=keep_for_interactive,
         )
 
     def seats(self, workers: Sequence[Worker]) -> tuple[Seat, ...]:
-        return tuple(
-            Seat(
-                worker,
-                tuple(self._holds.get(worker.id, {}).values())
-                + tuple(self._reserved.get(worker.id, {}).values()),
-            )
-            for worker in workers
-        )
+        holds, reserved = self._holds, self._reserved
+        seats = []
+        for worker in workers:
+            has = tuple(holds[worker.id].values()) if worker.id in holds else ()
+            if coming := reserved.get(worker.id):
+                has += tuple(coming.values())
+            seats.append(Seat(worker, has))
+        return tuple(seats)
 
     @property
     def anybody_waits(self) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from corral.core.job import Needs
+
+SLACK = 1e-9
+"""Sums of fractions miss by less than this; it decides nothing."""
 
 
 class GPU(Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,6 +43,12 @@ class Capabilities(Struct, frozen=True):
     """What the sandbox holds here, one honest word each: `{"files": "landlock", …}`."""
     ahead: Annotated[int, Meta(ge=0, le=10_000)] = 512
     """How many attempts may wait on the worker itself; 0 where an engine has no local queue."""
+    reserved_for: Literal["", "interactive"] = ""
+    """The only queue class it takes, if any."""
+    weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    """Among workers that suit a job alike, those with more weight come first."""
+    suits: Literal["", "high-memory", "low-latency", "cpu-only"] = ""
+    """Its class: the kind of work that its owner wants there first."""
 
 
 class Wishes(Struct, frozen=True):
@@ -90,21 +99,27 @@ class Capacity:
     def fits(self, needs: Needs, *, above_vram_gb: float = 0.0) -> Holding | None:
         """The holding that `needs` would take now, or None. Shares go to the fullest GPU that
         still has room, so that whole GPUs stay free for whole needs."""
-        if needs.cpus > self.cpus + 1e-9 or needs.memory_gb > self.memory_gb + 1e-9:
+        if needs.cpus > self.cpus + SLACK or needs.memory_gb > self.memory_gb + SLACK:
             return None
         if not needs.wants_gpu:
             return Holding(cpus=needs.cpus, memory_gb=needs.memory_gb)
         per_gpu = 10 if needs.gpus else needs.gpu_tenths
         count = needs.gpus or 1
-        found = sorted(
+        if len(self.gpus) == 1 == count:  # most machines, most jobs
+            gpu = self.gpus[0]
+            if self.tenths[gpu.uuid] < per_gpu or not above_vram_gb < gpu.vram_gb >= needs.vram_gb:
+                return None
+            return Holding(needs.cpus, needs.memory_gb, (gpu.uuid,), per_gpu)
+        found = [
             (self.tenths[gpu.uuid], gpu.vram_gb, gpu.uuid)
             for gpu in self.gpus
             if self.tenths[gpu.uuid] >= per_gpu
             and gpu.vram_gb >= needs.vram_gb
             and gpu.vram_gb > above_vram_gb
-        )
+        ]
         if len(found) < count:
             return None
+        found.sort()
         devices = tuple(uuid for _, _, uuid in found[:count])
         return Holding(cpus=needs.cpus, memory_gb=needs.memory_gb, devices=devices, tenths=per_gpu)
 

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from corral.core.job import Needs, Shape
-from corral.core.worker import Capacity, Holding, Worker, holding_of, stays_behind
+from corral.core.worker import (
+    SLACK,
+    Capabilities,
+    Capacity,
+    Holding,
+    Worker,
+    holding_of,
+    stays_behind,
+)
 
 AHEAD_S = 0.25
 """Send ahead about this much work per processor: enough to hide the way to the worker, and
@@ -41,7 +49,7 @@ class Room:
         self.ahead = 0
         self.ahead_without_gpu = 0
         self.kept_for: str | None = None
-        """Set when this worker is kept free for a job that waited too long for its size."""
+        """What this worker is kept free for, where it is, in words."""
         for attempt in held:
             if attempt.started:
                 self.capacity.take(holding_of(attempt.needs, attempt.devices))
@@ -70,15 +78,17 @@ class Room:
         return self.capacity.fits(shape.needs, above_vram_gb=shape.above_vram_gb)
 
     def takes_ahead(self, typical_s: float) -> bool:
-        limit = self.worker.capabilities.ahead
-        return self.ahead < min(
-            limit, ahead_for(typical_s) * max(1, int(self.worker.capabilities.cpus))
-        )
+        return self.ahead < ahead_limit(self.worker.capabilities, ahead_for(typical_s))
 
 
 def ahead_for(typical_s: float) -> int:
     """How many attempts of this typical length to send ahead of each processor."""
     return max(1, int(AHEAD_S / typical_s)) if typical_s > 0 else 1
+
+
+def ahead_limit(can: Capabilities, each: int) -> int:
+    """How many attempts a worker takes ahead, where `each` of its processors gets so many."""
+    return min(can.ahead, each * max(1, int(can.cpus)))
 
 
 def refuse_ever(shape: Shape, worker: Worker) -> str | None:
@@ -92,14 +102,18 @@ def refuse_ever(shape: Shape, worker: Worker) -> str | None:
         return f"the job asks for worker {needs.worker}"
     if shape.workload not in can.workloads:
         return f"it does not accept {shape.workload} jobs"
+    if can.reserved_for and shape.queue_class != can.reserved_for:
+        return f"it is reserved for {can.reserved_for} jobs"
+    if needs.wants_gpu and can.suits == "cpu-only":
+        return "its class is cpu-only: it takes no jobs that need a GPU"
     for label in needs.labels:
         if label not in can.labels and not any(
             have.partition("=")[0] == label for have in can.labels
         ):
             return f"it lacks the label {label}"
-    if needs.cpus > can.cpus + 1e-9:
+    if needs.cpus > can.cpus + SLACK:
         return f"needs {counted(needs.cpus, 'CPU')}, it has {can.cpus:g}"
-    if needs.memory_gb > can.memory_gb + 1e-9:
+    if needs.memory_gb > can.memory_gb + SLACK:
         return f"needs {needs.memory_gb:g} GB of memory, it has {can.memory_gb:g}"
     if needs.wants_gpu:
         return _refuse_gpus(shape, worker)
@@ -133,12 +147,12 @@ def refuse_now(shape: Shape, room: Room) -> str | None:
         return "it is draining"
     if room.fits_now(shape) is not None:
         if room.kept_for is not None:
-            return f"it is kept free for job {room.kept_for}, which has waited longest"
+            return f"it is kept free for {room.kept_for}"
         return None
     free, needs = room.capacity, shape.needs
-    if needs.cpus > free.cpus + 1e-9:
+    if needs.cpus > free.cpus + SLACK:
         return f"busy: needs {counted(needs.cpus, 'CPU')}, {max(free.cpus, 0):g} free"
-    if needs.memory_gb > free.memory_gb + 1e-9:
+    if needs.memory_gb > free.memory_gb + SLACK:
         return f"busy: needs {needs.memory_gb:g} GB of memory, {max(free.memory_gb, 0):g} free"
     if needs.gpus:
         whole = sum(tenths == 10 for tenths in free.tenths.values())

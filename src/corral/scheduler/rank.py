@@ -1,27 +1,133 @@
-"""Which of the workers that fit is best for a shape: smallest sufficient card, then most room."""
+"""Which of the workers that fit is best for a shape.
+
+First what a worker is for and its weight, as its owner said; then the smallest sufficient card, the
+most room, how quickly it did such work before, and who did it last.
+"""
 
 from __future__ import annotations
 
-from corral.core.job import Shape
+from collections.abc import Sequence
+from functools import lru_cache
+from heapq import nsmallest
+from math import log2
+
+from corral.core.job import QueueClass, Shape
+from corral.core.worker import Capabilities
 from corral.scheduler.fit import Room, counted
+from corral.scheduler.snapshot import Line, Seat
+
+NEUTRAL = 3
+_SUITS = {"low-latency": 0, "cpu-only": 1, "high-memory": 2}
+_LAST = {"low-latency": 4, "high-memory": 5}
+
+Purpose = tuple[bool, bool, bool]
+"""What a shape is to a class of workers: interactive, of a stated size, without a GPU."""
 
 
-def preference(room: Room) -> tuple[float, float, float, str]:
-    """Lower is better. Work without a GPU stays off GPU machines where it can; small GPU work
-    stays off big cards, so that they are free when big work comes."""
+def purpose(shape: Shape) -> Purpose:
+    needs = shape.needs
+    return (
+        shape.queue_class is QueueClass.INTERACTIVE,
+        bool(needs.vram_gb or needs.memory_gb),
+        not needs.wants_gpu,
+    )
+
+
+def misfit(wanted: Purpose, suits: str) -> int:
+    """Lower is better, and never the same for two classes, so that no two of them ever tie."""
+    if not suits:
+        return NEUTRAL
+    interactive, sized, without_gpu = wanted
+    suited = {"low-latency": interactive, "high-memory": sized, "cpu-only": without_gpu}[suits]
+    return _SUITS[suits] if suited else _LAST.get(suits, NEUTRAL + 3)
+
+
+def place_of(wanted: Purpose, can: Capabilities) -> tuple[int, float, float]:
+    """What does not change while a decision is made. Lower is better. Work without a GPU stays off
+    GPU machines where it can; small GPU work stays off big cards, so that they are free when big
+    work comes, and that finds its tightest fit."""
+    return misfit(wanted, can.suits), -can.weight, biggest_card(can)
+
+
+def preference(line: Line, room: Room) -> tuple[object, ...]:
+    """Lower is better."""
     can = room.worker.capabilities
-    biggest = max((gpu.vram_gb for gpu in can.gpus), default=0.0)
-    return (biggest, room.ahead, -room.capacity.cpus / max(can.cpus, 0.1), room.worker.id)
+    return (
+        place_of(purpose(line.shape), can),
+        standing(can, room.ahead, room.capacity.cpus),
+        pace(line, room.worker.id),
+        room.worker.id,
+    )
 
 
-def reason(shape: Shape, room: Room, candidates: int, *, ahead: bool) -> str:
-    """One sentence for `corral why` about a placed job."""
+def biggest_card(can: Capabilities) -> float:
+    gpus = can.gpus
+    if len(gpus) == 1:
+        return gpus[0].vram_gb
+    return max((gpu.vram_gb for gpu in gpus), default=0.0)
+
+
+def standing(can: Capabilities, ahead: int, free_cpus: float) -> tuple[float, float]:
+    """Among those with equal cards: who has fewer waiting, then who has more room. It only gets
+    worse while a decision is made."""
+    return ahead, -free_cpus / max(can.cpus, 0.1)
+
+
+def strongest(seats: Sequence[Seat], count: int) -> frozenset[str]:
+    """Those with the largest cards that are there; of equal ones first those that have nothing to
+    do, so that batch may use the others."""
+
+    def order(seat: Seat) -> tuple[float, bool, float, str]:
+        can = seat.worker.capabilities
+        return -biggest_card(can), bool(seat.held), -can.cpus, seat.worker.id
+
+    present = (one for one in seats if one.worker.connected and not one.worker.draining)
+    return frozenset(one.worker.id for one in nsmallest(count, present, key=order))
+
+
+UNKNOWN = (0, 0.0)
+
+
+def pace(line: Line, worker: str) -> tuple[int, float]:
+    """How quickly it did such work, in steps of about a fifth, and when it did so last. A worker
+    that never did counts as an average one."""
+    found = line.paces.get(worker)
+    if found is None or line.typical_s <= 0:
+        return UNKNOWN
+    seconds, at = found
+    return round(4 * log2(max(seconds, 1e-4) / line.typical_s)), -at
+
+
+def reason(line: Line, wanted: Purpose | None, room: Room, candidates: int, *, ahead: bool) -> str:
+    """One sentence for `corral why` about a placed job; `wanted` only where there was a choice."""
     chosen = "the only worker that fits" if candidates == 1 else f"best of {candidates} that fit"
     if ahead:
         behind = f"behind {room.ahead} that wait there" if room.ahead else "next in line there"
         return f"{chosen}; sent ahead, {behind}"
-    free = f"{counted(max(room.capacity.cpus, 0), 'CPU')} free"
-    if shape.needs.wants_gpu:
-        whole = sum(tenths == 10 for tenths in room.capacity.tenths.values())
-        free += f", {counted(whole, 'whole GPU')} free"
-    return f"{chosen}; {free}"
+    if wanted is not None and candidates > 1:
+        can = room.worker.capabilities
+        chosen += _liked(wanted, can.suits, can.weight, biggest_card(can))
+        if room.worker.id in line.paces:
+            chosen += f"; such jobs took {line.paces[room.worker.id][0]:.3g} s there"
+    free = room.capacity
+    cpus = counted(max(free.cpus, 0), "CPU")
+    if not line.shape.needs.wants_gpu:
+        return f"{chosen}; {cpus} free"
+    whole = list(free.tenths.values()).count(10)
+    return f"{chosen}; {cpus} free, {counted(whole, 'whole GPU')} free"
+
+
+@lru_cache(maxsize=4096)
+def _liked(wanted: Purpose, suits: str, weight: float, card: float) -> str:
+    """What speaks for this worker before any other."""
+    found = []
+    order = misfit(wanted, suits)
+    if order < NEUTRAL:
+        found.append(f"its class {suits} is for such jobs")
+    elif order > NEUTRAL:
+        found.append(f"no other than one of class {suits} had room")
+    if weight != 1.0:
+        found.append(f"its weight is {weight:g}")
+    if not wanted[2]:
+        found.append(f"the smallest card with room, {card:g} GB")
+    return "".join(f"; {one}" for one in found)

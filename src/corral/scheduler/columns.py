@@ -1,0 +1,491 @@
+"""Many workers at once: a set of them is one integer with a bit for each, in order of their ids.
+
+What each shape asks becomes a handful of such sets (who reaches so many processors, who has that
+label), so what a decision costs does not grow with shapes x workers. Resources only shrink while a
+decision is made: whoever left a set does not come back, and no line looks twice at what it passed.
+`rooms` says the same worker by worker; a property test holds that both always agree.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
+
+from corral.core.job import Needs, QueueClass, Shape
+from corral.core.worker import SLACK, Worker
+from corral.scheduler.fit import Room, ahead_for, ahead_limit
+from corral.scheduler.rank import (
+    NEUTRAL,
+    UNKNOWN,
+    Purpose,
+    biggest_card,
+    misfit,
+    pace,
+    purpose,
+    reason,
+    standing,
+    strongest,
+)
+from corral.scheduler.snapshot import Line, Placement, Snapshot, Waiting
+
+FEW = 12
+"""Candidates that are compared one by one instead of asking every kind of room for them."""
+
+
+@cache
+def _digits(level: int) -> bytes:
+    return bytes(48 + (one > level) for one in range(256))
+
+
+def bits(flags: Sequence[int]) -> int:
+    """A set from a 0 or 1 for each worker, the last one first."""
+    return int(bytes(flags).translate(_digits(0)) or b"0", 2)
+
+
+def reaching(
+    values: Sequence[float], marks: Iterable[float], *, beyond: bool = False
+) -> dict[float, int]:
+    """By mark: who reaches it (or is beyond it)."""
+    count: Callable[[Sequence[float], float], int] = bisect_left if beyond else bisect_right
+    ordered = sorted(set(marks))
+    found: dict[float, int] = {}
+    for start in range(0, len(ordered), 255):  # a byte holds no more levels
+        some = ordered[start : start + 255]
+        levels = bytes([count(some, value) for value in reversed(values)])
+        for level, mark in enumerate(some):
+            found[mark] = int(levels.translate(_digits(level)) or b"0", 2)
+    return found
+
+
+class Column:
+    """Something workers have less and less of, and who still has as much as a shape needs."""
+
+    __slots__ = ("_levels", "_marks", "_numbers", "_reach")
+
+    def __init__(self, values: Sequence[float], marks: Iterable[float]) -> None:
+        reach = reaching(values, marks)
+        self._marks = sorted(reach)
+        self._numbers = {mark: number for number, mark in enumerate(self._marks)}
+        self._reach = [reach[mark] for mark in self._marks]
+        self._levels = [bisect_right(self._marks, value) for value in values]
+        """How many of the marks each worker reaches."""
+
+    def __getitem__(self, mark: float) -> int:
+        return self._reach[self._numbers[mark]]
+
+    def fall(self, index: int, value: float, bit: int) -> int:
+        """Answers with how many of the marks it still reaches."""
+        level = self._levels[index]
+        if level and self._marks[level - 1] > value:
+            while level and self._marks[level - 1] > value:
+                level -= 1
+                self._reach[level] ^= bit
+            self._levels[index] = level
+        return level
+
+
+class Cards:
+    """Workers of one class and weight whose largest cards are of one size, by how they stand among
+    each other."""
+
+    __slots__ = ("everyone", "keys", "kinds")
+
+    def __init__(self) -> None:
+        self.everyone = 0
+        self.kinds: dict[tuple[float, float], int] = {}
+        self.keys: list[tuple[float, float]] = []
+
+    def add(self, key: tuple[float, float], bit: int) -> None:
+        if key in self.kinds:
+            self.kinds[key] |= bit
+        else:
+            self.kinds[key] = bit
+            insort(self.keys, key)
+
+    def remove(self, key: tuple[float, float], bit: int) -> None:
+        left = self.kinds[key] ^ bit
+        if left:
+            self.kinds[key] = left
+        else:
+            del self.kinds[key]
+            del self.keys[bisect_left(self.keys, key)]
+
+
+class Able:
+    """Who can run a line's shape, and how far its search has come."""
+
+    __slots__ = (
+        "ahead",
+        "behind",
+        "card",
+        "cards",
+        "count",
+        "fit",
+        "key",
+        "paces",
+        "wanted",
+        "who",
+    )
+
+    def __init__(
+        self, wanted: Purpose, who: int, fitting: int, suited: int, cards: list[Cards]
+    ) -> None:
+        self.wanted = wanted
+        self.who, self.fit, self.behind = who, who & fitting, who & suited
+        self.count = who.bit_count()
+        self.cards = cards
+        """Best first."""
+        self.card, self.ahead = 0, 0
+        self.key: tuple[float, float] | None = None
+        self.paces: dict[int, tuple[int, float]] = {}
+        """Of those that did such work before, by their place."""
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+
+class Columns:
+    """The workers of a decision, as sets."""
+
+    def __init__(self, world: Snapshot) -> None:
+        self._seats = sorted(world.seats, key=lambda seat: seat.worker.id)
+        self._workers = [seat.worker for seat in self._seats]
+        self._rooms: list[Room | None] = [
+            Room(seat.worker, seat.held) if seat.held else None for seat in self._seats
+        ]
+        self._backward = self._workers[::-1]
+        self._present = bits([one.connected and not one.draining for one in self._backward])
+        self._know(world.lines)
+        self._measure(world.lines)
+        self._orders: dict[Purpose, tuple[int, list[Cards]]] = {}
+        count = world.keep_for_interactive
+        self._kept = self._ids(strongest(world.seats, count)) if count else 0
+
+    # --- what never changes ---
+
+    def _know(self, lines: Sequence[Line]) -> None:
+        workers, backward = self._workers, self._backward
+        shapes = [line.shape for line in lines]
+        needs = [shape.needs for shape in shapes]
+        self._everyone = (1 << len(workers)) - 1
+        self._cpus = reaching(
+            [one.capabilities.cpus + SLACK for one in workers], (one.cpus for one in needs)
+        )
+        self._memory = reaching(
+            [one.capabilities.memory_gb + SLACK for one in workers],
+            (one.memory_gb for one in needs),
+        )
+        self._workloads = {
+            workload: bits([workload in one.capabilities.workloads for one in backward])
+            for workload in {shape.workload for shape in shapes}
+        }
+        self._named = self._by_name({one.worker for one in needs} - {"auto", "local"})
+        self._local = bits([one.local for one in backward])
+        self._reserved = bits([one.capabilities.reserved_for != "" for one in backward])
+        classes = [one.capabilities.suits for one in backward]
+        self._classes: dict[str, int] = {
+            suits: bits([one == suits for one in classes]) for suits in set(classes)
+        }
+        self._labels = self._by_label({label for one in needs for label in one.labels})
+        self._places: dict[str, int] = {}
+        """By id, where somebody asks for it."""
+        if any(shape.avoid for shape in shapes) or any(line.paces for line in lines):
+            self._places = {one.id: index for index, one in enumerate(workers)}
+        self._vram: dict[int, tuple[dict[float, int], dict[float, int]]] = {}
+        for count in {one.gpus or 1 for one in needs if one.wants_gpu}:
+            asking = [shape for shape in shapes if (shape.needs.gpus or 1) == count]
+            sizes = [_nth_card(one, count) for one in workers]
+            self._vram[count] = (
+                reaching(sizes, (shape.needs.vram_gb for shape in asking)),
+                reaching(sizes, (shape.above_vram_gb for shape in asking), beyond=True),
+            )
+
+    def _by_name(self, wanted: set[str]) -> dict[str, int]:
+        found = dict.fromkeys(wanted, 0)
+        if wanted:
+            for index, worker in enumerate(self._workers):
+                for name in (worker.id, worker.name):
+                    if name in wanted:
+                        found[name] |= 1 << index
+        return found
+
+    def _ids(self, wanted: Collection[str]) -> int:
+        return bits([one.id in wanted for one in self._backward])
+
+    def _by_label(self, wanted: set[str]) -> dict[str, int]:
+        """Who has a label, by itself or with a value."""
+        found = {label: bytearray(len(self._workers)) for label in wanted}
+        with_any_value = any("=" not in label for label in wanted)
+        if wanted:
+            for index, worker in enumerate(self._backward):
+                for have in worker.capabilities.labels:
+                    if have in found:
+                        found[have][index] = 1
+                    if with_any_value and (key := have.partition("=")[0]) in found:
+                        found[key][index] = 1
+        return {label: bits(flags) for label, flags in found.items()}
+
+    def _able(self, shape: Shape) -> int:
+        """As `refuse_ever`, of all workers at once."""
+        needs = shape.needs
+        who = self._workloads[shape.workload] & self._cpus[needs.cpus]
+        who &= self._memory[needs.memory_gb]
+        if needs.worker != "auto":
+            who &= self._local if needs.worker == "local" else self._named[needs.worker]
+        for label in needs.labels:
+            who &= self._labels[label]
+        for avoided in shape.avoid:
+            if avoided in self._places:
+                who &= ~(1 << self._places[avoided])
+        if shape.queue_class is not QueueClass.INTERACTIVE:
+            who &= ~self._reserved
+        if needs.wants_gpu:
+            who &= ~self._classes.get("cpu-only", 0)
+            enough, beyond = self._vram[needs.gpus or 1]
+            who &= enough[needs.vram_gb] & beyond[shape.above_vram_gb]
+        return who
+
+    # --- what shrinks ---
+
+    def _measure(self, lines: Sequence[Line]) -> None:
+        """What is free now, and where everybody stands."""
+        needs = [line.shape.needs for line in lines]
+        cans = [one.capabilities for one in self._workers]
+        seen = [
+            (can.cpus, can.memory_gb, 10 if can.gpus else 0, len(can.gpus), 0, 0)
+            if room is None
+            else _seen(room)
+            for can, room in zip(cans, self._rooms, strict=True)
+        ]
+        cpus = [one[0] for one in seen]
+        self._ahead = [one[4] for one in seen]
+        self._free_cpus = Column([one + SLACK for one in cpus], (one.cpus for one in needs))
+        self._free_memory = Column(
+            [one[1] + SLACK for one in seen], (one.memory_gb for one in needs)
+        )
+        self._share = Column([one[2] for one in seen], (one.gpu_tenths for one in needs))
+        self._whole = Column([one[3] for one in seen], (one.gpus for one in needs))
+        self._calm = bits([not one for one in reversed(self._ahead)])
+        self._calm_without_gpu = bits([not one[5] for one in reversed(seen)])
+        self._queues: dict[int, int] = {}
+        for length in set(self._ahead):
+            self._queues[length] = bits([one == length for one in reversed(self._ahead)])
+        limits = [one.capabilities for one in self._backward]
+        self._open = {
+            each: bits(
+                [
+                    can.ahead > 0 and ahead < ahead_limit(can, each)
+                    for can, ahead in zip(limits, reversed(self._ahead), strict=True)
+                ]
+            )
+            for each in {ahead_for(line.typical_s) for line in lines}
+        }
+        sizes = [(one.suits, one.weight, biggest_card(one)) for one in cans]
+        self._cards: dict[tuple[str, float, float], Cards] = {size: Cards() for size in sizes}
+        self._card_of = [self._cards[size] for size in sizes]
+        self._keys: list[tuple[float, float] | None] = []
+        alike: dict[tuple[tuple[str, float, float], tuple[float, float]], list[int]] = {}
+        for index, can in enumerate(cans):
+            key = standing(can, self._ahead[index], cpus[index])
+            self._keys.append(key)
+            alike.setdefault((sizes[index], key), []).append(index)
+        for (size, key), members in alike.items():
+            cards = self._cards[size]
+            who = _members(members)
+            cards.kinds[key] = who
+            cards.everyone |= who
+            cards.keys.append(key)
+        for cards in self._cards.values():
+            cards.keys.sort()
+
+    def _move(self, index: int, bit: int, room: Room | None) -> None:
+        """To where it stands now; without a room: nobody needs as little as it has left."""
+        cards, old = self._card_of[index], self._keys[index]
+        if old is None:
+            return
+        if room is None:
+            cards.remove(old, bit)
+            cards.everyone ^= bit
+            self._keys[index] = None
+            return
+        key = standing(room.worker.capabilities, room.ahead, room.capacity.cpus)
+        if key != old:
+            cards.remove(old, bit)
+            cards.add(key, bit)
+            self._keys[index] = key
+
+    # --- what a decision asks ---
+
+    def could(self, shape: Shape) -> bool:
+        """Whether any known worker, asleep or not, could run it."""
+        return self._able(shape) != 0
+
+    def able(self, line: Line, *, turn: bool = False) -> Able:
+        shape = line.shape
+        who = self._able(shape) & self._present
+        if self._kept and not turn and shape.queue_class is QueueClass.BATCH:
+            who &= ~self._kept
+        wanted = purpose(shape)
+        able = Able(wanted, who, self._fitting(shape.needs), *self._order(wanted))
+        for worker in line.paces:
+            if worker in self._places:
+                able.paces[self._places[worker]] = pace(line, worker)
+        return able
+
+    def _order(self, wanted: Purpose) -> tuple[int, list[Cards]]:
+        """Whom such work may wait on, and everybody in the order in which it likes them."""
+        if wanted not in self._orders:
+            suited = 0
+            for suits, who in self._classes.items():
+                if misfit(wanted, suits) <= NEUTRAL:
+                    suited |= who
+            sizes = sorted(self._cards, key=lambda one: (misfit(wanted, one[0]), -one[1], one[2]))
+            self._orders[wanted] = suited, [self._cards[size] for size in sizes]
+        return self._orders[wanted]
+
+    def keep(self, able: Able) -> str:
+        """The first of them takes nothing else in this decision."""
+        first = able.who & -able.who
+        self._present &= ~first
+        return self._workers[first.bit_length() - 1].id
+
+    def place(self, line: Line, waiting: Waiting, able: Able, *, ahead: bool) -> Placement | None:
+        return self._place_now(line, waiting, able) or (
+            self._place_ahead(line, waiting, able) if ahead else None
+        )
+
+    def _place_now(self, line: Line, waiting: Waiting, able: Able) -> Placement | None:
+        """`able.fit` may still name some that others filled meanwhile: whoever would be chosen is
+        asked, and only if it has no room any more the rest of them are."""
+        shape = line.shape
+        while able.fit:
+            index, bit = self._best(able)
+            if not bit:
+                return None
+            room = self._room(index)
+            holding = None if room.blocked(shape.needs) else room.fits_now(shape)
+            if holding is None:
+                able.fit = (able.fit ^ bit) & self._fitting(shape.needs)
+                continue
+            why = reason(line, able.wanted, room, able.count, ahead=False)
+            capacity = room.capacity
+            capacity.take(holding)
+            asked_for = self._free_cpus.fall(index, capacity.cpus + SLACK, bit)
+            if holding.memory_gb:
+                self._free_memory.fall(index, capacity.memory_gb + SLACK, bit)
+            if holding.devices:
+                tenths = list(capacity.tenths.values())
+                self._share.fall(index, max(tenths), bit)
+                self._whole.fall(index, tenths.count(10), bit)
+            self._move(index, bit, room if asked_for else None)
+            return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
+        return None
+
+    def _place_ahead(self, line: Line, waiting: Waiting, able: Able) -> Placement | None:
+        behind = able.behind & self._open[ahead_for(line.typical_s)]
+        if not behind:
+            return None
+        while not (shortest := behind & self._queues.get(able.ahead, 0)):
+            able.ahead += 1
+        bit = shortest & -shortest
+        index = bit.bit_length() - 1
+        room = self._room(index)
+        why = reason(line, able.wanted, room, able.count, ahead=True)
+        self._queues[room.ahead] ^= bit
+        room.send_ahead(line.shape.needs)
+        self._ahead[index] = room.ahead
+        self._queues[room.ahead] = self._queues.get(room.ahead, 0) | bit
+        self._calm &= ~bit
+        if room.ahead_without_gpu:
+            self._calm_without_gpu &= ~bit
+        for each, who in self._open.items():
+            if who & bit and room.ahead >= ahead_limit(room.worker.capabilities, each):
+                self._open[each] = who ^ bit
+        self._move(index, bit, room)
+        return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
+
+    def _fitting(self, needs: Needs) -> int:
+        """Who has room now, as far as sums can tell."""
+        who = self._free_cpus[needs.cpus] & self._free_memory[needs.memory_gb]
+        if needs.gpus:
+            return who & self._whole[needs.gpus] & self._calm
+        if needs.gpu_tenths:
+            return who & self._share[needs.gpu_tenths] & self._calm
+        return who & self._calm_without_gpu
+
+    def _best(self, able: Able) -> tuple[int, int]:
+        """Of those that fit the one to prefer, and its bit; 0 where all of them are full."""
+        fit, key = able.fit, able.key
+        alike = fit & able.cards[able.card].kinds.get(key, 0) if key is not None else 0
+        if not alike:
+            while not (found := fit & able.cards[able.card].everyone):
+                able.card, key = able.card + 1, None
+                if able.card == len(able.cards):
+                    able.fit = 0
+                    return 0, 0
+            cards = able.cards[able.card]
+            if found.bit_count() <= FEW:
+                key = min(key for key in map(self._keys.__getitem__, _indices(found)) if key)
+                alike = found & cards.kinds[key]
+            else:
+                number = 0 if key is None else bisect_left(cards.keys, key)
+                while not (alike := found & cards.kinds[cards.keys[number]]):
+                    number += 1
+                key = cards.keys[number]
+            able.key = key
+        bit = _quickest(able.paces, alike) if able.paces else alike & -alike
+        return bit.bit_length() - 1, bit
+
+    def _room(self, index: int) -> Room:
+        room = self._rooms[index]
+        if room is None:
+            room = self._rooms[index] = Room(self._workers[index])
+        return room
+
+
+def _quickest(paces: dict[int, tuple[int, float]], alike: int) -> int:
+    """The bit of the one that did such work quickest, then last; strangers are average."""
+    known = [(one, index) for index, one in paces.items() if alike >> index & 1]
+    strangers = alike
+    for _, index in known:
+        strangers ^= 1 << index
+    if strangers:
+        known.append((UNKNOWN, (strangers & -strangers).bit_length() - 1))
+    return 1 << min(known)[1]
+
+
+def _indices(who: int) -> list[int]:
+    found = []
+    while who:
+        bit = who & -who
+        found.append(bit.bit_length() - 1)
+        who ^= bit
+    return found
+
+
+def _members(indices: Sequence[int]) -> int:
+    if len(indices) == 1:
+        return 1 << indices[0]
+    flags = bytearray(indices[-1] + 1)
+    for index in indices:
+        flags[-1 - index] = 1
+    return bits(flags)
+
+
+def _nth_card(worker: Worker, count: int) -> float:
+    """The VRAM of its largest card, or of the second largest and so on; below zero: none."""
+    gpus = worker.capabilities.gpus
+    if len(gpus) < count:
+        return -1.0
+    if count == 1 == len(gpus):
+        return gpus[0].vram_gb
+    return sorted((gpu.vram_gb for gpu in gpus), reverse=True)[count - 1]
+
+
+def _seen(room: Room) -> tuple[float, float, int, int, int, int]:
+    free = room.capacity
+    tenths = free.tenths.values()
+    whole = sum(one == 10 for one in tenths)
+    top = max(tenths, default=0)
+    return free.cpus, free.memory_gb, top, whole, room.ahead, room.ahead_without_gpu
