@@ -8,6 +8,7 @@ import pytest
 
 from corral.core.job import Needs, QueueClass, Shape
 from corral.core.worker import GPU, Capabilities, Worker
+from corral.scheduler.columns import Columns
 from corral.scheduler.fit import Held, refuse_ever
 from corral.scheduler.plan import Placement, Plan, decide_among
 from corral.scheduler.rank import strongest
@@ -33,7 +34,9 @@ def planned(*seats: Worker | Seat, jobs: int = 1, of: Shape, **more: Any) -> Pla
     waiting = tuple(Waiting(f"j{n}", n, since, 0) for n in range(jobs))
     taken = tuple(one if isinstance(one, Seat) else Seat(one) for one in seats)
     world = Snapshot(1000.0, (Line(of, waiting, **line_more),), taken, **more)
-    return decide_among(Rooms(world), world)
+    plan = decide_among(Rooms(world), world)
+    assert decide_among(Columns(world), world) == plan, "many workers are asked the same"
+    return plan
 
 
 def first(plan: Plan) -> Placement:
