@@ -240,6 +240,23 @@ async def test_why_names_a_reason_for_every_worker(tmp_path: Path) -> None:
         assert "placed on busy: the only worker that fits" in told.summary
 
 
+async def test_why_speaks_of_models(tmp_path: Path) -> None:
+    present = ("flux", "sdxl")
+    workers = [worker("has", ahead=0, models_present=present), worker("bare", ahead=0)]
+    async with shell(tmp_path, workers, lambda _: FOREVER) as corral:
+        first = await corral.submit(needs=Needs(gpus=1, models=("flux",)))
+        await _running(corral, first, 1)
+        await corral.submit(needs=Needs(gpus=1, models=("flux",)))
+        other = await corral.submit(needs=Needs(gpus=1, models=("sdxl",)))
+        known = corral.loop.workers()
+        assert explain(corral.store, other, known).workers == {
+            "has": "it has flux loaded and jobs for that wait; it loads sdxl after them",
+            "bare": "it lacks the model sdxl and fetches none",
+        }
+        told = explain(corral.store, first, known).summary
+        assert "the only worker that fits; it loads flux from its disk" in told
+
+
 async def test_why_says_what_a_worker_is_kept_free_for(tmp_path: Path) -> None:
     ours = [worker("big", ahead=0), worker("mine", gpus=0, reserved_for="interactive")]
     async with shell(tmp_path, ours, keep_for_interactive=1) as corral:

@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from corral import __version__
-from corral.cli import bench, controlling, herding, keeping, running, secret, steering, watching
+from corral.cli import (
+    bench,
+    controlling,
+    herding,
+    keeping,
+    running,
+    secret,
+    simulating,
+    steering,
+    watching,
+)
 from corral.cli import doctor as doctors
 
 app = typer.Typer(
@@ -60,6 +70,7 @@ app.command()(herding.logout)
 app.add_typer(steering.queue, name="queue")
 app.add_typer(steering.token, name="token")
 app.command()(bench.bench)
+app.command()(simulating.simulate)
 app.add_typer(secret.app, name="secret")
 app.command()(controlling.config)
 app.command()(doctors.doctor)

@@ -26,6 +26,7 @@ from corral.core.events import (
 )
 from corral.core.job import Head, JobId, QueueClass, State
 from corral.core.worker import Worker
+from corral.scheduler.affinity import Wanted
 from corral.scheduler.fit import Room, refuse_now
 from corral.scheduler.plan import Snapshot, decide
 from corral.scheduler.rank import strongest
@@ -59,7 +60,14 @@ def explain(
     rooms = [Room(seat.worker, seat.held) for seat in store.world.seats(workers)]
     if now is not None:
         _keep(head, rooms, now)
-    reasons = {room.worker.name: refuse_now(head.shape, room) or "" for room in rooms}
+    wanted = Wanted((shape, len(line)) for shape, line in store.world.lines.items())
+    waited_s = time.time() - head.submitted_at
+    reasons = {
+        room.worker.name: wanted.keeps_to(head.shape, waited_s, room, rooms)
+        or refuse_now(head.shape, room)
+        or ""
+        for room in rooms
+    }
     return Reason(job, head.state, _waiting(store, head, reasons, paused), reasons, history)
 
 

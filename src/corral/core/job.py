@@ -59,6 +59,8 @@ class Needs(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defa
     memory_gb: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
     labels: tuple[str, ...] = ()
     worker: str = "auto"
+    models: tuple[str, ...] = ()
+    """Names of models that it works with; a worker loads those that it has not loaded yet."""
 
     @property
     def wants_gpu(self) -> bool:

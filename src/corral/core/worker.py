@@ -49,6 +49,10 @@ class Capabilities(Struct, frozen=True):
     """Among workers that suit a job alike, those with more weight come first."""
     suits: Literal["", "high-memory", "low-latency", "cpu-only"] = ""
     """Its class: the kind of work that its owner wants there first."""
+    models_present: tuple[str, ...] = ()
+    """Names of the models on its disk."""
+    fetches_models: bool = False
+    """It fetches a model that it lacks, before it loads it."""
 
 
 class Wishes(Struct, frozen=True):
@@ -73,6 +77,8 @@ class Worker(Struct, frozen=True):
     seen_at: float = 0.0
     version: str = ""
     """Of the Corral that it runs."""
+    models_loaded: tuple[str, ...] = ()
+    """Names of the models that it has in memory now: a job for one of them starts at once."""
 
 
 class Holding(Struct, frozen=True):

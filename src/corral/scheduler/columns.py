@@ -344,7 +344,7 @@ class Columns:
             self._orders[wanted] = suited, [self._cards[size] for size in sizes]
         return self._orders[wanted]
 
-    def keep(self, able: Able) -> str:
+    def keep(self, line: Line, able: Able) -> str:
         """The first of them takes nothing else in this decision."""
         first = able.who & -able.who
         self._present &= ~first

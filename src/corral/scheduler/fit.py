@@ -41,7 +41,7 @@ class Held(Struct, frozen=True, gc=False):
 class Room:
     """What is left of one worker while a decision is made."""
 
-    __slots__ = ("ahead", "ahead_without_gpu", "capacity", "kept_for", "worker")
+    __slots__ = ("ahead", "ahead_without_gpu", "capacity", "kept_for", "models", "worker")
 
     def __init__(self, worker: Worker, held: Sequence[Held] = ()) -> None:
         self.worker = worker
@@ -50,7 +50,11 @@ class Room:
         self.ahead_without_gpu = 0
         self.kept_for: str | None = None
         """What this worker is kept free for, where it is, in words."""
+        self.models = frozenset(worker.models_loaded)
+        """What it will have loaded once it has done what it holds."""
         for attempt in held:
+            if attempt.needs.models:
+                self.load(attempt.needs)
             if attempt.started:
                 self.capacity.take(holding_of(attempt.needs, attempt.devices))
         stuck: Held | None = None
@@ -67,6 +71,14 @@ class Room:
                 else:
                     self.capacity.take(holding)
 
+    def load(self, needs: Needs) -> None:
+        """After a load only what it loaded is certain: the rest may have made room for it."""
+        if not self.models.issuperset(needs.models):
+            self.models = frozenset(needs.models)
+
+    def has_loaded(self, needs: Needs) -> bool:
+        return self.models.issuperset(needs.models)
+
     def send_ahead(self, needs: Needs) -> None:
         self.ahead += 1
         self.ahead_without_gpu += not needs.wants_gpu
@@ -77,8 +89,13 @@ class Room:
     def fits_now(self, shape: Shape) -> Holding | None:
         return self.capacity.fits(shape.needs, above_vram_gb=shape.above_vram_gb)
 
-    def takes_ahead(self, typical_s: float) -> bool:
-        return self.ahead < ahead_limit(self.worker.capabilities, ahead_for(typical_s))
+    def takes_ahead(self, typical_s: float, needs: Needs) -> bool:
+        can, each = self.worker.capabilities, ahead_for(typical_s)
+        if needs.models and needs.wants_gpu:
+            # What waits for a card is no shorter for having many processors beside it.
+            cards = len(can.gpus) // (needs.gpus or 1) * (10 // (needs.gpu_tenths or 10))
+            return self.ahead < min(ahead_limit(can, each), each * max(1, cards))
+        return self.ahead < ahead_limit(can, each)
 
 
 def ahead_for(typical_s: float) -> int:
@@ -115,9 +132,20 @@ def refuse_ever(shape: Shape, worker: Worker) -> str | None:
         return f"needs {counted(needs.cpus, 'CPU')}, it has {can.cpus:g}"
     if needs.memory_gb > can.memory_gb + SLACK:
         return f"needs {needs.memory_gb:g} GB of memory, it has {can.memory_gb:g}"
+    if needs.models:
+        lacking = [model for model in needs.models if not has_model(worker, model)]
+        if lacking:
+            named = ", ".join(lacking)
+            return f"it lacks the model{'s' * (len(lacking) > 1)} {named} and fetches none"
     if needs.wants_gpu:
         return _refuse_gpus(shape, worker)
     return None
+
+
+def has_model(worker: Worker, model: str) -> bool:
+    """Whether a worker can have a model loaded, sooner or later."""
+    can = worker.capabilities
+    return can.fetches_models or model in can.models_present or model in worker.models_loaded
 
 
 def _refuse_gpus(shape: Shape, worker: Worker) -> str | None:

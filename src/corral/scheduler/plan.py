@@ -20,7 +20,8 @@ __all__ = ["Line", "Placement", "Plan", "Seat", "Snapshot", "Waiting", "decide"]
 CLASS_ORDER = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 1}
 
 MANY = 8
-"""From so many workers on it is quicker to ask all of them at once."""
+"""From so many workers on it is quicker to ask all of them at once; what they have loaded changes
+with every placement, so where models are wanted they are asked one by one."""
 
 
 A = TypeVar("A")
@@ -32,13 +33,13 @@ class Workers(Protocol[A]):
 
     def could(self, shape: Shape) -> bool: ...
     def able(self, line: Line, *, turn: bool = False) -> A: ...
-    def keep(self, able: A) -> str: ...
+    def keep(self, line: Line, able: A) -> str: ...
     def place(self, line: Line, waiting: Waiting, able: A, *, ahead: bool) -> Placement | None: ...
 
 
 def decide(world: Snapshot) -> Plan:
     """The same snapshot gives the same plan on any machine."""
-    if len(world.seats) < MANY:
+    if len(world.seats) < MANY or any(line.shape.needs.models for line in world.lines):
         return decide_among(Rooms(world), world)
     return decide_among(Columns(world), world)
 
@@ -56,7 +57,7 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
             placements.append(turn)
         elif able:
             # Always the same worker takes nothing else, so that it really empties.
-            kept = workers.keep(able)
+            kept = workers.keep(line, able)
     heads = _heads(world.lines)
     able_for: dict[int, A] = {}
     while heads:

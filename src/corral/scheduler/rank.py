@@ -1,7 +1,8 @@
 """Which of the workers that fit is best for a shape.
 
-First what a worker is for and its weight, as its owner said; then the smallest sufficient card, the
-most room, how quickly it did such work before, and who did it last.
+First whether it has the models loaded, or on its disk; then what a worker is for and its weight, as
+its owner said; then the smallest sufficient card, the most room, how quickly it did such work
+before, and who did it last.
 """
 
 from __future__ import annotations
@@ -53,11 +54,25 @@ def preference(line: Line, room: Room) -> tuple[object, ...]:
     """Lower is better."""
     can = room.worker.capabilities
     return (
+        missing(line.shape, room),
         place_of(purpose(line.shape), can),
         standing(can, room.ahead, room.capacity.cpus),
         pace(line, room.worker.id),
         room.worker.id,
     )
+
+
+def missing(shape: Shape, room: Room) -> int:
+    """How far the models of a shape are: 0 loaded, 1 on the worker's disk, 2 to be fetched."""
+    if room.has_loaded(shape.needs):
+        return 0
+    present = room.worker.capabilities.models_present
+    return 1 if all(model in present for model in shape.needs.models) else 2
+
+
+def emptied(shape: Shape, room: Room) -> tuple[int, float, str]:
+    """Lower is better: which worker to empty for a job with models that has waited too long."""
+    return missing(shape, room), biggest_card(room.worker.capabilities), room.worker.id
 
 
 def biggest_card(can: Capabilities) -> float:
@@ -101,6 +116,10 @@ def pace(line: Line, worker: str) -> tuple[int, float]:
 def reason(line: Line, wanted: Purpose | None, room: Room, candidates: int, *, ahead: bool) -> str:
     """One sentence for `corral why` about a placed job; `wanted` only where there was a choice."""
     chosen = "the only worker that fits" if candidates == 1 else f"best of {candidates} that fit"
+    if line.shape.needs.models:
+        how = ("has {} loaded", "loads {} from its disk", "fetches and loads {}")
+        named = ", ".join(line.shape.needs.models)
+        chosen += f"; it {how[missing(line.shape, room)].format(named)}"
     if ahead:
         behind = f"behind {room.ahead} that wait there" if room.ahead else "next in line there"
         return f"{chosen}; sent ahead, {behind}"

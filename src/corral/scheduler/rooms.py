@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from corral.core.job import QueueClass, Shape
+from corral.scheduler.affinity import Wanted
 from corral.scheduler.fit import Room, refuse_ever
-from corral.scheduler.rank import NEUTRAL, misfit, preference, purpose, reason, strongest
+from corral.scheduler.rank import (
+    NEUTRAL,
+    emptied,
+    misfit,
+    missing,
+    preference,
+    purpose,
+    reason,
+    strongest,
+)
 from corral.scheduler.snapshot import Line, Placement, Snapshot, Waiting
 
 
@@ -20,6 +30,8 @@ class Rooms:
             for seat in world.seats
             if seat.worker.connected and not seat.worker.draining
         ]
+        self._now = world.now
+        self._wanted = Wanted((line.shape, len(line.waiting)) for line in world.lines)
         count = world.keep_for_interactive
         self._not_for_batch = strongest(world.seats, count) if count else frozenset()
 
@@ -34,9 +46,11 @@ class Rooms:
             return [room for room in able if room.worker.id not in self._not_for_batch]
         return able
 
-    def keep(self, able: Sequence[Room]) -> str:
-        """The first of them takes nothing else in this decision."""
+    def keep(self, line: Line, able: Sequence[Room]) -> str:
+        """The first of them takes nothing else in this decision, or the best to load its models."""
         kept = min(able, key=lambda room: room.worker.id)
+        if line.shape.needs.models:
+            kept = min(able, key=lambda room: emptied(line.shape, room))
         self._rooms.remove(kept)
         return kept.worker.id
 
@@ -44,7 +58,9 @@ class Rooms:
         self, line: Line, waiting: Waiting, able: Sequence[Room], *, ahead: bool
     ) -> Placement | None:
         """On the best worker with room now, else ahead on the one with the shortest local line."""
-        shape = line.shape
+        shape, fitting = line.shape, len(able)
+        if shape.needs.models and ahead:  # not a turn
+            able = self._wanted.willing(shape, self._now - waiting.since, able)
         free = [
             room
             for room in able
@@ -54,23 +70,30 @@ class Rooms:
             room = free[0]
             if len(free) > 1:
                 room = min(free, key=lambda candidate: preference(line, candidate))
-            wanted = purpose(shape) if len(able) > 1 else None
-            why = reason(line, wanted, room, len(able), ahead=False)
+            wanted = purpose(shape) if fitting > 1 else None
+            why = reason(line, wanted, room, fitting, ahead=False)
             holding = room.fits_now(shape)
             assert holding is not None
             room.capacity.take(holding)
+            self._load(shape, room)
             return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
         behind = [
             room
             for room in able
-            if ahead and room.takes_ahead(line.typical_s) and self._suits(line, room)
+            if ahead and room.takes_ahead(line.typical_s, shape.needs) and self._suits(line, room)
         ]
         if not behind:
             return None
-        room = min(behind, key=lambda candidate: (candidate.ahead, candidate.worker.id))
-        why = reason(line, None, room, len(able), ahead=True)
+        room = min(behind, key=lambda room: (missing(shape, room), room.ahead, room.worker.id))
+        why = reason(line, None, room, fitting, ahead=True)
         room.send_ahead(shape.needs)
+        self._load(shape, room)
         return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
+
+    def _load(self, shape: Shape, room: Room) -> None:
+        if shape.needs.models:
+            room.load(shape.needs)
+            self._wanted.placed(shape)
 
     def _suits(self, line: Line, room: Room) -> bool:
         """Nothing waits on a worker that is meant for other work."""

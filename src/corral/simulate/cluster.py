@@ -1,0 +1,226 @@
+"""Machines in virtual time: they load models, run what they were sent, fail and come back.
+
+Nothing here decides where a job goes; a `Sender` does, and is told what happens.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from corral.simulate.description import Description, Machine, Model
+from corral.simulate.trace import Work
+
+
+class Sender(Protocol):
+    """Whoever decides. Orders are asked for after everything that happens."""
+
+    classes: bool
+    """Whether its workers know the queue classes."""
+
+    def arrived(self, work: Work, now: float) -> None: ...
+    def began(self, work: Work, worker: str, now: float) -> None: ...
+    def ended(self, work: Work, worker: str, now: float, seconds: float) -> None: ...
+    def failed(self, work: Work, worker: str, now: float, seconds: float) -> bool:
+        """Whether it is tried again."""
+        ...
+
+    def lost(self, worker: str, held: Sequence[Work], now: float) -> int:
+        """How many of what it held are given up for good."""
+        ...
+
+    def back(self, worker: str, now: float) -> None: ...
+    def orders(self, now: float, machines: Sequence[Running]) -> Sequence[tuple[Work, str]]: ...
+    def next_look(self, now: float) -> float | None: ...
+
+
+class Running:
+    """One machine while the simulation runs."""
+
+    def __init__(self, described: Machine, models: dict[str, Model], *, classes: bool) -> None:
+        self.name, self.speed, self.vram_gb = described.name, described.speed, described.vram_gb
+        self._models = models
+        self.present = tuple(models) if described.models is None else described.models
+        self.up = True
+        self.loaded: list[str] = []
+        """The one used longest ago first."""
+        self.current: Work | None = None
+        self.run = 0
+        """Counts what it began, so that an end that was overtaken by an outage is ignored."""
+        self.began = 0.0
+        self.waiting: list[tuple[bool, int, Work]] = []
+        """Sent ahead."""
+        self._classes = classes
+        """Interactive first, as an agent does; else in the order they were sent."""
+        self.sent = 0
+        self.busy_s = self.loading_s = 0.0
+        self.loads = 0
+
+    def takes(self, work: Work) -> None:
+        self.sent += 1
+        heapq.heappush(self.waiting, (self._classes and not work.urgent, self.sent, work))
+
+    @property
+    def held(self) -> list[Work]:
+        mine = [work for *_, work in sorted(self.waiting)]
+        return [self.current, *mine] if self.current is not None else mine
+
+    def load(self, work: Work) -> float:
+        """Makes its model ready and says how long that takes."""
+        if not work.model:
+            return 0.0
+        if work.model in self.loaded:
+            self.loaded.remove(work.model)
+            self.loaded.append(work.model)
+            return 0.0
+        model = self._models[work.model]
+        while self.loaded and self._used() + model.vram_gb > self.vram_gb:
+            self.loaded.pop(0)
+        self.loaded.append(work.model)
+        self.loads += 1
+        return model.load_s
+
+    def _used(self) -> float:
+        return sum(self._models[name].vram_gb for name in self.loaded)
+
+
+class Outcome(Struct):
+    """What came of one trace."""
+
+    makespan_s: float
+    waits: dict[str, list[float]]
+    """By class, from the arrival to the moment its own work began, its model loaded."""
+    loads: int
+    busy_s: dict[str, float]
+    loading_s: dict[str, float]
+    succeeded: int
+    failed: int
+
+
+class Simulation:
+    """Runs one trace to its end."""
+
+    def __init__(self, described: Description, trace: Sequence[Work], sender: Sender) -> None:
+        models = {model.name: model for model in described.models}
+        self.machines = {
+            one.name: Running(one, models, classes=sender.classes) for one in described.workers
+        }
+        self._sender = sender
+        self._events: list[tuple[float, int, str, object]] = []
+        self._count = 0
+        self._left = len(trace)
+        self._attempts: dict[int, int] = {}
+        self._waits: dict[int, tuple[str, float]] = {}
+        self._succeeded = self._failed = 0
+        self._ended_at = 0.0
+        self._looks: set[float] = set()
+        for work in trace:
+            self._at(work.at, "arrive", work)
+        for outage in described.failures.outages:
+            self._at(outage.at_s, "down", outage.worker)
+            self._at(outage.at_s + outage.for_s, "up", outage.worker)
+
+    def run(self) -> Outcome:
+        while self._left:
+            if not self._events:
+                raise RuntimeError(f"{self._left} jobs wait and nothing will ever happen")
+            now = self._events[0][0]
+            # What happens at one moment is decided about together.
+            while self._events and self._events[0][0] == now:
+                _, _, kind, what = heapq.heappop(self._events)
+                self._happen(now, kind, what)
+            for work, worker in self._sender.orders(now, list(self.machines.values())):
+                self.machines[worker].takes(work)
+                self._begin(self.machines[worker], now)
+            look = self._sender.next_look(now)
+            if look is not None and look not in self._looks:
+                self._looks.add(look)
+                self._at(look, "look", None)
+        return self._outcome()
+
+    def _at(self, when: float, kind: str, what: object) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (when, self._count, kind, what))
+
+    def _happen(self, now: float, kind: str, what: object) -> None:
+        if kind == "arrive":
+            assert isinstance(what, Work)
+            self._sender.arrived(what, now)
+        elif kind == "end":
+            assert isinstance(what, tuple)
+            self._end(now, *what)
+        elif kind == "look":
+            self._looks.discard(now)
+        else:
+            assert isinstance(what, str)
+            self._down(self.machines[what], now) if kind == "down" else self._up(what, now)
+
+    def _begin(self, machine: Running, now: float) -> None:
+        if machine.current is not None or not machine.waiting or not machine.up:
+            return
+        work = heapq.heappop(machine.waiting)[-1]
+        attempt = self._attempts[work.number] = self._attempts.get(work.number, 0) + 1
+        load_s = machine.load(work)
+        seconds = work.seconds / machine.speed
+        fails = attempt <= len(work.fails)
+        if fails:
+            seconds *= work.fails[attempt - 1]
+        machine.current, machine.began = work, now
+        machine.run += 1
+        ready = now + load_s
+        self._waits.setdefault(work.number, (work.queue_class.value, ready - work.at))
+        self._sender.began(work, machine.name, now)
+        self._at(ready + seconds, "end", (machine, machine.run, work, load_s, fails))
+
+    def _end(
+        self, now: float, machine: Running, run: int, work: Work, load_s: float, fails: bool
+    ) -> None:
+        if machine.run != run or machine.current is None:
+            return
+        machine.current = None
+        took = now - machine.began
+        machine.loading_s += load_s
+        machine.busy_s += took - load_s
+        if not fails:
+            self._sender.ended(work, machine.name, now, took)
+            self._succeeded += 1
+            self._done(now)
+        elif not self._sender.failed(work, machine.name, now, took):
+            self._failed += 1
+            self._done(now)
+        self._begin(machine, now)
+
+    def _done(self, now: float) -> None:
+        self._left -= 1
+        self._ended_at = now
+
+    def _down(self, machine: Running, now: float) -> None:
+        held = machine.held
+        if machine.current is not None:
+            machine.busy_s += now - machine.began  # for nothing, but busy
+        machine.up, machine.current, machine.waiting, machine.loaded = False, None, [], []
+        for _ in range(self._sender.lost(machine.name, held, now)):
+            self._failed += 1
+            self._done(now)
+
+    def _up(self, name: str, now: float) -> None:
+        self.machines[name].up = True
+        self._sender.back(name, now)
+
+    def _outcome(self) -> Outcome:
+        waits: dict[str, list[float]] = {}
+        for kind, wait in self._waits.values():
+            waits.setdefault(kind, []).append(wait)
+        machines = self.machines.values()
+        return Outcome(
+            makespan_s=self._ended_at,
+            waits={kind: sorted(found) for kind, found in sorted(waits.items())},
+            loads=sum(machine.loads for machine in machines),
+            busy_s={machine.name: machine.busy_s for machine in machines},
+            loading_s={machine.name: machine.loading_s for machine in machines},
+            succeeded=self._succeeded,
+            failed=self._failed,
+        )

@@ -1,0 +1,156 @@
+"""The YAML that describes a cluster and its jobs, checked so that a mistake is named."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import yaml
+from msgspec import Meta, Struct
+
+from corral.core.errors import InvalidSettings
+from corral.core.job import QueueClass
+
+Name = Annotated[str, Meta(min_length=1, max_length=100)]
+Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
+Positive = Annotated[float, Meta(gt=0, le=31_536_000)]
+Gigabytes = Annotated[float, Meta(ge=0, le=10_000)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+MAX_JOBS = 200_000
+MAX_WORKERS = 1_000
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of the file; a word that it does not know is a mistake."""
+
+
+class Machine(Section, frozen=True):
+    """A worker with one GPU that runs one job at a time."""
+
+    name: Name
+    speed: Annotated[float, Meta(gt=0, le=1_000)] = 1.0
+    """A job of 10 s takes 10 s divided by this."""
+    vram_gb: Gigabytes = 24.0
+    models: tuple[str, ...] | None = None
+    """What is on its disk; left out: every model."""
+
+
+class Model(Section, frozen=True):
+    name: Name
+    vram_gb: Gigabytes = 0.0
+    load_s: Seconds = 20.0
+
+
+class Mix(Section, frozen=True):
+    """Jobs that are drawn alike."""
+
+    count: Annotated[int, Meta(ge=1, le=MAX_JOBS)]
+    seconds: tuple[Positive, Positive]
+    """The shortest and the longest, on a worker of speed 1."""
+    queue_class: QueueClass = QueueClass.BATCH
+    models: dict[str, Positive] = {}
+    """Names with weights; none: jobs without a model."""
+    vram_gb: Gigabytes = 0.0
+    from_s: Seconds = 0.0
+    over_s: Seconds = 0.0
+    """They arrive at random moments of this span; 0: all at once."""
+    retries: Annotated[int, Meta(ge=0, le=100)] = 3
+
+
+class Outage(Section, frozen=True):
+    worker: Name
+    at_s: Seconds
+    for_s: Positive
+
+
+class Failures(Section, frozen=True):
+    attempts: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
+    """The share of attempts that fail, each somewhere on its way."""
+    outages: tuple[Outage, ...] = ()
+
+
+class Description(Section, frozen=True):
+    workers: tuple[Machine, ...]
+    jobs: tuple[Mix, ...]
+    models: tuple[Model, ...] = ()
+    failures: Failures = Failures()
+    seed: Annotated[int, Meta(ge=0)] = 0
+    """The first one."""
+    seeds: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    aging_s: Positive = 60.0
+
+
+def read(path: Path) -> Description:
+    """What a file describes, or InvalidSettings with one sentence that names the culprit."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        told = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InvalidSettings(f"{path} cannot be read: {told}.") from error
+    try:
+        parsed = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        told = " ".join(str(error).split())
+        raise InvalidSettings(f"{path} is not valid YAML: {told}.") from error
+    return parse(parsed, str(path))
+
+
+def parse(parsed: object, where: str) -> Description:
+    if not isinstance(parsed, dict):
+        raise InvalidSettings(
+            f"{where} must hold `workers`, `jobs` and perhaps `models`; see docs/simulate.md."
+        )
+    try:
+        described = msgspec.convert(parsed, Description)
+    except msgspec.ValidationError as error:
+        told = str(error).replace("Object ", "it ").replace("`$", "`")
+        raise InvalidSettings(f"{where}: {told}. See docs/simulate.md.") from error
+    mistake = _mistake(described)
+    if mistake:
+        raise InvalidSettings(f"{where}: {mistake}")
+    return described
+
+
+def _mistake(described: Description) -> str | None:
+    workers = [one.name for one in described.workers]
+    models = [one.name for one in described.models]
+    if not workers or not described.jobs:
+        return "there must be at least one worker and one entry under `jobs`."
+    if len(workers) > MAX_WORKERS:
+        return f"{len(workers)} workers are more than the {MAX_WORKERS:,} that are simulated."
+    if sum(mix.count for mix in described.jobs) > MAX_JOBS:
+        return f"more than {MAX_JOBS:,} jobs are not simulated."
+    for kind, names in (("worker", workers), ("model", models)):
+        for name in names:
+            if names.count(name) > 1:
+                return f"two entries describe the {kind} {name}; give each its own name."
+    wanted = [name for mix in described.jobs for name in mix.models]
+    present = [name for one in described.workers for name in one.models or ()]
+    for name in (*wanted, *present):
+        if name not in models:
+            return f"the model {name} is named, but `models` does not describe it."
+    for outage in described.failures.outages:
+        if outage.worker not in workers:
+            return f"an outage names the worker {outage.worker}, which `workers` does not describe."
+    outages = sorted(described.failures.outages, key=lambda one: (one.worker, one.at_s))
+    for one, following in pairwise(outages):
+        if one.worker == following.worker and one.at_s + one.for_s >= following.at_s:
+            return f"two outages of the worker {one.worker} overlap; make them one."
+    for mix in described.jobs:
+        if mix.seconds[0] > mix.seconds[1]:
+            return f"seconds are [shortest, longest]; got {list(mix.seconds)}."
+        for name in mix.models or [""]:
+            if not any(able(one, name, mix.vram_gb, described) for one in described.workers):
+                what = f"jobs for the model {name}" if name else f"jobs of {mix.vram_gb:g} GB"
+                return f"no worker could ever run {what}: none has it with enough VRAM."
+    return None
+
+
+def able(worker: Machine, model: str, vram_gb: float, described: Description) -> bool:
+    """Whether a worker could run such a job when nothing else is there."""
+    size = next((one.vram_gb for one in described.models if one.name == model), 0.0)
+    present = not model or worker.models is None or model in worker.models
+    return present and worker.vram_gb >= max(vram_gb, size)

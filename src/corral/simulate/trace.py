@@ -1,0 +1,66 @@
+"""The jobs of a description as one list, drawn from a seed: the same on any machine."""
+
+from __future__ import annotations
+
+import random
+
+from msgspec import Struct
+
+from corral.core.job import QueueClass
+from corral.simulate.description import Description
+
+
+class Work(Struct, frozen=True, gc=False):
+    """A job as it will turn out."""
+
+    number: int
+    at: float
+    seconds: float
+    """On a worker of speed 1, its model loaded."""
+    model: str
+    vram_gb: float
+    queue_class: QueueClass
+    retries: int
+    fails: tuple[float, ...] = ()
+    """How far each attempt gets before it fails, 0 to 1; the one after these succeeds."""
+
+    @property
+    def urgent(self) -> bool:
+        return self.queue_class is QueueClass.INTERACTIVE
+
+
+def draw(described: Description, seed: int) -> list[Work]:
+    """All jobs in the order of their arrival."""
+    chance = random.Random(seed)  # noqa: S311 (a simulation, drawn again from the same seed)
+    sizes = {model.name: model.vram_gb for model in described.models}
+    drawn: list[Work] = []
+    for mix in described.jobs:
+        names, weights = list(mix.models), list(mix.models.values())
+        for _ in range(mix.count):
+            model = chance.choices(names, weights)[0] if names else ""
+            drawn.append(
+                Work(
+                    number=0,
+                    at=mix.from_s + chance.random() * mix.over_s,
+                    seconds=chance.uniform(*mix.seconds),
+                    model=model,
+                    vram_gb=max(mix.vram_gb, sizes.get(model, 0.0)),
+                    queue_class=mix.queue_class,
+                    retries=mix.retries,
+                    fails=_fails(chance, described.failures.attempts),
+                )
+            )
+    order = list(range(len(drawn)))
+    chance.shuffle(order)  # those that arrive together are mixed
+    ordered = sorted((drawn[n] for n in order), key=lambda work: work.at)
+    return [
+        Work(n, w.at, w.seconds, w.model, w.vram_gb, w.queue_class, w.retries, w.fails)
+        for n, w in enumerate(ordered)
+    ]
+
+
+def _fails(chance: random.Random, share: float) -> tuple[float, ...]:
+    found: list[float] = []
+    while share and chance.random() < share:
+        found.append(chance.random())
+    return tuple(found)
