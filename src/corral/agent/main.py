@@ -264,14 +264,14 @@ class Agent:
         )
 
     def welcomed(self, welcome: WorkerWelcome) -> None:
-        self._reached()
+        self._reached(welcome.url)
         if self._leaving is None:
             self._ledger.draining = ""
 
-    def _reached(self) -> None:
-        """How attempts reach the controller: as this agent does, whatever it calls itself."""
+    def _reached(self, url: str = "") -> None:
+        """How attempts reach the controller: as this agent does, unless it names another place."""
         address = Address.read(self._home / "agent.json")
-        self._ledger.url = msgspec.json.encode(address.root)
+        self._ledger.url = msgspec.json.encode(url or address.root)
         if address.certificate:
             path = self._home / CERTIFICATE
             path.write_text(address.certificate, encoding="ascii")

@@ -127,7 +127,7 @@ class WorkerWelcome(Message, frozen=True):
     heartbeat_s: float
     grace_s: float
     url: str
-    """Where attempts fetch packages and store results, as this worker reaches it."""
+    """Where attempts fetch packages and store results; empty for where the worker dialled."""
 
 
 class JobDispatch(Message, frozen=True):
