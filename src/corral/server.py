@@ -354,7 +354,6 @@ class _Controller:
                 self._roster.is_worker,
                 heartbeat_s=settings.heartbeat_s,
                 grace_s=settings.grace_s,
-                url=lambda: "",
             ),
             health=self._health,
             queue=self._queue,

@@ -132,7 +132,6 @@ async def agents_lab(path: Path) -> AsyncIterator[Lab]:
         lambda _, shown: shown == local.credential,
         heartbeat_s=1.0,
         grace_s=5.0,
-        url=lambda: url,
     )
     app = FastAPI()
 

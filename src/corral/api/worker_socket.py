@@ -130,9 +130,8 @@ class WorkerSocket:
         *,
         heartbeat_s: float,
         grace_s: float,
-        url: Callable[[], str],
     ) -> None:
-        self._engine, self._is_worker, self._url = engine, is_worker, url
+        self._engine, self._is_worker = engine, is_worker
         self._heartbeat_s, self._grace_s = heartbeat_s, grace_s
 
     async def serve(self, socket: WebSocket) -> None:
@@ -151,7 +150,6 @@ class WorkerSocket:
                 name=register.name or register.worker_id,
                 heartbeat_s=self._heartbeat_s,
                 grace_s=self._grace_s,
-                url=self._url(),
             )
         )
         worker = self._engine.join(session, register)

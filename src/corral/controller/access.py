@@ -12,27 +12,26 @@ import secrets
 import time
 from pathlib import Path
 
-import msgspec
 import structlog
 from msgspec import Struct
 
+from corral.controller.kept_file import read_kept, write_kept
 from corral.controller.tokens import same
 from corral.core.access import Caller, Role
 from corral.core.errors import (
     Conflict,
-    HomeUnusable,
     InvalidRequest,
-    StorageFailed,
     TokenNotFound,
     Unauthorized,
 )
-from corral.home import write_private_json
 
 log = structlog.get_logger()
 
 PREFIX = "corral_"
 """So that a token is known for one wherever it turns up."""
 _NAME = re.compile(r"[\w.@-]{1,100}")
+AGAIN = "make new ones with `corral token create`"
+"""What to do about a file that cannot be read."""
 MAX_TOKENS = 10_000
 MAX_AGE_S = 100 * 366 * 86_400.0
 
@@ -57,18 +56,7 @@ class Access:
         self._path, self._home_token = path, home_token
         self._owner = Caller("", Role.ADMIN)
         self._changing = asyncio.Lock()
-        self._by_digest = {token.sha256: token for token in self._read()}
-
-    def _read(self) -> list[Token]:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_File).tokens
-        except FileNotFoundError:
-            return []
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise HomeUnusable(
-                f"The tokens in {self._path} cannot be read ({error}). Restore the file, or delete "
-                "it and make new ones with `corral token create`."
-            ) from error
+        self._by_digest = {token.sha256: token for token in read_kept(path, _File, AGAIN).tokens}
 
     def caller(self, token: str) -> Caller:
         """Who holds this token, or Unauthorized."""
@@ -122,14 +110,7 @@ class Access:
         return found[0]
 
     async def _write(self, tokens: list[Token]) -> None:
-        view = msgspec.to_builtins(_File(tokens))
-        try:
-            await asyncio.to_thread(write_private_json, self._path, view)
-        except OSError as error:
-            raise StorageFailed(
-                f"{self._path} could not be written ({error.strerror}). Free some space, then try "
-                "again."
-            ) from error
+        await write_kept(self._path, _File(tokens))
         self._by_digest = {token.sha256: token for token in tokens}
 
 

@@ -14,25 +14,24 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from corral.controller.kept_file import read_kept, write_kept
 from corral.controller.tokens import kept_secret, same
 from corral.core.errors import (
     Conflict,
-    HomeUnusable,
     InvalidRequest,
-    StorageFailed,
     Unauthorized,
     WorkerNotFound,
 )
 from corral.core.worker import Wishes
-from corral.home import write_private_json
 
 log = structlog.get_logger()
 
+AGAIN = "let the workers join again"
+"""What to do about a file that cannot be read."""
 MAX_WORKERS = 10_000
 MAX_LABELS, MAX_LABEL = 64, 100
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
@@ -62,18 +61,7 @@ class Roster:
         self._path, self._key = path, key
         self._local_id, self._local_credential = local_id, local_credential
         self._changing = asyncio.Lock()
-        self._by_id = {one.id: one for one in self._read()}
-
-    def _read(self) -> list[Enrolled]:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_File).workers
-        except FileNotFoundError:
-            return []
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise HomeUnusable(
-                f"The workers in {self._path} cannot be read ({error}). Restore the file, or "
-                "delete it and let the workers join again."
-            ) from error
+        self._by_id = {one.id: one for one in read_kept(path, _File, AGAIN).workers}
 
     # --- asking ---
 
@@ -185,14 +173,7 @@ class Roster:
         log.info("worker_revoked", worker=worker)
 
     async def _write(self, workers: dict[str, Enrolled]) -> None:
-        view = msgspec.to_builtins(_File(list(workers.values())))
-        try:
-            await asyncio.to_thread(write_private_json, self._path, view)
-        except OSError as error:
-            raise StorageFailed(
-                f"{self._path} could not be written ({error.strerror}). Free some space, then try "
-                "again."
-            ) from error
+        await write_kept(self._path, _File(list(workers.values())))
         self._by_id = workers
 
 

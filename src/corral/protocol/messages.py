@@ -126,7 +126,7 @@ class WorkerWelcome(Message, frozen=True):
     name: str
     heartbeat_s: float
     grace_s: float
-    url: str
+    url: str = ""
     """Where attempts fetch packages and store results; empty for where the worker dialled."""
 
 
