@@ -258,6 +258,7 @@ class _Controller:
             aging_s=settings.aging_s,
             pause=Pause(home.queue),
             keep_for_interactive=settings.keep_for_interactive,
+            backoff_max_s=settings.backoff_max_s,
         )
         self._queue = Queue(
             self._store,

@@ -189,7 +189,7 @@ class Cluster:
             self.network.heal(worker.name)
             worker.signal(signal.SIGCONT)
             worker.clock.set(0)
-            if worker.agent() is None:
+            if worker.process is None or worker.process.poll() is not None:
                 worker.start()
         self.clock.set(0)
         process = self.controller.process
