@@ -17,11 +17,13 @@ import corral
 from corral.agent.process_tree import marked
 from corral.invitation import parse
 from tests import debian
+from tests.crash.test_full_disk import SmallDisk
 from tests.live import CORRAL, LiveController
 from tests.network.meddler import Meddler
 from tests.network.wires import Network
 
 PATIENCE_S = 40.0
+DISK_MB = 128
 
 SETTINGS = {
     "CORRAL_GRACE_S": "4",
@@ -82,7 +84,7 @@ class Worker:
     def __init__(self, name: str, place: Path, prefix: Sequence[str], yard: Path) -> None:
         self.name, self.home = name, place / name
         self._prefix = prefix
-        self.home.mkdir(parents=True)
+        self.home.mkdir()
         self.clock = Clock(place / f"{name}.clock")
         kept = {key: value for key, value in os.environ.items() if not key.startswith("CORRAL_")}
         self.environ = {
@@ -166,6 +168,13 @@ class Cluster:
         self.workers = {
             name: Worker(name, place, network.inside(name), self.yard) for name in workers
         }
+        small = self.workers["w2"].home
+        self.controller.home.mkdir()
+        self.disks = {
+            "controller": SmallDisk(self.controller.home, DISK_MB),
+            "w2": SmallDisk(small, DISK_MB),
+        }
+        """Homes on disks of their own, which can be filled."""
         self.meddler: Meddler | None = None
         """Stands between the controller and the last worker, and does nothing until told to."""
 
@@ -218,3 +227,5 @@ class Cluster:
             self.controller.stop()
         if self.meddler is not None:
             self.meddler.close()
+        for disk in self.disks.values():
+            disk.close()
