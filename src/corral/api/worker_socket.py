@@ -128,10 +128,11 @@ class WorkerSocket:
         engine: AgentsEngine,
         is_worker: Callable[[str, str], bool],
         *,
+        knows: Callable[[str], bool],
         heartbeat_s: float,
         grace_s: float,
     ) -> None:
-        self._engine, self._is_worker = engine, is_worker
+        self._engine, self._is_worker, self._knows = engine, is_worker, knows
         self._heartbeat_s, self._grace_s = heartbeat_s, grace_s
 
     async def serve(self, socket: WebSocket) -> None:
@@ -206,6 +207,9 @@ class WorkerSocket:
                 wire.CLOSE_INCOMPATIBLE,
                 f"Protocol {register.runner_protocol!r} is not one of {sorted(wire.COMPATIBLE)}.",
             )
+        if not self._knows(register.worker_id):
+            # Perhaps it was out of reach when it was revoked: then it hears of it now.
+            raise _Refused(wire.CLOSE_REVOKED, "This worker is not known here. It may join again.")
         if not self._is_worker(register.worker_id, credential):
             raise _Refused(wire.CLOSE_UNAUTHORIZED, "This credential is not that worker's.")
         return register
