@@ -353,9 +353,9 @@ class _Controller:
             worker_socket=WorkerSocket(
                 self._agents,
                 self._roster.is_worker,
-                knows=self._roster.knows,
                 heartbeat_s=settings.heartbeat_s,
                 grace_s=settings.grace_s,
+                knows=self._roster.knows,
             ),
             health=self._health,
             queue=self._queue,

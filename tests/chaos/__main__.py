@@ -42,7 +42,7 @@ def main() -> int:
         sys.stderr.write(f"make chaos: {why}\n")
         return 2
     print(f"chaos: seed {asked.seed}, {asked.seconds:g} s, {len(WORKERS)} workers", flush=True)
-    with _cluster() as (cluster, place):
+    with _cluster() as cluster:
         drover = Drover(cluster, asked.seed, asked.jobs)
         inflictor, invariants = Inflictor(cluster), Invariants(cluster, drover)
         wrong = ""
@@ -52,24 +52,35 @@ def main() -> int:
             wrong = str(error)
         _report(inflictor, invariants, drover)
         if not wrong:
-            shutil.rmtree(place, ignore_errors=True)
             return 0
+        kept = _logs(cluster)
     again = f"make chaos ARGS='--seed {asked.seed} --seconds {asked.seconds:g}'"
-    sys.stderr.write(f"chaos: {wrong}\nHomes and logs: {place}\nAgain: {again}\n")
+    sys.stderr.write(f"chaos: {wrong}\nLogs: {kept}\nAgain: {again}\n")
     return 1
 
 
 @contextlib.contextmanager
-def _cluster() -> Iterator[tuple[Cluster, Path]]:
+def _cluster() -> Iterator[Cluster]:
     network = wires.Network(["controller", *WORKERS])
     place = Path(tempfile.mkdtemp(prefix="corral-chaos-"))
     cluster = Cluster(network, place, WORKERS)
     try:
         cluster.start()
-        yield cluster, place
+        yield cluster
     finally:
         cluster.stop()
         network.close()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _logs(cluster: Cluster) -> Path:
+    """What everybody said, and the journal, before their disks are gone."""
+    kept = Path(tempfile.mkdtemp(prefix="corral-chaos-logs-"))
+    shutil.copytree(cluster.controller.home / "journal", kept / "journal")
+    shutil.copy(cluster.controller.home / "test.log", kept / "controller.log")
+    for worker in cluster.workers.values():
+        shutil.copy(worker.home / "out", kept / f"{worker.name}.log")
+    return kept
 
 
 def _wreak(

@@ -53,9 +53,8 @@ class Inflictor:
         if not self._down.get(CONTROLLER) and process is not None and process.poll() is not None:
             self._cluster.controller.start()
         for worker in self._cluster.workers.values():
-            ended = worker.process is not None and worker.process.poll() is not None
-            if ended and not self._down.get(worker.name):
-                worker.start()
+            if not self._down.get(worker.name):
+                worker.start_if_ended()
 
     def _at(self, when: float, action: Action) -> None:
         heapq.heappush(self._due, (when, next(self._order), action))
@@ -137,11 +136,11 @@ class Inflictor:
     # --- what is asked of the controller, in order, and again until it answers ---
 
     def _wish(self, worker: Worker, *, draining: bool) -> None:
-        self._ask(lambda client: client.admin.change_worker(worker.name, draining=draining))
+        self._ask(lambda client: client.admin.change_worker(worker.known_as, draining=draining))
 
     def _revoke(self, worker: Worker) -> None:
         """It hears of it, ends, and is started again: with a new credential."""
-        self._ask(lambda client: client.admin.revoke_worker(worker.name))
+        self._ask(lambda client: client.admin.revoke_worker(worker.known_as))
 
     def _ask(self, question: Callable[[corral.Client], object]) -> None:
         self._asked.submit(self._until_answered, question)

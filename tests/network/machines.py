@@ -3,6 +3,7 @@ that can be moved."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import psutil
 
 import corral
 from corral.agent.process_tree import marked
+from corral.home import read_json
 from corral.invitation import parse
 from tests import debian
 from tests.crash.test_full_disk import SmallDisk
@@ -106,7 +108,17 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
+
+    def start_if_ended(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            self.start()
+
+    @property
+    def known_as(self) -> str:
+        """What the controller calls it: where an enrolment was cut short, its name is taken."""
+        return str(read_json(self.home / "worker" / "agent.json").get("name", ""))
 
     @property
     def said(self) -> str:
@@ -128,8 +140,10 @@ class Worker:
             agent.send_signal(number)
 
     def kill(self) -> None:
-        """kill -9 of the agent."""
-        self.signal(signal.SIGKILL)
+        """kill -9 of the agent, and of who started it."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.ended()
 
     def ended(self) -> int:
@@ -137,7 +151,9 @@ class Worker:
         return self.process.wait(PATIENCE_S)
 
     def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
+        process = self.process
+        if process is not None and process.poll() is None:
+            eventually(lambda: self.agent() or process.poll() is not None, "an agent")
             self.signal(signal.SIGTERM)
             self.ended()
 
@@ -190,7 +206,7 @@ class Cluster:
         worker.invitation = direct._replace(host=host, port=port).text()
         for worker in self.workers.values():
             worker.start()
-        self.all_connected()
+        eventually(self.all_connected, "all workers are connected")
 
     def mend(self) -> None:
         """Whatever a test did or left undone: everybody is up, connected and on time."""
@@ -198,16 +214,20 @@ class Cluster:
             self.network.heal(worker.name)
             worker.signal(signal.SIGCONT)
             worker.clock.set(0)
-            if worker.process is None or worker.process.poll() is not None:
-                worker.start()
         self.clock.set(0)
         process = self.controller.process
         if process is None or process.poll() is not None:
             self.controller.start()
-        self.all_connected()
+
+        def all_up() -> bool:
+            for worker in self.workers.values():
+                worker.start_if_ended()  # one may hear only now that it was revoked
+            return self.all_connected()
+
+        eventually(all_up, "all workers are up and connected")
         with self.client() as client:
-            for name in self.workers:
-                client.admin.change_worker(name, draining=False)
+            for worker in self.workers.values():
+                client.admin.change_worker(worker.known_as, draining=False)
 
     def client(self) -> corral.Client:
         return corral.Client(home=self.controller.home)
@@ -216,8 +236,8 @@ class Cluster:
         with self.client() as client:
             return {one.name for one in client.workers() if one.connected}
 
-    def all_connected(self) -> None:
-        eventually(lambda: self.connected() >= set(self.workers), "all workers are connected")
+    def all_connected(self) -> bool:
+        return self.connected() >= {worker.known_as for worker in self.workers.values()}
 
     def stop(self) -> None:
         for worker in self.workers.values():

@@ -52,7 +52,7 @@ def test_back_within_the_grace(cluster: Cluster, what: str) -> None:
     for name, worker in cluster.workers.items():
         cluster.network.heal(name)
         worker.signal(signal.SIGCONT)
-    cluster.all_connected()
+    eventually(cluster.all_connected, "all are back")
     lives = finished(cluster, [*ending, *running])
     assert {life.attempt for life in lives.values()} == {1}
     assert all(len(job.starts()) == 1 for job in (*ending, *running)), "nothing ran twice"
