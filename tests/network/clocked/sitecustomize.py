@@ -3,9 +3,10 @@
 
 import select
 import time
+from typing import Any
 
 
-def sleep(seconds: float) -> None:
+def sleep(seconds: Any) -> None:
     select.select([], [], [], max(0.0, seconds))
 
 
