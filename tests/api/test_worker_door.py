@@ -282,7 +282,7 @@ def test_jobs_of_others(asked: LiveController, rogue: Card) -> None:
         with Door(asked, rogue.credential) as other:
             other.joined(rogue.register(attempts=tuple(every)))
             other.say(*(wire.JobCompleted(*key, 1.0, 1.0, "", Blob.of(b"lies")) for key in every))
-            received = set()
+            received: set[tuple[str, int]] = set()
             while len(received) < len(every):  # all of it was heard, and settled
                 received |= {
                     (one.job, one.attempt)
