@@ -24,7 +24,7 @@ from tests.live import CORRAL, LiveController
 from tests.network.meddler import Meddler
 from tests.network.wires import Network
 
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 DISK_MB = 128
 
 SETTINGS = {
