@@ -124,9 +124,10 @@ def _jobs_like(first: Job, calls: Sequence[pb.Call], limits: Limits) -> list[Job
         raise InvalidJob("`like` is a job with a function; its calls bring the arguments.")
     function, jobs = first.work.function, []
     for call in calls:
-        _text("idempotency_key", call.idempotency_key, limits.text)
+        key = call.idempotency_key
+        _text("idempotency_key", key, limits.text)
         work = FunctionCall(function=function, arguments=_blob(call.arguments))
-        jobs.append(replace(first, work=work, key=call.idempotency_key))
+        jobs.append(replace(first, work=work, key=key))
     return jobs
 
 
@@ -183,14 +184,15 @@ def _work(sent: pb.JobSubmission, limits: Limits) -> FunctionCall | ScriptCall:
 
 
 def _blob(ref: pb.BlobRef) -> Blob:
-    if ref.data:
-        whole = _whole(ref.data)
-        if ref.sha256 and ref.sha256 != whole.sha256:
-            raise InvalidJob(f"The bytes have sha256 {whole.sha256}, not {ref.sha256[:64]}.")
+    data, sha256 = ref.data, ref.sha256  # each look at a message's field makes a copy
+    if data:
+        whole = _whole(data)
+        if sha256 and sha256 != whole.sha256:
+            raise InvalidJob(f"The bytes have sha256 {whole.sha256}, not {sha256[:64]}.")
         return whole
-    if not re.fullmatch(r"[0-9a-f]{64}", ref.sha256):
+    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise InvalidJob("Each package needs its bytes, or the sha256 of bytes stored before.")
-    return Blob(sha256=ref.sha256, size=ref.size)
+    return Blob(sha256=sha256, size=ref.size)
 
 
 def _whole(data: bytes) -> Blob:

@@ -44,6 +44,9 @@ class Loop:
         self._vault = vault
         self._aging_s, self._keep = aging_s, keep_for_interactive
         self._wake = asyncio.Event()
+        self._left: frozenset[Shape] = frozenset()
+        """Shapes that the last decision left waiting, as long as nothing happened since: one more
+        of them behind the others changes nothing."""
         self._giving_up: set[asyncio.Task[None]] = set()
         self.pause = pause
         """Of the queue, by somebody's wish; it outlives a restart."""
@@ -58,6 +61,7 @@ class Loop:
         store.listen(self._committed)
 
     def wake(self) -> None:
+        self._left = frozenset()
         self._wake.set()
 
     def _committed(self, changes: Sequence[Change]) -> None:
@@ -74,8 +78,11 @@ class Loop:
             documents = self._store.documents(sent)
             for head in sent:
                 self._start(head, engines[head.worker], documents.get(head.submitted_seq))
-        if self._store.world.anybody_waits:
-            self._wake.set()
+        if self._store.world.anybody_waits and not all(
+            type(change.fact) is JobSubmitted and change.head.shape in self._left
+            for change in changes
+        ):
+            self.wake()
 
     async def run(self) -> None:
         while True:
@@ -127,7 +134,9 @@ class Loop:
                     world.release(plan.placements)
                 if plan.turn:
                     world.last_aged_at = now
-                self._wake.set()
+                self.wake()
+            elif plan.overdue is None:
+                self._left = frozenset(world.lines)
         return self._next_look(now, due)
 
     def place(self, submitted: Sequence[JobSubmitted]) -> Sequence[Placement]:

@@ -181,7 +181,7 @@ class Queue:
         draft, now, seed = _Draft(), time.time(), random.getrandbits(30)
         mine: dict[str, tuple[JobId, str]] = {}
         alike: dict[tuple[object, ...], tuple[str, CorralError | None]] = {}
-        world = self._store.world
+        world, buffer = self._store.world, bytearray()
         keys = [job.key for job in jobs if job.key and job.key not in world.keys]
         ended = self._store.journal.ended_by_keys(keys) if keys else {}
         for job in jobs:
@@ -191,7 +191,7 @@ class Queue:
                 continue
             if job.secrets:
                 self._vault.check(job.secrets)
-            document = encode_document(job)
+            document = encode_document(job, buffer)
             if len(document) > self._document_limit:
                 raise DocumentTooLarge(
                     f"The job document has {len(document):,} bytes, more than document_limit "
@@ -371,7 +371,10 @@ class Queue:
 
 
 def _rides_along(job: Job) -> bool:
-    return not any(blob.data is None or len(blob.data) > INLINE_LIMIT for blob in job.blobs())
+    for blob in job.blobs():
+        if blob.data is None or len(blob.data) > INLINE_LIMIT:
+            return False
+    return True
 
 
 def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]:
