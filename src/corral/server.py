@@ -19,14 +19,13 @@ import grpc
 import structlog
 import uvicorn
 from msgspec import structs
+from starlette.types import ASGIApp
 
 from corral import __version__, logs
 from corral.api.auth import Hosts, bearer
-from corral.api.http import Transfers, application
+from corral.api.front import Front, guarded
 from corral.api.http_protocol import limited
 from corral.api.local_door import LocalDoor
-from corral.api.metrics import Metrics, Sources
-from corral.api.rest.parts import Parts
 from corral.api.rpc import Orchestrator
 from corral.api.service import handler, server_options
 from corral.api.streams import Streams
@@ -70,6 +69,8 @@ from corral.trust import fingerprint, kept_certificate
 
 log = structlog.get_logger()
 
+LOAD_AFTER_S = 1.0
+"""How long after the first worker's word REST is loaded, where nobody asked for it before."""
 FIRST_WORKER_WITHIN_S = 15.0
 """How long the first submissions wait for this machine's own worker to introduce itself."""
 
@@ -322,60 +323,67 @@ class _Controller:
         self._store.listen(narration.take)
         stack.callback(narration.flush)
         self._loop.decided = statistics.decisions.add
-        metrics = Metrics(
-            Sources(
-                statistics=statistics,
-                store=self._store,
-                loop=self._loop,
-                blobs=blobs,
-                spool=self._spool,
-                version=__version__,
-                started_at=self._started_at,
-            )
-        )
         self._local_door = LocalDoor(
             self._orchestrator.submit, access, settings.limits.message_bytes
         )
-        self._app = application(
-            hosts=Hosts(
-                [settings.host, settings.advertise, hostname, f"{hostname}.local"],
-                any_address=self._secure,
-            ),
-            transfers=Transfers(
-                self._store,
-                blobs,
-                tokens,
-                limits=settings.limits,
-                artifact_limit=settings.artifact_limit,
-                early=self._loop.early,
-            ),
-            worker_socket=WorkerSocket(
-                self._agents,
-                self._roster.is_worker,
-                heartbeat_s=settings.heartbeat_s,
-                grace_s=settings.grace_s,
-            ),
-            health=self._health,
-            queue=self._queue,
-            parts=Parts(
-                store=self._store,
-                blobs=blobs,
-                feed=self._feed,
-                queue=self._queue,
-                loop=self._loop,
-                listing=listing,
-                output=OutputText(self._spool),
-                access=access,
-                herd=self._herd,
-                streams=streams,
-                limits=settings.limits,
-                package_limit=settings.package_limit,
-                version=__version__,
-                started_at=self._started_at,
-            ),
-            metrics=metrics.router(lambda header: access.caller(bearer(header)).needs(Role.READ)),
-            clock=time.time,
+
+        def rest() -> ASGIApp:
+            from corral.api.http import Transfers, application
+            from corral.api.metrics import Metrics, Sources
+            from corral.api.rest.parts import Parts
+
+            metrics = Metrics(
+                Sources(
+                    statistics=statistics,
+                    store=self._store,
+                    loop=self._loop,
+                    blobs=blobs,
+                    spool=self._spool,
+                    version=__version__,
+                    started_at=self._started_at,
+                )
+            )
+            return application(
+                transfers=Transfers(
+                    self._store,
+                    blobs,
+                    tokens,
+                    limits=settings.limits,
+                    artifact_limit=settings.artifact_limit,
+                    early=self._loop.early,
+                ),
+                health=self._health,
+                parts=Parts(
+                    store=self._store,
+                    blobs=blobs,
+                    feed=self._feed,
+                    queue=self._queue,
+                    loop=self._loop,
+                    listing=listing,
+                    output=OutputText(self._spool),
+                    access=access,
+                    herd=self._herd,
+                    streams=streams,
+                    limits=settings.limits,
+                    package_limit=settings.package_limit,
+                    version=__version__,
+                    started_at=self._started_at,
+                ),
+                metrics=metrics.router(
+                    lambda header: access.caller(bearer(header)).needs(Role.READ)
+                ),
+                clock=time.time,
+            )
+
+        workers = WorkerSocket(
+            self._agents,
+            self._roster.is_worker,
+            heartbeat_s=settings.heartbeat_s,
+            grace_s=settings.grace_s,
         )
+        self._front = Front(workers, self._health, rest)
+        own = [settings.host, settings.advertise, hostname, f"{hostname}.local"]
+        self._app = guarded(self._front, Hosts(own, any_address=self._secure))
 
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self._settings
@@ -423,6 +431,7 @@ class _Controller:
             asyncio.create_task(self._disk.run(), name="disk guard"),
             asyncio.create_task(self._retention.run(), name="retention"),
             asyncio.create_task(self._notifier.run(), name="notifier"),
+            asyncio.create_task(self._load_the_rest(), name="loading"),
         ]
         if settings.worker.enabled:
             self._tasks.append(asyncio.create_task(self._local.run(), name="local agent"))
@@ -509,16 +518,23 @@ class _Controller:
             workers = self._loop.workers()
         return workers
 
+    async def _load_the_rest(self) -> None:
+        """Nobody should have to wait for REST; but the first moments belong to the work."""
+        await self._first_workers()
+        await asyncio.sleep(LOAD_AFTER_S)
+        await self._front.loaded()
+        await asyncio.Event().wait()  # like the others, this task ends with the controller
+
     def _disk_changed(self) -> None:
         self._loop.full = self._disk.reason
         self._loop.wake()
         if self._disk.full:
             self._retention.wake()
 
-    async def _health(self) -> dict[str, object]:
+    async def _health(self) -> tuple[int, dict[str, object]]:
         workers = self._loop.workers()
         status = "stopping" if self._queue.stopping else "full" if self._disk.full else "ok"
-        return {
+        return 503 if self._queue.stopping else 200, {
             "status": status,
             "reason": self._disk.reason,
             "version": __version__,

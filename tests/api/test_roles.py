@@ -16,7 +16,6 @@ from starlette.routing import Route, WebSocketRoute
 
 import corral
 from corral.api import service
-from corral.api.auth import Hosts
 from corral.api.http import Transfers, application
 from corral.api.metrics import Metrics
 from corral.api.rest.parts import Parts
@@ -44,13 +43,10 @@ def _routes() -> list[tuple[str, str]]:
     parts = Parts(*[nothing] * len(Parts.__dataclass_fields__))
     object.__setattr__(parts, "version", "0")
     app = application(
-        hosts=Hosts([]),
         transfers=Transfers(
             nothing, nothing, nothing, limits=LimitSettings(), artifact_limit=1, early={}
         ),
-        worker_socket=nothing,
         health=nothing,
-        queue=nothing,
         parts=parts,
         metrics=Metrics(nothing).router(nothing),
         clock=time.time,

@@ -19,7 +19,6 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from corral.api.auth import Hosts
 from corral.api.http import Transfers, application
 from corral.api.metrics import Metrics
 from corral.api.rest.mounting import document
@@ -46,13 +45,10 @@ def described() -> FastAPI:
     parts = Parts(*[nothing] * len(Parts.__dataclass_fields__))
     object.__setattr__(parts, "version", "0")
     return application(
-        hosts=Hosts([]),
         transfers=Transfers(
             nothing, nothing, nothing, limits=LimitSettings(), artifact_limit=1, early={}
         ),
-        worker_socket=nothing,
         health=nothing,
-        queue=nothing,
         parts=parts,
         metrics=Metrics(nothing).router(nothing),
         clock=time.time,

@@ -44,6 +44,8 @@ FRAME_BYTES = 1 << 20
 BEHIND_BYTES = 1 << 20
 """Output that may wait to be sent before jobs wait in their own writes."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0
+BESIDE_WAIT_S = 0.1
+"""The longest where the controller is on the same machine: to look costs next to nothing."""
 COALESCE_S = 0.005
 WELCOME_S = 20.0
 PING_S = 10.0
@@ -153,6 +155,7 @@ class Connection:
         """Stay connected, until cancelled, replaced, or tired of waiting."""
         loop = asyncio.get_running_loop()
         wait_s, away_since, told = FIRST_WAIT_S, loop.time(), ""
+        longest = BESIDE_WAIT_S if self._gives_up else LONGEST_WAIT_S
         while True:
             try:
                 await self._session()
@@ -171,7 +174,7 @@ class Connection:
                 raise ControllerAway(reason)
             pause = wait_s * random.uniform(0.5, 1.0)  # noqa: S311
             await asyncio.sleep(min(pause, max(left, 0.01)) if self._gives_up else pause)
-            wait_s = min(wait_s * 2, LONGEST_WAIT_S)
+            wait_s = min(wait_s * 2, longest)
 
     async def _session(self) -> None:
         address = self._address()

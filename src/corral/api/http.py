@@ -1,26 +1,23 @@
-"""HTTP: REST, the worker socket, `/health`, and the transfers of attempts."""
+"""HTTP: REST, `/health`, and the transfers of attempts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, WebSocket
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse
 from msgspec import Struct
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api import incoming
-from corral.api.auth import Hosts, bearer
-from corral.api.correlation import Correlated
-from corral.api.rest.answers import body_of, refusal
+from corral.api.auth import bearer
+from corral.api.front import Health
+from corral.api.rest.answers import body_of
 from corral.api.rest.mounting import mount
 from corral.api.rest.parts import Parts
-from corral.api.worker_socket import WorkerSocket
 from corral.controller.blobs import Blobs
-from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens
 from corral.core.errors import (
@@ -40,33 +37,6 @@ MAX_NAME = 512
 
 class Enrolment(Struct, forbid_unknown_fields=True):
     name: str = ""
-
-
-class OnlyOurHosts:
-    """Refuses foreign Host and Origin headers before anything else looks at a request."""
-
-    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
-        self._app, self._hosts = app, hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket"):
-            found: dict[bytes, list[str]] = {b"host": [], b"origin": []}
-            for name, value in scope["headers"]:
-                if name in found:
-                    found[name].append(value.decode("latin-1"))
-            try:
-                # Where one comes twice, each must be ours: nobody knows which one others read.
-                for host in found[b"host"] or [""]:
-                    self._hosts.check_host(host)
-                for origin in found[b"origin"]:
-                    self._hosts.check_origin(origin)
-            except Forbidden as error:
-                if scope["type"] == "websocket":
-                    await send({"type": "websocket.close", "code": 1008, "reason": error.message})
-                else:
-                    await refusal(error)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
 
 
 class Transfers:
@@ -167,11 +137,8 @@ class Transfers:
 
 def application(
     *,
-    hosts: Hosts,
     transfers: Transfers,
-    worker_socket: WorkerSocket,
-    health: Callable[[], Awaitable[dict[str, object]]],
-    queue: Queue,
+    health: Health,
     parts: Parts,
     metrics: APIRouter,
     clock: Callable[[], float],
@@ -180,14 +147,13 @@ def application(
         title="Corral", version=parts.version, docs_url=None, redoc_url=None, openapi_url=None
     )
     app.state.clock = clock
-    app.add_middleware(OnlyOurHosts, hosts=hosts)
-    app.add_middleware(Correlated)
     mount(app, parts)
 
     @app.get("/health", operation_id="health", summary="Whether the controller is well")
     async def get_health() -> JSONResponse:
         """Open to everybody: it says nothing about jobs but how many there are."""
-        return JSONResponse(await health(), 503 if queue.stopping else 200)
+        status, body = await health()
+        return JSONResponse(body, status)
 
     app.include_router(metrics)
 
@@ -200,10 +166,6 @@ def application(
         enrolled, credential = await parts.herd.enrol(token, wanted.name)
         found = {"worker_id": enrolled.id, "name": enrolled.name, "credential": credential}
         return JSONResponse(found, 201)
-
-    @app.websocket("/worker")
-    async def worker(websocket: WebSocket) -> None:
-        await worker_socket.serve(websocket)
 
     attempt = "/attempts/{job}/{attempt}"
     app.get(f"{attempt}/packages/{{sha256}}", include_in_schema=False)(transfers.package)

@@ -371,10 +371,7 @@ class Queue:
 
 
 def _rides_along(job: Job) -> bool:
-    for blob in job.blobs():
-        if blob.data is None or len(blob.data) > INLINE_LIMIT:
-            return False
-    return True
+    return all(blob.data is not None and len(blob.data) <= INLINE_LIMIT for blob in job.blobs())
 
 
 def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]:

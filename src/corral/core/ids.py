@@ -34,7 +34,7 @@ class Ids:
             self._tail += 1
             if self._tail == _TAIL_SPACE:
                 self._begin(self._ms + 1, 0)
-        return self._time + _THREE[self._tail >> 15] + _THREE[self._tail & 0x7FFF]
+        return f"{self._time}{_THREE[self._tail >> 15]}{_THREE[self._tail & 0x7FFF]}"
 
     def _begin(self, ms: int, tail: int) -> None:
         self._ms, self._time, self._tail = ms, _base32(ms, _TIME_CHARS), tail
