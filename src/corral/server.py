@@ -259,6 +259,7 @@ class _Controller:
             aging_s=settings.aging_s,
             pause=Pause(home.queue),
             keep_for_interactive=settings.keep_for_interactive,
+            backoff_max_s=settings.backoff_max_s,
         )
         self._queue = Queue(
             self._store,
@@ -380,6 +381,7 @@ class _Controller:
             self._roster.is_worker,
             heartbeat_s=settings.heartbeat_s,
             grace_s=settings.grace_s,
+            knows=self._roster.knows,
         )
         self._front = Front(workers, self._health, rest)
         own = [settings.host, settings.advertise, hostname, f"{hostname}.local"]

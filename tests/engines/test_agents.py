@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from corral.core.events import AttemptExited, WorkerLost
+from corral.core.events import AttemptExited, WorkerJoined, WorkerLost
 from corral.core.job import Needs
 from corral.core.worker import Capabilities
 from corral.engines.agents import INBOX_LIMIT, AgentsEngine
@@ -103,6 +103,17 @@ async def test_a_message_after_goodbye_is_nobodys() -> None:
     line = Line()
     engine.join(line, register("w"))
     engine.hear("w", [wire.WorkerGoodbye(), completed()])
+    assert not line.sent
+
+
+async def test_nobody_hears_a_revoked_worker() -> None:
+    engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
+    line = Line()
+    engine.join(line, register("w", ("j", 1)))
+    engine.revoke("w")
+    engine.hear("w", [wire.WorkerHeartbeat(), completed(), wire.WorkerGoodbye()])
+    reports = await anext(engine.events())
+    assert [type(report) for report in reports] == [WorkerJoined, WorkerLost]
     assert not line.sent
 
 

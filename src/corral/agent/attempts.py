@@ -45,6 +45,8 @@ log = structlog.get_logger("corral.agent.attempts")
 FRAME_COST = 128
 """What a message takes up beside the bytes it carries."""
 PLENTY = 16
+SEEN = 10_000
+"""Attempts that are remembered after their end: so many, and as many again."""
 TELL_S = 0.005
 """An attempt that takes longer is told to have begun before it has ended."""
 
@@ -76,6 +78,8 @@ class Ledger:
         self._fitting: set[Lane] = set()
         self._waiting = Waiting()
         self._known: dict[tuple[JobId, int], Attempt] = {}
+        self._seen: set[tuple[JobId, int]] = set()
+        self._seen_earlier: set[tuple[JobId, int]] = set()
         self._running: dict[tuple[JobId, int], Attempt] = {}
         self._active: dict[Runner, None] = {}
         """Runners with attempts, in the order they got their first."""
@@ -90,7 +94,7 @@ class Ledger:
     def dispatched(self, message: JobDispatch) -> None:
         """Remember it; `start_ready` starts it."""
         key = (message.job, message.attempt)
-        if key in self._known or self.results.say_again(*key):
+        if key in self._known or self.results.say_again(*key) or self._seen_before(key):
             return
         if self.draining:
             return self._send(JobReturned(*key, reason=self.draining))
@@ -120,6 +124,15 @@ class Ledger:
             self._spawn(self._prepare(attempt))
         else:
             self._waiting.add(attempt)
+
+    def _seen_before(self, key: tuple[JobId, int]) -> bool:
+        """Whether this attempt was sent here lately: told again after its end, it is over."""
+        if key in self._seen or key in self._seen_earlier:
+            return True
+        if len(self._seen) >= SEEN:
+            self._seen, self._seen_earlier = set(), self._seen
+        self._seen.add(key)
+        return False
 
     def cancelled(self, message: JobCancel) -> None:
         attempt = self._known.get((message.job, message.attempt))

@@ -129,8 +129,9 @@ class WorkerSocket:
         *,
         heartbeat_s: float,
         grace_s: float,
+        knows: Callable[[str], bool] = lambda worker: True,
     ) -> None:
-        self._engine, self._is_worker = engine, is_worker
+        self._engine, self._is_worker, self._knows = engine, is_worker, knows
         self._heartbeat_s, self._grace_s = heartbeat_s, grace_s
 
     async def serve(self, socket: WebSocket) -> None:
@@ -167,7 +168,7 @@ class WorkerSocket:
                 messages = wire.decode_from_worker(frame)
             except msgspec.DecodeError as error:
                 log.warning("worker_malformed", worker=worker, error=str(error))
-                session.end((wire.CLOSE_MALFORMED, f"Not a frame of messages: {error}"[:120]))
+                session.end((wire.CLOSE_MALFORMED, _short(f"Not a frame of messages: {error}.")))
             else:
                 self._engine.hear(worker, messages)
 
@@ -196,15 +197,18 @@ class WorkerSocket:
         try:
             first = wire.decode_from_worker(frame)
         except msgspec.DecodeError as error:
-            raise _Refused(wire.CLOSE_MALFORMED, f"Not a frame of messages: {error}") from None
+            raise _Refused(wire.CLOSE_MALFORMED, f"Not a frame of messages: {error}.") from None
         if len(first) != 1 or not isinstance(first[0], wire.WorkerRegister):
-            raise _Refused(wire.CLOSE_MALFORMED, "The first message must be WorkerRegister.")
+            raise _Refused(wire.CLOSE_OUT_OF_ORDER, "The first message must be WorkerRegister.")
         register = first[0]
         if register.runner_protocol not in wire.COMPATIBLE:
             raise _Refused(
                 wire.CLOSE_INCOMPATIBLE,
                 f"Protocol {register.runner_protocol!r} is not one of {sorted(wire.COMPATIBLE)}.",
             )
+        if not self._knows(register.worker_id):
+            # Perhaps it was out of reach when it was revoked: then it hears of it now.
+            raise _Refused(wire.CLOSE_REVOKED, "This worker is not known here. It may join again.")
         if not self._is_worker(register.worker_id, credential):
             raise _Refused(wire.CLOSE_UNAUTHORIZED, "This credential is not that worker's.")
         return register
@@ -235,7 +239,13 @@ class _Silence:
 class _Refused(Exception):
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
-        self.code, self.reason = code, reason[:120]
+        self.code, self.reason = code, _short(reason)
+
+
+def _short(reason: str) -> str:
+    """As much of it as fits into the frame that closes a connection: 123 bytes, not characters."""
+    data = reason.encode("utf-8", "replace")
+    return reason if len(data) <= 123 else data[:120].decode(errors="ignore") + "…"
 
 
 async def _hung_up(socket: WebSocket) -> None:

@@ -68,7 +68,7 @@ def join(
         bool, typer.Option("--detach", "-d", help="Leave the worker running and return.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Leave the controller it belongs to for this one.")
+        bool, typer.Option("--again", help="Be a new worker, whatever this machine was before.")
     ] = False,
 ) -> None:
     """Makes this machine a worker of a controller elsewhere, and works until it is stopped."""
@@ -80,7 +80,8 @@ def join(
     home = Home(settings.default_home())
     home.worker.mkdir(mode=0o700, parents=True, exist_ok=True)
     known = read_json(home.agent)
-    if known.get("certificate") and trust.fingerprint(known["certificate"]) == told.sha256:
+    pinned = known.get("certificate")
+    if pinned and trust.fingerprint(pinned) == told.sha256 and not again:
         output.say(f"This machine is already the worker {known['name']!r} of that controller.")
         write_private_json(home.agent, {**known, "url": told.url})
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,10 +40,12 @@ class Loop:
         aging_s: float,
         pause: Pause,
         keep_for_interactive: int = 0,
+        backoff_max_s: float = math.inf,
     ) -> None:
         self._store, self._engines, self._tokens = store, engines, tokens
         self._vault = vault
         self._aging_s, self._keep = aging_s, keep_for_interactive
+        self._backoff_max_s = backoff_max_s
         self._wake = asyncio.Event()
         self._left: frozenset[Shape] = frozenset()
         """Shapes that the last decision left waiting, as long as nothing happened since: one more
@@ -121,7 +124,8 @@ class Loop:
     async def turn(self) -> float | None:
         """One decision and its consequences; returns when to look again if nothing happens."""
         world, now = self._store.world, time.time()
-        due = world.wake_due(now)
+        due = world.wake_due(now, self._backoff_max_s)
+        world.last_aged_at = min(world.last_aged_at, now)  # the clock may have been put back
         if self.why_paused():
             return None
         if world.lines:

@@ -243,6 +243,8 @@ class AgentsEngine:
 
     def hear(self, worker: str, heard: Sequence[wire.FromWorker]) -> None:
         """Messages of one frame. No more are read while the intake is behind."""
+        if worker not in self._sessions:
+            return  # it was revoked or said goodbye, and its socket is not closed yet
         now = time.time()
         for message in heard:
             self._hear(worker, message, now)
@@ -259,7 +261,10 @@ class AgentsEngine:
             self._goodbye(worker, message.reason)
             return
         if isinstance(message, wire.WorkerRegister):
-            return  # the socket sees to it that there is one
+            if worker in self._sessions:
+                told = "A worker registers once, with the first message of a connection."
+                self._sessions[worker].close(wire.CLOSE_OUT_OF_ORDER, told)
+            return
         if self._attempts.get((message.job, message.attempt)) != worker:
             if isinstance(message, (wire.JobCompleted, wire.JobFailed, wire.JobReturned)):
                 # Told again after its acknowledgement was lost on the way.

@@ -21,6 +21,8 @@ CLOSE_UNAUTHORIZED = 4401
 CLOSE_REVOKED = 4403
 CLOSE_INCOMPATIBLE = 4426
 CLOSE_REPLACED = 4409
+CLOSE_OUT_OF_ORDER = 4428
+"""Another message before WorkerRegister, or a second WorkerRegister."""
 CLOSE_STOPPING = 4503
 
 
