@@ -33,8 +33,10 @@ from corral.api.streams import Streams
 from corral.api.worker_socket import Frames, WorkerSocket
 from corral.controller import restore
 from corral.controller.access import Access
+from corral.controller.assets import Assets
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
+from corral.controller.bucket import Bucket
 from corral.controller.disk import DiskGuard
 from corral.controller.feed import Feed
 from corral.controller.herd import Herd
@@ -66,6 +68,7 @@ from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
 from corral.scheduler.settle import Policy
 from corral.settings import Config
+from corral.shared_root import SharedRoot
 from corral.trust import fingerprint, kept_certificate
 
 log = structlog.get_logger()
@@ -226,7 +229,14 @@ class _Controller:
         streams = Streams(settings.limits.streams)
         listing = Listing(self._store)
         stack.callback(listing.close)
-        vault = Vault(home.secrets)
+        kept_back = (settings.assets.access_key, settings.assets.secret_key)
+        vault = Vault(home.secrets, kept_back=kept_back if settings.assets.store else ())
+        assets = Assets(
+            blobs,
+            limit=settings.asset_limit,
+            root=SharedRoot(settings.assets.root),
+            bucket=Bucket(settings.assets, vault) if settings.assets.store else None,
+        )
         self._local = LocalAgent(home, settings.worker.name)
         self._roster = Roster(
             home.roster,
@@ -266,6 +276,7 @@ class _Controller:
             self._loop,
             first_workers=self._first_workers,
             vault=vault,
+            assets=assets,
             document_limit=settings.document_limit,
             cancel_grace_s=settings.cancel_grace_s,
             check_room=self._disk.check,
@@ -308,6 +319,7 @@ class _Controller:
             queue=self._queue,
             loop=self._loop,
             vault=vault,
+            assets=assets,
             version=__version__,
             started_at=self._started_at,
             package_limit=settings.package_limit,
@@ -345,6 +357,7 @@ class _Controller:
                 self._store,
                 blobs,
                 tokens,
+                assets=assets,
                 limits=settings.limits,
                 artifact_limit=settings.artifact_limit,
                 early=self._loop.early,
@@ -360,6 +373,7 @@ class _Controller:
             parts=Parts(
                 store=self._store,
                 blobs=blobs,
+                assets=assets,
                 feed=self._feed,
                 queue=self._queue,
                 loop=self._loop,

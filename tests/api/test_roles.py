@@ -46,7 +46,13 @@ def _routes() -> list[tuple[str, str]]:
     app = application(
         hosts=Hosts([]),
         transfers=Transfers(
-            nothing, nothing, nothing, limits=LimitSettings(), artifact_limit=1, early={}
+            nothing,
+            nothing,
+            nothing,
+            assets=nothing,
+            limits=LimitSettings(),
+            artifact_limit=1,
+            early={},
         ),
         worker_socket=nothing,
         health=nothing,

@@ -48,7 +48,13 @@ def described() -> FastAPI:
     return application(
         hosts=Hosts([]),
         transfers=Transfers(
-            nothing, nothing, nothing, limits=LimitSettings(), artifact_limit=1, early={}
+            nothing,
+            nothing,
+            nothing,
+            assets=nothing,
+            limits=LimitSettings(),
+            artifact_limit=1,
+            early={},
         ),
         worker_socket=nothing,
         health=nothing,

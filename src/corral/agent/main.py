@@ -24,12 +24,13 @@ from msgspec.structs import replace
 
 from corral import __version__, logs
 from corral.agent import endings, inventory, kit, process_tree
+from corral.agent.assets import Assets
 from corral.agent.attempts import Ledger
 from corral.agent.connection import Address, Connection, ControllerAway, Replaced, Revoked
 from corral.agent.environments import BuildFailed, Confine, Environments
 from corral.agent.processors import Processors
 from corral.agent.runner_process import Makeup
-from corral.agent.runners import CERTIFICATE, Runners
+from corral.agent.runners import ASSETS, CERTIFICATE, Runners
 from corral.core.errors import CorralError
 from corral.core.job import Needs
 from corral.home import Home
@@ -54,6 +55,7 @@ from corral.settings import (
     load,
     passed_environment,
 )
+from corral.shared_root import SharedRoot
 
 log = structlog.get_logger("corral.agent")
 
@@ -133,6 +135,7 @@ class Agent:
             home,
             self._kit,
             settings=settings,
+            root=self._settings.assets.root,
             passed=passed_environment(),
             processors=Processors(inventory.processor_ids()),
             max_idle=settings.warm_runners or int(settings.cpus or inventory.processors()),
@@ -156,6 +159,13 @@ class Agent:
             confine=self._confinement() if settings.isolate else None,
         )
         self._environments.clear_leftovers()
+        self._assets = Assets(
+            home / ASSETS,
+            limit_gb=settings.assets_gb,
+            root=SharedRoot(self._settings.assets.root),
+            in_use=lambda: self._ledger.assets_in_use(),
+        )
+        self._assets.clear_leftovers()
         self._connection = Connection(
             lambda: Address.read(home / "agent.json"), self, gives_up=self._embedded
         )
@@ -166,6 +176,7 @@ class Agent:
             self._capabilities,
             environments=self._environments,
             runners=self._runners,
+            assets=self._assets,
             send=self._connection.send,
             send_output=self._connection.send_output,
         )
@@ -201,6 +212,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._ledger.close()
+        await self._assets.close()
         await self._environments.close()
         await self._runners.close()
 

@@ -31,6 +31,8 @@ log = structlog.get_logger("corral.agent.runners")
 EXIT_S = 5.0
 """How long the death of a killed process is waited for."""
 
+ASSETS = "assets"
+"""Where fetched input files are kept; jobs read those whose digest they know."""
 CERTIFICATE = "controller.pem"
 """The only certificate that the controller may show, for job processes to read."""
 
@@ -42,6 +44,7 @@ class Runners:
         kit: Path,
         *,
         settings: WorkerSettings,
+        root: str = "",
         passed: Mapping[str, str],
         processors: Processors,
         max_idle: int,
@@ -49,7 +52,7 @@ class Runners:
         self.home = str(worker_home)
         self._runs = worker_home / "runs"
         self._kit = kit
-        self._settings = settings
+        self._settings, self._root = settings, root
         self._passed = dict(passed)
         self._processors = processors
         self._max_idle = max_idle
@@ -215,6 +218,8 @@ class Runners:
         read = [str(self._kit), str(environment.path), str(environment.base)]
         if (certificate := Path(self.home) / CERTIFICATE).exists():
             read.append(str(certificate))
+        if self._root:
+            read.append(os.path.realpath(os.path.expanduser(self._root)))
         if self._settings.system_site_packages:
             read.append(sys.prefix)
         return {
@@ -224,6 +229,7 @@ class Runners:
             },
             "isolate": self._settings.isolate,
             "read_paths": [*read, *self._settings.read_paths],
+            "known_paths": [str(Path(self.home) / ASSETS)],
             "write_paths": [runner.directory.path, *self._settings.write_paths],
             "environ": environ,
         }

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, WebSocket
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,6 +19,7 @@ from corral.api.rest.answers import body_of, refusal
 from corral.api.rest.mounting import mount
 from corral.api.rest.parts import Parts
 from corral.api.worker_socket import WorkerSocket
+from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
 from corral.controller.queue import Queue
 from corral.controller.store import Store
@@ -78,11 +79,13 @@ class Transfers:
         blobs: Blobs,
         tokens: AttemptTokens,
         *,
+        assets: Assets,
         limits: Limits,
         artifact_limit: int,
         early: Mapping[JobId, asyncio.Future[Any] | None],
     ) -> None:
         self._store, self._blobs, self._tokens = store, blobs, tokens
+        self._assets = assets
         self._limits, self._artifact_limit = limits, artifact_limit
         self._early = early
         """Jobs that were sent before they are on disk, and when they will be."""
@@ -102,6 +105,16 @@ class Transfers:
         if sha256 not in {blob.sha256 for blob in document.blobs()}:
             raise Forbidden(f"Job {job} does not name the package {sha256[:64]}.", job_id=job)
         return FileResponse(self._blobs.open_path(sha256))
+
+    async def asset(self, request: Request, job: str, attempt: int, sha256: str) -> Response:
+        """The bytes of one input, or the way to them where a store has them."""
+        head = await self._head(request, job, attempt)
+        document = decode_document(self._store.journal.document(head.submitted_seq))
+        named = next((one for one in document.inputs if one.sha256 == sha256), None)
+        if named is None:
+            raise Forbidden(f"Job {job} does not name the asset {sha256[:64]}.", job_id=job)
+        found = await self._assets.source(named)
+        return RedirectResponse(found) if isinstance(found, str) else FileResponse(found)
 
     async def result(self, request: Request, job: str, attempt: int) -> dict[str, object]:
         await self._head(request, job, attempt)
@@ -207,6 +220,7 @@ def application(
 
     attempt = "/attempts/{job}/{attempt}"
     app.get(f"{attempt}/packages/{{sha256}}", include_in_schema=False)(transfers.package)
+    app.get(f"{attempt}/assets/{{sha256}}", include_in_schema=False)(transfers.asset)
     app.put(f"{attempt}/result", include_in_schema=False)(transfers.result)
     app.put(f"{attempt}/artifacts/{{name:path}}", include_in_schema=False)(transfers.artifact)
     app.put(f"{attempt}/checkpoint", include_in_schema=False)(transfers.put_checkpoint)

@@ -166,7 +166,7 @@ class Transfer:
         if self._connection is None:
             if self._secure:
                 self._connection = http.client.HTTPSConnection(
-                    self._netloc, timeout=SOCKET_TIMEOUT_S, context=_pinned(self._certificate)
+                    self._netloc, timeout=SOCKET_TIMEOUT_S, context=pinned(self._certificate)
                 )
             else:
                 self._connection = http.client.HTTPConnection(
@@ -178,7 +178,7 @@ class Transfer:
         return {"Authorization": f"Bearer {self._token}"}
 
 
-def _pinned(certificate: str) -> ssl.SSLContext:
+def pinned(certificate: str) -> ssl.SSLContext:
     """Whatever the controller is called where we reach it: it is known by its certificate."""
     import ssl
 

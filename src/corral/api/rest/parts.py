@@ -14,6 +14,7 @@ from corral.api.rest.answers import errors
 from corral.api.roles import ROUTES
 from corral.api.streams import Streams
 from corral.controller.access import Access
+from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Feed
 from corral.controller.herd import Herd
@@ -31,6 +32,7 @@ from corral.settings import LimitSettings
 class Parts:
     store: Store
     blobs: Blobs
+    assets: Assets
     feed: Feed
     queue: Queue
     loop: Loop
