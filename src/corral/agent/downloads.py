@@ -27,7 +27,7 @@ PATIENCE_S = 120.0
 """How long nothing may come before it is given up."""
 SOCKET_TIMEOUT_S = 30.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-REFUSALS = 5
+REFUSALS = 3
 """So often in a row a store may refuse a fresh URL."""
 BLOCK = 1 << 18
 _STARTS = re.compile(r"bytes (\d+)-")
@@ -147,16 +147,20 @@ class Download:
         ticket = self._ticket()
         address = f"{ticket.url}/attempts/{quote(ticket.job, safe='')}/{ticket.attempt}"
         told = {"Authorization": f"Bearer {ticket.token}"}
-        with closing(self._connect(ticket.url, ticket.certificate)) as controller:
-            answer = self._ask(controller, f"{address}/assets/{self._sha256}", told)
+        with (
+            closing(self._connect(ticket.url, ticket.certificate)) as controller,
+            closing(self._ask(controller, f"{address}/assets/{self._sha256}", told)) as answer,
+        ):
             if answer.status in (401, 403, 409):
                 self._spent.add(ticket)  # that attempt is over; another may want it still
                 return
             if answer.status not in (302, 303, 307):
                 return self._take(answer, file, "the controller")
             place = answer.headers["Location"]
-        with closing(self._connect(place, "")) as store:
-            answer = self._ask(store, place, {})
+        with (
+            closing(self._connect(place, "")) as store,
+            closing(self._ask(store, place, {})) as answer,
+        ):
             if answer.status in (400, 401, 403):
                 raise Refused(f"the store answered {answer.status}")
             self._take(answer, file, "the store")
