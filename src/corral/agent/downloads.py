@@ -220,9 +220,9 @@ def no_room(sha256: str, size: int) -> AssetFailed:
 
 
 def _start(answer: http.client.HTTPResponse) -> int:
-    """The byte that an answer begins with."""
+    """The byte that an answer begins with. Some stores say 200 where they send a part."""
     found = _STARTS.match(answer.headers.get("Content-Range", ""))
-    return int(found[1]) if answer.status == 206 and found else 0
+    return int(found[1]) if found else 0
 
 
 def _connection(address: str, certificate: str) -> http.client.HTTPConnection:

@@ -45,16 +45,16 @@ class Bucket:
         if self._made is None or self._made[0] != pair:
             from obstore.store import S3Store
 
-            endpoint = self._settings.endpoint
-            options = {"allow_http": True} if endpoint.startswith("http://") else {}
+            told: dict[str, Any] = {"region": self._settings.region}
+            if endpoint := self._settings.endpoint:
+                told["endpoint"] = endpoint
+                told["client_options"] = {"allow_http": endpoint.startswith("http://")}
             store = S3Store.from_url(
                 self.uri,
-                endpoint=endpoint or None,
-                region=self._settings.region,
                 access_key_id=pair[0],
                 secret_access_key=pair[1],
-                client_options=options or None,
                 retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=10)},
+                **told,
             )
             self._made = (pair, store)
         return self._made[1]
