@@ -33,6 +33,7 @@ from corral.api.streams import Streams
 from corral.api.worker_socket import Frames, WorkerSocket
 from corral.controller import restore
 from corral.controller.access import Access
+from corral.controller.artifacts import Artifacts
 from corral.controller.assets import Assets
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
@@ -237,6 +238,9 @@ class _Controller:
             root=SharedRoot(settings.assets.root),
             bucket=Bucket(settings.assets, vault) if settings.assets.store else None,
         )
+        artifacts = Artifacts(
+            blobs, assets, limit=settings.artifact_limit, where=settings.assets.artifacts
+        )
         self._local = LocalAgent(home, settings.worker.name)
         self._roster = Roster(
             home.roster,
@@ -320,6 +324,7 @@ class _Controller:
             loop=self._loop,
             vault=vault,
             assets=assets,
+            artifacts=artifacts,
             version=__version__,
             started_at=self._started_at,
             package_limit=settings.package_limit,
@@ -358,6 +363,7 @@ class _Controller:
                 blobs,
                 tokens,
                 assets=assets,
+                artifacts=artifacts,
                 limits=settings.limits,
                 artifact_limit=settings.artifact_limit,
                 early=self._loop.early,
@@ -367,6 +373,7 @@ class _Controller:
                 self._roster.is_worker,
                 heartbeat_s=settings.heartbeat_s,
                 grace_s=settings.grace_s,
+                artifacts=artifacts.where,
             ),
             health=self._health,
             queue=self._queue,
@@ -374,6 +381,7 @@ class _Controller:
                 store=self._store,
                 blobs=blobs,
                 assets=assets,
+                artifacts=artifacts,
                 feed=self._feed,
                 queue=self._queue,
                 loop=self._loop,

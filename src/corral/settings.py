@@ -107,6 +107,7 @@ class AssetSettings(Struct, frozen=True, forbid_unknown_fields=True):
     access_key: str = "S3_ACCESS_KEY"
     secret_key: str = "S3_SECRET_KEY"  # noqa: S105 - the name of a secret
     url_s: Seconds = 900.0
+    artifacts: Literal["auto", "controller", "root", "store"] = "auto"
 
 
 class Webhook(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -50,6 +50,7 @@ def _routes() -> list[tuple[str, str]]:
             nothing,
             nothing,
             assets=nothing,
+            artifacts=nothing,
             limits=LimitSettings(),
             artifact_limit=1,
             early={},

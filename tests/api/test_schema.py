@@ -52,6 +52,7 @@ def described() -> FastAPI:
             nothing,
             nothing,
             assets=nothing,
+            artifacts=nothing,
             limits=LimitSettings(),
             artifact_limit=1,
             early={},

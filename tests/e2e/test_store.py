@@ -114,6 +114,48 @@ def test_what_is_gone_from_the_bucket_is_a_named_failure(site: Site, file: Path)
     assert failed.value.failure.code == "asset_missing"
 
 
+def test_artifacts_go_to_the_bucket_and_are_fetched_from_there(site: Site, tmp_path: Path) -> None:
+    def paint(data: bytes) -> None:
+        from corral import job
+
+        (job.output_dir() / "deep").mkdir()
+        (job.output_dir() / "deep" / "a picture.png").write_bytes(data)
+        (job.output_dir() / "empty").write_bytes(b"")
+
+    data = os.urandom(1_500_000)
+    handle = site.client.submit(paint, (data,))
+    handle.result(60)
+    found = {one.name: one for one in handle.artifacts()}
+    key = f"artifacts/{handle.id}/1/deep/a picture.png"
+    picture = found["deep/a picture.png"]
+    assert picture.uri == f"s3://bucket/corral/{key}"
+    assert (picture.size, picture.file_sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    assert (site.bucket / key).read_bytes() == data
+    sha256 = picture.file_sha256
+    assert not (site.controller.home / "blobs" / sha256[:2] / sha256).exists()
+    assert handle.download("deep/a picture.png", tmp_path / "out").read_bytes() == data
+    assert handle.download("empty", tmp_path / "none").read_bytes() == b""
+    path = f"/jobs/{handle.id}/artifacts/deep/a%20picture.png"
+    answer = Rest(site.controller)("GET", path, Range="bytes=1499990-")
+    assert (answer.status, answer.body) == (206, data[-10:])
+
+
+def test_an_artifact_that_changed_in_the_bucket_is_not_handed_out(
+    site: Site, tmp_path: Path
+) -> None:
+    def paint() -> None:
+        from corral import job
+
+        (job.output_dir() / "picture").write_bytes(b"as it was painted")
+
+    handle = site.client.submit(paint)
+    handle.result(60)
+    obstore.put(_bucket(site), f"artifacts/{handle.id}/1/picture", b"as it was spoiled")
+    with pytest.raises(StorageFailed, match="damaged"):
+        handle.download("picture", tmp_path / "picture")
+    assert not (tmp_path / "picture").exists()
+
+
 def test_a_signed_url_is_good_for_one_object_and_one_verb(site: Site, file: Path) -> None:
     sha256 = digest(str(file))
     asked = {"sha256": sha256, "size": file.stat().st_size}
@@ -160,7 +202,7 @@ def test_credentials_and_urls_are_nowhere_but_in_the_vault(site: Site, file: Pat
     texts = {str(path): path.read_bytes() for path in places if path.name != "secrets"}
     for where, text in {**texts, "a job": seen.encode(), "corral config": shown}.items():
         assert SECRET.encode() not in text, where
-        assert b"X-Amz-Signature" not in text or "/kit/" in where, where
+        assert b"X-Amz-Signature" not in text, where
 
 
 def _bucket(site: Site) -> S3Store:

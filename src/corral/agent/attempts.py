@@ -67,6 +67,8 @@ class Ledger:
         self.url = b'""'
         self.certificate = b'""'
         """Where attempts reach the controller, and the file with its certificate; as JSON."""
+        self.artifacts = b'""'
+        """Where their artifacts go; as JSON."""
         self.draining = ""
         self._capabilities = capabilities
         self._capacity = Capacity(capabilities)
@@ -363,7 +365,7 @@ class Ledger:
         """The document goes in as it came: nothing on a worker may change it."""
         dispatch = attempt.dispatch
         return (
-            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"certificate":%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b,"inputs":%b}\n'
+            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"certificate":%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b,"inputs":%b,"artifacts":%b}\n'
             % (
                 _encode(dispatch.job),
                 dispatch.attempt,
@@ -375,6 +377,7 @@ class Ledger:
                 _encode(dispatch.checkpoint),
                 _encode(dispatch.correlation_id),
                 _encode(attempt.inputs),
+                self.artifacts,
             )
         )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -277,8 +278,16 @@ class Agent:
 
     def welcomed(self, welcome: WorkerWelcome) -> None:
         self._reached(welcome.url)
+        self._ledger.artifacts = msgspec.json.encode(self._artifacts_go(welcome.artifacts))
         if self._leaving is None:
             self._ledger.draining = ""
+
+    def _artifacts_go(self, where: str) -> str:
+        """To the store, or into a folder that jobs may write to; without either, the controller."""
+        if where != "root":
+            return where
+        folder = self._runners.artifacts
+        return folder if folder and os.access(folder, os.W_OK) else ""
 
     def _reached(self, url: str = "") -> None:
         """How attempts reach the controller: as this agent does, unless it names another place."""

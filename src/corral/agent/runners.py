@@ -52,7 +52,10 @@ class Runners:
         self.home = str(worker_home)
         self._runs = worker_home / "runs"
         self._kit = kit
-        self._settings, self._root = settings, root
+        self._settings = settings
+        self._root = os.path.realpath(os.path.expanduser(root)) if root else ""
+        self.artifacts = os.path.join(self._root, "artifacts") if root else ""
+        """Where jobs may leave artifacts in the shared root."""
         self._passed = dict(passed)
         self._processors = processors
         self._max_idle = max_idle
@@ -68,6 +71,9 @@ class Runners:
         """Only after the leftover processes are gone."""
         shutil.rmtree(self._runs, ignore_errors=True)
         self._runs.mkdir(parents=True)
+        if self.artifacts:
+            with suppress(OSError):  # jobs send them to the controller where it cannot be
+                os.makedirs(self.artifacts, exist_ok=True)
 
     @property
     def idle(self) -> int:
@@ -219,7 +225,7 @@ class Runners:
         if (certificate := Path(self.home) / CERTIFICATE).exists():
             read.append(str(certificate))
         if self._root:
-            read.append(os.path.realpath(os.path.expanduser(self._root)))
+            read.append(self._root)
         if self._settings.system_site_packages:
             read.append(sys.prefix)
         return {
@@ -230,7 +236,11 @@ class Runners:
             "isolate": self._settings.isolate,
             "read_paths": [*read, *self._settings.read_paths],
             "known_paths": [str(Path(self.home) / ASSETS)],
-            "write_paths": [runner.directory.path, *self._settings.write_paths],
+            "write_paths": [
+                runner.directory.path,
+                *((self.artifacts,) if self.artifacts else ()),
+                *self._settings.write_paths,
+            ],
             "environ": environ,
         }
 

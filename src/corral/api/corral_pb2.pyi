@@ -312,14 +312,16 @@ class Ended(_message.Message):
     def __init__(self, state: _Optional[str] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class ArtifactView(_message.Message):
-    __slots__ = ("name", "size", "file_sha256")
+    __slots__ = ("name", "size", "file_sha256", "uri")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     FILE_SHA256_FIELD_NUMBER: _ClassVar[int]
+    URI_FIELD_NUMBER: _ClassVar[int]
     name: str
     size: int
     file_sha256: str
-    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., file_sha256: _Optional[str] = ...) -> None: ...
+    uri: str
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., file_sha256: _Optional[str] = ..., uri: _Optional[str] = ...) -> None: ...
 
 class JobView(_message.Message):
     __slots__ = ("job_id", "name", "state", "queue_class", "priority", "attempt", "worker", "user", "batch", "labels", "submitted_at", "started_at", "ended_at", "seconds", "failure", "result", "artifacts", "progress", "retry_of", "devices", "warnings", "workload", "correlation_id")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Request, WebSocket
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.api import incoming
@@ -19,11 +19,13 @@ from corral.api.rest.answers import body_of, refusal
 from corral.api.rest.mounting import mount
 from corral.api.rest.parts import Parts
 from corral.api.worker_socket import WorkerSocket
+from corral.controller.artifacts import Artifacts
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
 from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens
+from corral.core.assets import is_digest
 from corral.core.errors import (
     ArtifactTooLarge,
     BlobNotFound,
@@ -41,6 +43,13 @@ MAX_NAME = 512
 
 class Enrolment(Struct, forbid_unknown_fields=True):
     name: str = ""
+
+
+class Placed(Struct, forbid_unknown_fields=True):
+    """An artifact that goes to the shared root or to the store."""
+
+    size: Annotated[int, Meta(ge=0, le=2**53)]
+    sha256: str = ""
 
 
 class OnlyOurHosts:
@@ -80,12 +89,13 @@ class Transfers:
         tokens: AttemptTokens,
         *,
         assets: Assets,
+        artifacts: Artifacts,
         limits: Limits,
         artifact_limit: int,
         early: Mapping[JobId, asyncio.Future[Any] | None],
     ) -> None:
         self._store, self._blobs, self._tokens = store, blobs, tokens
-        self._assets = assets
+        self._assets, self._artifacts = assets, artifacts
         self._limits, self._artifact_limit = limits, artifact_limit
         self._early = early
         """Jobs that were sent before they are on disk, and when they will be."""
@@ -130,24 +140,42 @@ class Transfers:
         self, request: Request, job: str, attempt: int, name: str
     ) -> dict[str, object]:
         await self._head(request, job, attempt)
-        path = PurePosixPath(name)
-        odd = "\\" in name or not path.parts or not name.isprintable()
-        if odd or path.is_absolute() or ".." in path.parts:
-            raise InvalidJob(f"{name[:100]!r} is no name for an artifact.", job_id=job)
-        if not 0 < len(name) <= MAX_NAME:
-            raise InvalidJob(f"An artifact's name has 1 to {MAX_NAME} characters.", job_id=job)
+        name = _artifact_name(name, job)
         blob = await self._kept(request)
         await self._head(request, job, attempt)  # it may have ended while the bytes came
+        await self._note(request, job, attempt, name, blob)
+        return {"sha256": blob.sha256, "size": blob.size}
+
+    async def placed_artifact(
+        self, request: Request, job: str, attempt: int, name: str
+    ) -> dict[str, object]:
+        """An artifact that goes elsewhere: without its digest, the URL to send it to; with it, the
+        word that it is there."""
+        await self._head(request, job, attempt)
+        name = _artifact_name(name, job)
+        told = body_of(await incoming.whole(request, self._limits), Placed)
+        if not told.sha256:
+            return {"put_url": await self._artifacts.place(job, attempt, name, told.size)}
+        if not is_digest(told.sha256):
+            raise InvalidJob(f"{told.sha256[:80]!r} is no sha256.", job_id=job)
+        uri = await self._artifacts.stored(job, attempt, name, told.size)
+        await self._head(request, job, attempt)
+        await self._note(request, job, attempt, name, Blob(told.sha256, told.size), uri)
+        return {"sha256": told.sha256, "size": told.size}
+
+    async def _note(
+        self, request: Request, job: str, attempt: int, name: str, blob: Blob, uri: str = ""
+    ) -> None:
         fact = ArtifactStored(
             job=job,
             at=self._now(request),
             attempt=attempt,
-            name=str(path),
+            name=name,
             size=blob.size,
             file_sha256=blob.sha256,
+            uri=uri,
         )
         await self._store.append([fact])
-        return {"sha256": blob.sha256, "size": blob.size}
 
     async def put_checkpoint(self, request: Request, job: str, attempt: int) -> dict[str, object]:
         await self._head(request, job, attempt)
@@ -176,6 +204,16 @@ class Transfers:
     def _now(self, request: Request) -> float:
         clock: Callable[[], float] = request.app.state.clock
         return clock()
+
+
+def _artifact_name(name: str, job: JobId) -> str:
+    path = PurePosixPath(name)
+    odd = "\\" in name or not path.parts or not name.isprintable()
+    if odd or path.is_absolute() or ".." in path.parts:
+        raise InvalidJob(f"{name[:100]!r} is no name for an artifact.", job_id=job)
+    if not 0 < len(name) <= MAX_NAME:
+        raise InvalidJob(f"An artifact's name has 1 to {MAX_NAME} characters.", job_id=job)
+    return str(path)
 
 
 def application(
@@ -223,6 +261,9 @@ def application(
     app.get(f"{attempt}/assets/{{sha256}}", include_in_schema=False)(transfers.asset)
     app.put(f"{attempt}/result", include_in_schema=False)(transfers.result)
     app.put(f"{attempt}/artifacts/{{name:path}}", include_in_schema=False)(transfers.artifact)
+    app.post(f"{attempt}/artifacts/{{name:path}}", include_in_schema=False)(
+        transfers.placed_artifact
+    )
     app.put(f"{attempt}/checkpoint", include_in_schema=False)(transfers.put_checkpoint)
     app.get(f"{attempt}/checkpoint", include_in_schema=False)(transfers.get_checkpoint)
     return app

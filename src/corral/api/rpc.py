@@ -30,6 +30,7 @@ from corral.api.views import (
     worker_views,
 )
 from corral.controller.access import Access
+from corral.controller.artifacts import Artifacts
 from corral.controller.assets import Assets
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
@@ -152,6 +153,7 @@ class Orchestrator:
         loop: Loop,
         vault: Vault,
         assets: Assets,
+        artifacts: Artifacts,
         version: str,
         started_at: float,
         package_limit: int,
@@ -164,7 +166,7 @@ class Orchestrator:
         self._herd = herd
         self._access, self._store, self._blobs, self._feed = access, store, blobs, feed
         self._queue, self._loop, self._vault = queue, loop, vault
-        self._assets = assets
+        self._assets, self._artifacts = assets, artifacts
         self._version, self._started_at = version, started_at
         self._package_limit, self._limits, self._backups = package_limit, limits, backups
         self._listing, self.streams = listing, streams
@@ -450,7 +452,10 @@ class Orchestrator:
         if request.name == "result":
             with contextlib.suppress(BlobNotFound):
                 blob = result_of(self._store, job)
-        blob = blob or artifact_of(self._store, job, request.name)
+        if blob is None:
+            async for chunk in self._artifacts.read(artifact_of(self._store, job, request.name)):
+                yield pb.Chunk(data=chunk)
+            return
         if blob.data is not None:
             yield pb.Chunk(data=blob.data)
             return

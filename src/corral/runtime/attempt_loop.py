@@ -123,6 +123,7 @@ class AttemptLoop:
                 order["job"],
                 order["attempt"],
                 certificate=order.get("certificate", ""),
+                artifacts=order.get("artifacts", ""),
             )
         return self._way
 
@@ -204,6 +205,7 @@ class AttemptLoop:
                 "CORRAL_URL": order["url"],
                 "CORRAL_TRANSFER_TOKEN": order["token"],
                 "CORRAL_CERTIFICATE": order.get("certificate", ""),
+                "CORRAL_ARTIFACTS": order.get("artifacts", ""),
                 "CORRAL_CHECKPOINT": order.get("checkpoint", ""),
                 "CORRAL_CORRELATION_ID": order.get("correlation_id", ""),
                 "CORRAL_OUTPUT_DIR": f"{folder}/output",

@@ -14,6 +14,7 @@ from corral.api.rest.answers import errors
 from corral.api.roles import ROUTES
 from corral.api.streams import Streams
 from corral.controller.access import Access
+from corral.controller.artifacts import Artifacts
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Feed
@@ -33,6 +34,7 @@ class Parts:
     store: Store
     blobs: Blobs
     assets: Assets
+    artifacts: Artifacts
     feed: Feed
     queue: Queue
     loop: Loop
