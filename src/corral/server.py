@@ -231,12 +231,12 @@ class _Controller:
         listing = Listing(self._store)
         stack.callback(listing.close)
         kept_back = (settings.assets.access_key, settings.assets.secret_key)
-        vault = Vault(home.secrets, kept_back=kept_back if settings.assets.store else ())
+        vault = Vault(home.secrets, kept_back=kept_back if settings.assets.bucket else ())
         assets = Assets(
             blobs,
             limit=settings.asset_limit,
             root=SharedRoot(settings.assets.root),
-            bucket=Bucket(settings.assets, vault) if settings.assets.store else None,
+            bucket=Bucket(settings.assets, vault) if settings.assets.bucket else None,
         )
         artifacts = Artifacts(
             blobs, assets, limit=settings.artifact_limit, where=settings.assets.artifacts

@@ -101,13 +101,13 @@ class AssetSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Where inputs lie and artifacts go, beside the controller's own disk."""
 
     root: str = ""
-    store: str = ""
+    bucket: str = ""
     endpoint: str = ""
     region: str = "us-east-1"
     access_key: str = "S3_ACCESS_KEY"
     secret_key: str = "S3_SECRET_KEY"  # noqa: S105 - the name of a secret
     url_s: Seconds = 900.0
-    artifacts: Literal["auto", "controller", "root", "store"] = "auto"
+    artifacts: Literal["auto", "controller", "root", "bucket"] = "auto"
 
 
 class Webhook(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

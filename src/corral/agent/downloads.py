@@ -1,7 +1,7 @@
 """One asset on its way to this worker: in pieces that survive a cut, and proven at the end.
 
-The controller sends the bytes itself or points to a store by a URL that is good for a short time.
-Blocking, for a thread of its own. No URL of a store ever goes into a message: it opens the door.
+The controller sends the bytes itself or points to a bucket by a URL that is good for a short time.
+Blocking, for a thread of its own. No URL of a bucket ever goes into a message: it opens the door.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PATIENCE_S = 120.0
 SOCKET_TIMEOUT_S = 30.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 REFUSALS = 3
-"""So often in a row a store may refuse a fresh URL."""
+"""So often in a row a bucket may refuse a fresh URL."""
 BLOCK = 1 << 18
 _STARTS = re.compile(r"bytes (\d+)-")
 
@@ -43,7 +43,7 @@ class AssetFailed(Exception):
 
 
 class Refused(Exception):
-    """The store did not take the URL: expired by now, perhaps. A fresh one may do."""
+    """The bucket did not take the URL: expired by now, perhaps. A fresh one may do."""
 
 
 class Abandoned(Exception):
@@ -158,12 +158,12 @@ class Download:
                 return self._take(answer, file, "the controller")
             place = answer.headers["Location"]
         with (
-            closing(self._connect(place, "")) as store,
-            closing(self._ask(store, place, {})) as answer,
+            closing(self._connect(place, "")) as bucket,
+            closing(self._ask(bucket, place, {})) as answer,
         ):
             if answer.status in (400, 401, 403):
-                raise Refused(f"the store answered {answer.status}")
-            self._take(answer, file, "the store")
+                raise Refused(f"the bucket answered {answer.status}")
+            self._take(answer, file, "the bucket")
 
     def _connect(self, address: str, certificate: str) -> http.client.HTTPConnection:
         self._open = _connection(address, certificate)
@@ -220,7 +220,7 @@ def no_room(sha256: str, size: int) -> AssetFailed:
 
 
 def _start(answer: http.client.HTTPResponse) -> int:
-    """The byte that an answer begins with. Some stores say 200 where they send a part."""
+    """The byte that an answer begins with. Some servers say 200 where they send a part."""
     found = _STARTS.match(answer.headers.get("Content-Range", ""))
     return int(found[1]) if found else 0
 

@@ -283,7 +283,7 @@ class Agent:
             self._ledger.draining = ""
 
     def _artifacts_go(self, where: str) -> str:
-        """To the store, or into a folder that jobs may write to; without either, the controller."""
+        """To the bucket, or into a folder that jobs may write to; otherwise to the controller."""
         if where != "root":
             return where
         folder = self._runners.artifacts

@@ -46,7 +46,7 @@ class Enrolment(Struct, forbid_unknown_fields=True):
 
 
 class Placed(Struct, forbid_unknown_fields=True):
-    """An artifact that goes to the shared root or to the store."""
+    """An artifact that goes to the shared root or to the bucket."""
 
     size: Annotated[int, Meta(ge=0, le=2**53)]
     sha256: str = ""
@@ -117,7 +117,7 @@ class Transfers:
         return FileResponse(self._blobs.open_path(sha256))
 
     async def asset(self, request: Request, job: str, attempt: int, sha256: str) -> Response:
-        """The bytes of one input, or the way to them where a store has them."""
+        """The bytes of one input, or the way to them where a bucket has them."""
         head = await self._head(request, job, attempt)
         document = decode_document(self._store.journal.document(head.submitted_seq))
         named = next((one for one in document.inputs if one.sha256 == sha256), None)

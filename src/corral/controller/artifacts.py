@@ -1,4 +1,4 @@
-"""Where the bytes of artifacts are: with the controller, in the shared root, or in the store.
+"""Where the bytes of artifacts are: with the controller, in the shared root, or in the bucket.
 
 Beyond the controller's own disk it only learns name, size and digest. It believes the size after
 asking, and whoever fetches an artifact proves the digest.
@@ -12,7 +12,13 @@ from typing import Literal
 
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
-from corral.core.errors import ArtifactTooLarge, BlobNotFound, Conflict, StorageFailed
+from corral.core.errors import (
+    ArtifactTooLarge,
+    BlobNotFound,
+    Conflict,
+    InvalidSettings,
+    StorageFailed,
+)
 from corral.core.events import ArtifactStored
 from corral.core.job import JobId
 from corral.shared_root import NotInRoot
@@ -30,26 +36,31 @@ class Artifacts:
         assets: Assets,
         *,
         limit: int,
-        where: Literal["auto", "controller", "root", "store"] = "auto",
+        where: Literal["auto", "controller", "root", "bucket"] = "auto",
     ) -> None:
         self._blobs, self._limit = blobs, limit
         self._root, self._bucket = assets.root, assets.bucket
         if where == "auto":
-            where = "store" if self._bucket else "root" if self._root else "controller"
-        self.where: Literal["", "root", "store"] = "" if where == "controller" else where
+            where = "bucket" if self._bucket else "root" if self._root else "controller"
+        if (where == "bucket" and not self._bucket) or (where == "root" and not self._root):
+            raise InvalidSettings(
+                f"assets.artifacts is {where}, and assets.{where} is not set. Set it, or leave "
+                "assets.artifacts out."
+            )
+        self.where: Literal["", "root", "bucket"] = "" if where == "controller" else where
 
     async def place(self, job: JobId, attempt: int, name: str, size: int) -> str:
         """A URL for the bytes of an artifact, good for a short time."""
         if size > self._limit:
             raise ArtifactTooLarge(f"More than artifact_limit = {self._limit:,} bytes.")
         if self._bucket is None:
-            raise Conflict("Artifacts do not go to a store here.", job_id=job)
+            raise Conflict("Artifacts do not go to a bucket here.", job_id=job)
         return await self._bucket.sign("PUT", _key(job, attempt, name))
 
     async def stored(self, job: JobId, attempt: int, name: str, size: int) -> str:
         """The URI of an artifact that was just stored, once it is seen with this size."""
         key = _key(job, attempt, name)
-        if self.where == "store" and self._bucket is not None:
+        if self.where == "bucket" and self._bucket is not None:
             if await self._bucket.size(key) == size:
                 return f"{self._bucket.uri}/{key}"
         elif self.where == "root":
@@ -59,7 +70,7 @@ class Artifacts:
                 return f"{SHARED}{key}"
         raise StorageFailed(
             f"The artifact {name!r} of job {job} was not found with {size:,} bytes where it was "
-            "stored. See that assets.root and assets.store mean the same place everywhere."
+            "stored. See that assets.root and assets.bucket mean the same place everywhere."
         )
 
     async def _seen(self, key: str, size: int) -> bool:
@@ -130,6 +141,6 @@ def _key(job: JobId, attempt: int, name: str) -> str:
 def _gone(kept: ArtifactStored) -> BlobNotFound:
     return BlobNotFound(
         f"The artifact {kept.name!r} is not at {kept.uri} (any more), or that place is not set "
-        "here: see assets.root and assets.store.",
+        "here: see assets.root and assets.bucket.",
         job_id=kept.job,
     )

@@ -1,6 +1,6 @@
 """Input files: whether the controller has them, and where an attempt gets their bytes.
 
-An asset lies among the blobs, in the store, or in the shared root. A document names it by digest
+An asset lies among the blobs, in the bucket, or in the shared root. A document names it by digest
 and size, and only the shared root besides by its place: so nothing later can change what runs.
 """
 

@@ -1,4 +1,4 @@
-"""A bucket of an S3-compatible store, with the credentials that only the controller has.
+"""A bucket of an S3-compatible server, with the credentials that only the controller has.
 
 Everybody else gets a URL for one object and one verb, signed here and good for a short time.
 """
@@ -28,14 +28,14 @@ class Bucket:
             import obstore
         except ImportError as error:
             raise InvalidSettings(
-                "assets.store is set, and the part that speaks S3 is not installed. Install "
-                "corral[s3], or leave assets.store out."
+                "assets.bucket is set, and the part that speaks S3 is not installed. Install "
+                "corral[s3], or leave assets.bucket out."
             ) from error
         self._obstore: Any = obstore
 
     @property
     def uri(self) -> str:
-        return self._settings.store.rstrip("/")
+        return self._settings.bucket.rstrip("/")
 
     def _store(self) -> Any:
         """With the credentials as the vault has them now: they may be set, or change, later."""
@@ -93,7 +93,7 @@ class Bucket:
         return await self.sign(verb, _asset(sha256))
 
     async def read(self, key: str, start: int, end: int) -> AsyncIterator[bytes]:
-        """Bytes of an object. What lies before them is read and left out: not every store says
+        """Bytes of an object. What lies before them is read and left out: not every server says
         properly that it sends a part."""
         at = 0
         try:
@@ -113,8 +113,8 @@ class Bucket:
     def _failed(self, asked: str, error: Exception) -> StorageFailed:
         # Its own words may hold a signed URL, so only their kind is told.
         return StorageFailed(
-            f"The store {self.uri} could not be {asked} ({type(error).__name__}). See that it runs "
-            "and that the secrets of assets.access_key and assets.secret_key are right."
+            f"The bucket {self.uri} could not be {asked} ({type(error).__name__}). See that its "
+            "server runs and that the secrets of assets.access_key and assets.secret_key are right."
         )
 
 

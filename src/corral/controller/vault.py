@@ -67,8 +67,8 @@ class Vault:
         for name in names:
             if name in self._kept_back:
                 raise Forbidden(
-                    f"The secret {name[:128]!r} opens the store of assets and is the controller's "
-                    "own. Leave it out; inputs and artifacts reach the store without it."
+                    f"The secret {name[:128]!r} opens the bucket of assets and is the controller's "
+                    "own. Leave it out; inputs and artifacts reach the bucket without it."
                 )
         self.check(names)
 

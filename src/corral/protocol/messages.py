@@ -129,7 +129,7 @@ class WorkerWelcome(Message, frozen=True):
     url: str = ""
     """Where attempts fetch packages and store results; empty for where the worker dialled."""
     artifacts: str = ""
-    """`root` or `store` where artifacts go there, empty where they go to the controller."""
+    """`root` or `bucket` where artifacts go there, empty where they go to the controller."""
 
 
 class JobDispatch(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""Artifacts that go elsewhere than to the controller: to a store by a signed URL, or into the
+"""Artifacts that go elsewhere than to the controller: to a bucket by a signed URL, or into the
 shared root. The controller is only told name, size and sha256.
 """
 
@@ -16,18 +16,18 @@ from urllib.parse import urlsplit
 BLOCK = 1 << 18
 TIMEOUT_S = 60.0
 REFUSALS = 3
-"""So often in a row a store may refuse a fresh URL."""
+"""So often in a row a bucket may refuse a fresh URL."""
 
 
-class StoreRefused(Exception):
-    """The store did not take it."""
+class BucketRefused(Exception):
+    """The bucket did not take it."""
 
 
 class NoPlace(Exception):
     """The shared root cannot be written to from here."""
 
 
-def to_store(url: Callable[[], str], body: IO[bytes], size: int) -> str:
+def to_bucket(url: Callable[[], str], body: IO[bytes], size: int) -> str:
     """Sends exactly the announced size to a URL that was asked for just now; the sha256. A URL
     may have expired on the way, so a refusal is met with a fresh one."""
     for _ in range(REFUSALS):
@@ -35,8 +35,8 @@ def to_store(url: Callable[[], str], body: IO[bytes], size: int) -> str:
         if status < 300:
             return digest
         if status >= 500 or status in (408, 429):
-            raise http.client.HTTPException(f"The store answered {status}")
-    raise StoreRefused(f"the store answered {status}")
+            raise http.client.HTTPException(f"The bucket answered {status}")
+    raise BucketRefused(f"the bucket answered {status}")
 
 
 def _send(place: Any, body: IO[bytes], size: int) -> tuple[int, str]:

@@ -58,7 +58,7 @@ class Transfer:
         self._root = f"{parts.path.rstrip('/')}/attempts/{quote(job, safe='')}/{attempt}"
         self._token = token
         self._artifacts = artifacts
-        """Where artifacts go: `store`, a folder of the shared root, or empty for the controller."""
+        """Where artifacts go: `bucket`, a folder of the shared root, or nothing: the controller."""
         self._own = f"{job}/{attempt}"
         self._certificate = certificate
         """A file with the only certificate that the controller may show."""
@@ -94,14 +94,14 @@ class Transfer:
             return str(self._tell(path, {"size": size})["put_url"])
 
         try:
-            if self._artifacts == "store":
-                sha256 = self._persist(path, lambda _: places.to_store(url, body, size))
+            if self._artifacts == "bucket":
+                sha256 = self._persist(path, lambda _: places.to_bucket(url, body, size))
             else:
                 folder = f"{self._artifacts}/{self._own}"
                 sha256 = places.to_root(folder, name, body, size)
         except places.NoPlace:
             return self._store(path, body, size)  # a root that is not ours to write to
-        except places.StoreRefused as error:
+        except places.BucketRefused as error:
             raise TransferFailed(f"{path} could not be stored: {error}.") from None
         except EOFError as error:
             raise TransferFailed(f"{path}: {error}.") from None

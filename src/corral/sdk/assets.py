@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from corral.sdk.connection import Connection
 
 BLOCK = 1 << 20
-STORE_TIMEOUT_S = 60.0
+BUCKET_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ async def put(connection: Connection, path: str | os.PathLike[str]) -> Asset:
     found = await connection.call("FindAsset", asked)
     if not found.known:
         if found.put_url:
-            await asyncio.to_thread(_put_to_store, found.put_url, file, size)
+            await asyncio.to_thread(_put_to_bucket, found.put_url, file, size)
             found = await connection.call("FindAsset", pb.AssetRequest(sha256=sha256, size=size))
             stored = sha256 if found.known and found.size == size else ""
         else:
@@ -106,8 +106,8 @@ async def _pieces(file: Path) -> AsyncIterator[bytes]:
             yield block
 
 
-def _put_to_store(url: str, file: Path, size: int) -> None:
-    """To a URL that the controller signed. It opens the store for a while: nobody prints it."""
+def _put_to_bucket(url: str, file: Path, size: int) -> None:
+    """To a URL that the controller signed. It opens the bucket for a while: nobody prints it."""
     parts = urlsplit(url)
     kind: Any = http.client.HTTPConnection
     options: dict[str, Any] = {}
@@ -116,7 +116,7 @@ def _put_to_store(url: str, file: Path, size: int) -> None:
     host = parts.hostname or ""
     try:
         with (
-            closing(kind(parts.netloc, timeout=STORE_TIMEOUT_S, **options)) as connection,
+            closing(kind(parts.netloc, timeout=BUCKET_TIMEOUT_S, **options)) as connection,
             file.open("rb") as body,
         ):
             target = f"{parts.path}?{parts.query}"
@@ -124,8 +124,8 @@ def _put_to_store(url: str, file: Path, size: int) -> None:
             status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         raise Unavailable(
-            f"The store at {host} could not be reached ({type(error).__name__}). Put the file "
+            f"The bucket at {host} could not be reached ({type(error).__name__}). Put the file "
             "again when it can be."
         ) from None
     if status >= 300:
-        raise Unavailable(f"The store at {host} did not take the file: it answered {status}.")
+        raise Unavailable(f"The bucket at {host} did not take the file: it answered {status}.")

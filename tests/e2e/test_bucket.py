@@ -37,7 +37,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with s3_server(folder) as wire:
         (home / "corral.yaml").write_text(
             "assets:\n"
-            "  store: s3://bucket/corral\n"
+            "  bucket: s3://bucket/corral\n"
             f"  endpoint: http://127.0.0.1:{wire.port}\n"
             "  url_s: 2\n"
         )
@@ -180,7 +180,7 @@ def test_wrong_credentials_are_said_and_not_shown(site: Site, tmp_path: Path) ->
     (tmp_path / "new").write_bytes(os.urandom(1000))
     site.client.secrets.set("S3_SECRET_KEY", "not-the-secret-at-all")
     try:
-        with pytest.raises((StorageFailed, Unavailable), match="store") as said:
+        with pytest.raises((StorageFailed, Unavailable), match="bucket") as said:
             site.client.put(tmp_path / "new")
         assert "not-the-secret" not in str(said.value)
         assert "Signature=" not in str(said.value)
