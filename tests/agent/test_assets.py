@@ -49,6 +49,11 @@ async def test_fetched_once_and_kept(tmp_path: Path, server: AssetServer) -> Non
     assert server.asked == [(f"/attempts/j/1/assets/{SHA256}", "Bearer token-j", None)]
 
 
+async def test_an_empty_file(tmp_path: Path, server: AssetServer) -> None:
+    empty = Input("empty", hashlib.sha256(b"").hexdigest(), 0)
+    assert Path(await fetch(cache(tmp_path), server, empty)).read_bytes() == b""
+
+
 async def test_a_cut_goes_on_where_it_was(tmp_path: Path, server: AssetServer) -> None:
     server.cut_after = [300_000, 300_000]
     assert Path(await fetch(cache(tmp_path), server)).read_bytes() == DATA

@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -88,6 +89,20 @@ def test_a_url_that_expired_is_asked_for_again(site: Site, file: Path) -> None:
     assert site.client.run(digest, ("data",), inputs={"data": asset}) == asset.sha256
     gets = [one for one in site.wire.requests[before:] if one.startswith(b"GET")]
     assert len(set(gets)) == len(gets) == 2, "the second is another URL"
+
+
+def test_a_job_that_waits_for_its_inputs_is_cancelled_at_once(site: Site, file: Path) -> None:
+    asset = site.client.put(file)
+    site.wire.stalls = [20.0]
+    before = len(site.wire.requests)
+    handle = site.client.submit(digest, ("data",), inputs={"data": asset})
+    deadline = time.monotonic() + 20
+    while not any(one.startswith(b"GET") for one in site.wire.requests[before:]):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    handle.cancel()
+    with pytest.raises(corral.JobCancelled):
+        handle.result(5)
 
 
 def test_bytes_that_changed_in_the_bucket_are_a_named_failure(site: Site, file: Path) -> None:

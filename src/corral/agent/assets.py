@@ -10,9 +10,13 @@ import asyncio
 import os
 import shutil
 import time
+from asyncio import Future
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import structlog
 
@@ -32,6 +36,10 @@ TOUCH_S = 60.0
 SAID_S = 1.0
 """How often somebody who waits is told how far it is."""
 
+THREADS = 8
+
+P = ParamSpec("P")
+T = TypeVar("T")
 Wanted = Callable[[], bool]
 Say = Callable[[int, int], None]
 
@@ -46,6 +54,8 @@ class Assets:
         self._digests = Digests()
         self._fetching: dict[str, _Fetch] = {}
         self._touched: dict[str, float] = {}
+        # Of its own: a download that stalls must not keep others from a thread.
+        self._threads = ThreadPoolExecutor(THREADS, "assets")
 
     def clear_leftovers(self) -> None:
         """What could not be whole, or is nobody's, goes; what was half fetched goes on later."""
@@ -61,10 +71,14 @@ class Assets:
             if time.time() - part.stat().st_mtime > PARTS_KEPT_S:
                 part.unlink()
 
+    def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._threads, partial(call, *args, **kwargs))
+
     async def get(self, wanted: Input, ticket: Ticket, alive: Wanted, say: Say) -> str:
         """Where the file is, proven to be the one that was named; AssetFailed where it is not."""
         if wanted.path and self.root:
-            return await asyncio.to_thread(self._in_root, wanted)
+            return await self._in_thread(self._in_root, wanted)
         path = self.folder / wanted.sha256
         if self._digests.known(str(path)) == wanted.sha256:
             if time.monotonic() - self._touched.get(wanted.sha256, 0.0) > TOUCH_S:
@@ -74,11 +88,16 @@ class Assets:
         if fetch is None:
             fetch = self._fetching[wanted.sha256] = _Fetch(wanted, self._parts)
             fetch.task = asyncio.create_task(self._fetch(fetch, path))
+            fetch.task.add_done_callback(_heard)
         fetch.tickets[ticket] = alive
         while True:
             done, _ = await asyncio.wait([fetch.task], timeout=SAID_S)
             if done:
                 break
+            if not alive():
+                if not fetch.living():
+                    fetch.download.stop()
+                raise Abandoned
             say(fetch.download.have, wanted.size)
         try:
             fetch.task.result()
@@ -124,11 +143,11 @@ class Assets:
         wanted = fetch.wanted
         begun = time.monotonic()
         try:
-            if await asyncio.to_thread(self._is_whole, path, wanted):
+            if await self._in_thread(self._is_whole, path, wanted):
                 return
-            await asyncio.to_thread(self._make_room, wanted.size - fetch.begun())
-            await asyncio.to_thread(fetch.download.run)
-            await asyncio.to_thread(self._adopt, fetch.part, path, wanted.sha256)
+            await self._in_thread(self._make_room, wanted.size - fetch.begun())
+            await self._in_thread(fetch.download.run)
+            await self._in_thread(self._adopt, fetch.part, path, wanted.sha256)
         finally:
             del self._fetching[wanted.sha256]
         log.info(
@@ -184,6 +203,7 @@ class Assets:
         for fetch in self._fetching.values():
             fetch.download.stop()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False)
 
 
 class _Fetch:
@@ -195,9 +215,9 @@ class _Fetch:
         self.wanted = wanted
         self.part = parts / wanted.sha256
         self.tickets: dict[Ticket, Wanted] = {}
-        self.download = Download(wanted.sha256, wanted.size, self.part, tickets=self._living)
+        self.download = Download(wanted.sha256, wanted.size, self.part, tickets=self.living)
 
-    def _living(self) -> list[Ticket]:
+    def living(self) -> list[Ticket]:
         return [ticket for ticket, alive in list(self.tickets.items()) if alive()]
 
     def begun(self) -> int:
@@ -205,3 +225,9 @@ class _Fetch:
             return self.part.stat().st_size
         except OSError:
             return 0
+
+
+def _heard(task: asyncio.Task[None]) -> None:
+    """Whoever waits is told; where nobody does, nobody misses it."""
+    if not task.cancelled():
+        task.exception()

@@ -31,6 +31,8 @@ class Assets:
         bucket: Bucket | None = None,
     ) -> None:
         self._blobs, self._limit = blobs, limit
+        self._counting = asyncio.Semaphore(2)
+        """Large files take long to count, and others need threads too."""
         self.root, self.bucket = root or SharedRoot(""), bucket
 
     async def settle(self, wanted: Input) -> Input:
@@ -52,7 +54,8 @@ class Assets:
                 "controller has none. Set assets.root in its corral.yaml, or put the file."
             )
         try:
-            sha256, size = await asyncio.to_thread(self.root.digest, wanted.path)
+            async with self._counting:
+                sha256, size = await asyncio.to_thread(self.root.digest, wanted.path)
         except NotInRoot as error:
             raise AssetNotFound(
                 f"The input {wanted.name!r}: {error} `assets.root` says where the root is."

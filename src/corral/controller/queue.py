@@ -126,7 +126,8 @@ class Queue:
             )
         self.check_room()
         jobs = [job if _rides_along(job) else await self._stored(job) for job in jobs]
-        jobs = [await self._with_inputs(job) if job.inputs else job for job in jobs]
+        if any(job.inputs for job in jobs):
+            jobs = await self._with_inputs(jobs)
         workers = self._loop.workers() or await self._first_workers()
         keys = {job.key for job in jobs if job.key}
         while pending := next((self._submitting[k] for k in keys if k in self._submitting), None):
@@ -237,9 +238,14 @@ class Queue:
             )
         return found
 
-    async def _with_inputs(self, job: Job) -> Job:
-        """The job with each input known to be there, by size and digest."""
-        return replace(job, inputs=tuple([await self._assets.settle(one) for one in job.inputs]))
+    async def _with_inputs(self, jobs: Sequence[Job]) -> list[Job]:
+        """The jobs with each input known to be there, by size and digest. Many share theirs."""
+        named = dict.fromkeys(one for job in jobs for one in job.inputs)
+        found = {one: await self._assets.settle(one) for one in named}
+        return [
+            replace(job, inputs=tuple(found[one] for one in job.inputs)) if job.inputs else job
+            for job in jobs
+        ]
 
     async def _stored(self, job: Job) -> Job:
         """The job with large bytes moved to the blobs, and every digest known to be there."""
