@@ -281,6 +281,7 @@ def _transfer() -> Transfer:
             id(),
             attempt(),
             certificate=environ.get("CORRAL_CERTIFICATE", ""),
+            artifacts=environ.get("CORRAL_ARTIFACTS", ""),
         )
         _state.transfers[get_ident()] = found
     return found

@@ -32,8 +32,11 @@ from corral.api.streams import Streams
 from corral.api.worker_socket import Frames, WorkerSocket
 from corral.controller import restore
 from corral.controller.access import Access
+from corral.controller.artifacts import Artifacts
+from corral.controller.assets import Assets
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
+from corral.controller.bucket import Bucket
 from corral.controller.disk import DiskGuard
 from corral.controller.feed import Feed
 from corral.controller.herd import Herd
@@ -65,6 +68,7 @@ from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
 from corral.scheduler.settle import Policy
 from corral.settings import Config
+from corral.shared_root import SharedRoot
 from corral.trust import fingerprint, kept_certificate
 
 log = structlog.get_logger()
@@ -227,7 +231,17 @@ class _Controller:
         streams = Streams(settings.limits.streams)
         listing = Listing(self._store)
         stack.callback(listing.close)
-        vault = Vault(home.secrets)
+        kept_back = (settings.assets.access_key, settings.assets.secret_key)
+        vault = Vault(home.secrets, kept_back=kept_back if settings.assets.bucket else ())
+        assets = Assets(
+            blobs,
+            limit=settings.asset_limit,
+            root=SharedRoot(settings.assets.root),
+            bucket=Bucket(settings.assets, vault) if settings.assets.bucket else None,
+        )
+        artifacts = Artifacts(
+            blobs, assets, limit=settings.artifact_limit, where=settings.assets.artifacts
+        )
         self._local = LocalAgent(home, settings.worker.name)
         self._roster = Roster(
             home.roster,
@@ -268,6 +282,7 @@ class _Controller:
             self._loop,
             first_workers=self._first_workers,
             vault=vault,
+            assets=assets,
             document_limit=settings.document_limit,
             cancel_grace_s=settings.cancel_grace_s,
             check_room=self._disk.check,
@@ -310,6 +325,8 @@ class _Controller:
             queue=self._queue,
             loop=self._loop,
             vault=vault,
+            assets=assets,
+            artifacts=artifacts,
             version=__version__,
             started_at=self._started_at,
             package_limit=settings.package_limit,
@@ -349,6 +366,8 @@ class _Controller:
                     self._store,
                     blobs,
                     tokens,
+                    assets=assets,
+                    artifacts=artifacts,
                     limits=settings.limits,
                     artifact_limit=settings.artifact_limit,
                     early=self._loop.early,
@@ -357,6 +376,8 @@ class _Controller:
                 parts=Parts(
                     store=self._store,
                     blobs=blobs,
+                    assets=assets,
+                    artifacts=artifacts,
                     feed=self._feed,
                     queue=self._queue,
                     loop=self._loop,
@@ -382,6 +403,7 @@ class _Controller:
             heartbeat_s=settings.heartbeat_s,
             grace_s=settings.grace_s,
             knows=self._roster.knows,
+            artifacts=artifacts.where,
         )
         self._front = Front(workers, self._health, rest)
         own = [settings.host, settings.advertise, hostname, f"{hostname}.local"]

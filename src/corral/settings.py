@@ -46,6 +46,7 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     warm_runners: Annotated[int, Meta(ge=0, le=1024)] = 0
     warm_idle_s: Seconds = 600.0
     environments_gb: Annotated[float, Meta(gt=0)] = 20.0
+    assets_gb: Annotated[float, Meta(gt=0)] = 50.0
     environments_s: Annotated[float, Meta(ge=60)] = 2_592_000.0
     system_site_packages: bool = False
     isolate: bool = True
@@ -91,8 +92,22 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
     variables: Count = 1_000
     requirements: Count = 1_000
     secrets: Count = 64
+    inputs: Count = 256
     arguments: Count = 10_000
     text: Annotated[int, Meta(ge=64, le=100_000)] = 512
+
+
+class AssetSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where inputs lie and artifacts go, beside the controller's own disk."""
+
+    root: str = ""
+    bucket: str = ""
+    endpoint: str = ""
+    region: str = "us-east-1"
+    access_key: str = "S3_ACCESS_KEY"
+    secret_key: str = "S3_SECRET_KEY"  # noqa: S105 - the name of a secret
+    url_s: Seconds = 900.0
+    artifacts: Literal["auto", "controller", "root", "bucket"] = "auto"
 
 
 class Webhook(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -134,6 +149,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     document_limit: Bytes = 4_000_000
     package_limit: Bytes = 2_000_000_000
     artifact_limit: Bytes = 20_000_000_000
+    asset_limit: Bytes = 100_000_000_000
+    assets: AssetSettings = AssetSettings()
     limits: LimitSettings = LimitSettings()
     retention: RetentionSettings = RetentionSettings()
     disk: DiskSettings = DiskSettings()
@@ -164,6 +181,11 @@ def default_home(environ: Mapping[str, str] | None = None) -> Path:
 
 def client_address(environ: Mapping[str, str] | None = None) -> str | None:
     return (os.environ if environ is None else environ).get("CORRAL_ADDRESS")
+
+
+def client_root(home: Path | None = None) -> str:
+    """Where a client has the shared root; empty where it has none."""
+    return load(home).settings.assets.root
 
 
 def client_token(environ: Mapping[str, str] | None = None) -> str | None:

@@ -44,7 +44,14 @@ def _routes() -> list[tuple[str, str]]:
     object.__setattr__(parts, "version", "0")
     app = application(
         transfers=Transfers(
-            nothing, nothing, nothing, limits=LimitSettings(), artifact_limit=1, early={}
+            nothing,
+            nothing,
+            nothing,
+            assets=nothing,
+            artifacts=nothing,
+            limits=LimitSettings(),
+            artifact_limit=1,
+            early={},
         ),
         health=nothing,
         parts=parts,

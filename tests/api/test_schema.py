@@ -46,7 +46,14 @@ def described() -> FastAPI:
     object.__setattr__(parts, "version", "0")
     return application(
         transfers=Transfers(
-            nothing, nothing, nothing, limits=LimitSettings(), artifact_limit=1, early={}
+            nothing,
+            nothing,
+            nothing,
+            assets=nothing,
+            artifacts=nothing,
+            limits=LimitSettings(),
+            artifact_limit=1,
+            early={},
         ),
         health=nothing,
         parts=parts,

@@ -18,7 +18,9 @@ import msgspec
 import structlog
 
 from corral.agent import endings
+from corral.agent.assets import Assets
 from corral.agent.attempt import Attempt, Lane, decode_recipe
+from corral.agent.downloads import Abandoned, AssetFailed, Ticket
 from corral.agent.environments import BuildFailed, Environments
 from corral.agent.frames import AnyFrame, Error, Fetching, Metric, Output, Progress, Result, Started
 from corral.agent.limits import Limits
@@ -27,7 +29,7 @@ from corral.agent.results import Results
 from corral.agent.runner_process import Makeup, Runner
 from corral.agent.runners import Runners
 from corral.agent.waiting import Waiting
-from corral.core.job import Failure, JobId, record_digest
+from corral.core.job import Failure, Input, JobId, record_digest
 from corral.core.worker import Capabilities, Capacity, Holding
 from corral.protocol.messages import (
     JobCancel,
@@ -60,17 +62,21 @@ class Ledger:
         *,
         environments: Environments,
         runners: Runners,
+        assets: Assets,
         send: Callable[[Message], None],
         send_output: Callable[[Message, int], bool],
     ) -> None:
         self.url = b'""'
         self.certificate = b'""'
         """Where attempts reach the controller, and the file with its certificate; as JSON."""
+        self.artifacts = b'""'
+        """Where their artifacts go; as JSON."""
         self.draining = ""
         self._capabilities = capabilities
         self._capacity = Capacity(capabilities)
         self._environments = environments
         self._runners = runners
+        self._assets = assets
         self._send = send
         self.results = Results(send)
         self._send_output = send_output
@@ -120,7 +126,7 @@ class Ledger:
                 return self._send(JobReturned(*key, reason=reason))
             self._fitting.add(attempt.lane)
         self._known[key] = attempt
-        if self._environments.ready(spec) is None:
+        if recipe.inputs or self._environments.ready(spec) is None:
             self._spawn(self._prepare(attempt))
         else:
             self._waiting.add(attempt)
@@ -187,24 +193,54 @@ class Ledger:
         specs = {attempt.spec for attempt in self._known.values()}
         return {spec.digest for spec in specs} | self._runners.environments()
 
+    def assets_in_use(self) -> set[str]:
+        known = list(self._known.values())
+        return {one.sha256 for attempt in known for one in attempt.recipe.inputs}
+
     # --- starting ------------------------------------------------------------------------------
 
     async def _prepare(self, attempt: Attempt) -> None:
+        try:
+            if self._environments.ready(attempt.spec) is None:
+                await self._build(attempt)
+            for wanted in attempt.recipe.inputs:
+                await self._fetch(attempt, wanted)
+        except (BuildFailed, AssetFailed) as error:
+            if attempt.key in self._known:
+                del self._known[attempt.key]
+                self.results.failed(attempt, error.failure)
+            return
+        except Abandoned:
+            return
+        if attempt.key in self._known:
+            self._waiting.add(attempt)
+            self.start_ready()
+
+    async def _fetch(self, attempt: Attempt, wanted: Input) -> None:
+        """One input file, before the attempt has a place: it holds nothing while it waits."""
+
+        def say(have: int, size: int) -> None:
+            if attempt.key in self._known:
+                percent = f"{have / size:.0%}" if size else ""
+                self._send(JobProgress(*attempt.key, message=f"fetching {wanted.name} {percent}"))
+
+        ticket = Ticket(
+            msgspec.json.decode(self.url),
+            msgspec.json.decode(self.certificate),
+            *attempt.key,
+            attempt.dispatch.token,
+        )
+        attempt.inputs[wanted.name] = await self._assets.get(
+            wanted, ticket, lambda: attempt.key in self._known, say
+        )
+
+    async def _build(self, attempt: Attempt) -> None:
         count = len(attempt.spec.requirements)
         what = (
             f"{count} requirement{'s' * (count != 1)}" if count else f"Python {attempt.spec.python}"
         )
         self._send(JobProgress(*attempt.key, message=f"building environment ({what})"))
-        try:
-            await self._environments.get(attempt.spec)
-        except BuildFailed as error:
-            if attempt.key in self._known:
-                del self._known[attempt.key]
-                self.results.failed(attempt, error.failure)
-            return
-        if attempt.key in self._known:
-            self._waiting.add(attempt)
-            self.start_ready()
+        await self._environments.get(attempt.spec)
 
     def start_ready(self) -> None:
         while self._waiting.size:
@@ -241,7 +277,7 @@ class Ledger:
         self._capacity.take(holding)
         self._active[runner] = None
         attempt.runner = runner
-        runner.order(attempt, self._line(dispatch, runner))
+        runner.order(attempt, self._line(attempt, runner))
         self._runs(attempt, holding, now)
         self._limits.watch()
 
@@ -297,7 +333,7 @@ class Ledger:
                 return
             attempt.runner = runner
             runner.used += 1
-            runner.order(attempt, self._line(attempt.dispatch, runner))
+            runner.order(attempt, self._line(attempt, runner))
             self._look_soon()
             last = attempt
 
@@ -338,10 +374,11 @@ class Ledger:
             self.results.failed(attempt, endings.of_death(runner, attempt))
             self._pass_on(attempt, runner)
 
-    def _line(self, dispatch: JobDispatch, runner: Runner) -> bytes:
+    def _line(self, attempt: Attempt, runner: Runner) -> bytes:
         """The document goes in as it came: nothing on a worker may change it."""
+        dispatch = attempt.dispatch
         return (
-            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"certificate":%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b}\n'
+            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"certificate":%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b,"inputs":%b,"artifacts":%b}\n'
             % (
                 _encode(dispatch.job),
                 dispatch.attempt,
@@ -352,6 +389,8 @@ class Ledger:
                 runner.directory.as_json,
                 _encode(dispatch.checkpoint),
                 _encode(dispatch.correlation_id),
+                _encode(attempt.inputs),
+                self.artifacts,
             )
         )
 

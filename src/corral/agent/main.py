@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -24,12 +25,13 @@ from msgspec.structs import replace
 
 from corral import __version__, logs
 from corral.agent import endings, inventory, kit, process_tree
+from corral.agent.assets import Assets
 from corral.agent.attempts import Ledger
 from corral.agent.connection import Address, Connection, ControllerAway, Replaced, Revoked
 from corral.agent.environments import BuildFailed, Confine, Environments
 from corral.agent.processors import Processors
 from corral.agent.runner_process import Makeup
-from corral.agent.runners import CERTIFICATE, Runners
+from corral.agent.runners import ASSETS, CERTIFICATE, Runners
 from corral.core.errors import CorralError
 from corral.core.job import Needs
 from corral.home import Home
@@ -54,6 +56,7 @@ from corral.settings import (
     load,
     passed_environment,
 )
+from corral.shared_root import SharedRoot
 
 log = structlog.get_logger("corral.agent")
 
@@ -133,6 +136,7 @@ class Agent:
             home,
             self._kit,
             settings=settings,
+            root=self._settings.assets.root,
             passed=passed_environment(),
             processors=Processors(inventory.processor_ids()),
             max_idle=settings.warm_runners or int(settings.cpus or inventory.processors()),
@@ -156,6 +160,13 @@ class Agent:
             confine=self._confinement() if settings.isolate else None,
         )
         self._environments.clear_leftovers()
+        self._assets = Assets(
+            home / ASSETS,
+            limit_gb=settings.assets_gb,
+            root=SharedRoot(self._settings.assets.root),
+            in_use=lambda: self._ledger.assets_in_use(),
+        )
+        self._assets.clear_leftovers()
         self._connection = Connection(
             lambda: Address.read(home / "agent.json"), self, gives_up=self._embedded
         )
@@ -166,6 +177,7 @@ class Agent:
             self._capabilities,
             environments=self._environments,
             runners=self._runners,
+            assets=self._assets,
             send=self._connection.send,
             send_output=self._connection.send_output,
         )
@@ -201,6 +213,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._ledger.close()
+        await self._assets.close()
         await self._environments.close()
         await self._runners.close()
 
@@ -265,8 +278,16 @@ class Agent:
 
     def welcomed(self, welcome: WorkerWelcome) -> None:
         self._reached(welcome.url)
+        self._ledger.artifacts = msgspec.json.encode(self._artifacts_go(welcome.artifacts))
         if self._leaving is None:
             self._ledger.draining = ""
+
+    def _artifacts_go(self, where: str) -> str:
+        """To the bucket, or into a folder that jobs may write to; otherwise to the controller."""
+        if where != "root":
+            return where
+        folder = self._runners.artifacts
+        return folder if folder and os.access(folder, os.W_OK) else ""
 
     def _reached(self, url: str = "") -> None:
         """How attempts reach the controller: as this agent does, unless it names another place."""

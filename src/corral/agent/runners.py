@@ -31,6 +31,8 @@ log = structlog.get_logger("corral.agent.runners")
 EXIT_S = 5.0
 """How long the death of a killed process is waited for."""
 
+ASSETS = "assets"
+"""Where fetched input files are kept; jobs read those whose digest they know."""
 CERTIFICATE = "controller.pem"
 """The only certificate that the controller may show, for job processes to read."""
 
@@ -42,6 +44,7 @@ class Runners:
         kit: Path,
         *,
         settings: WorkerSettings,
+        root: str = "",
         passed: Mapping[str, str],
         processors: Processors,
         max_idle: int,
@@ -50,6 +53,9 @@ class Runners:
         self._runs = worker_home / "runs"
         self._kit = kit
         self._settings = settings
+        self._root = os.path.realpath(os.path.expanduser(root)) if root else ""
+        self.artifacts = os.path.join(self._root, "artifacts") if root else ""
+        """Where jobs may leave artifacts in the shared root."""
         self._passed = dict(passed)
         self._processors = processors
         self._max_idle = max_idle
@@ -65,6 +71,9 @@ class Runners:
         """Only after the leftover processes are gone."""
         shutil.rmtree(self._runs, ignore_errors=True)
         self._runs.mkdir(parents=True)
+        if self.artifacts:
+            with suppress(OSError):  # jobs send them to the controller where it cannot be
+                os.makedirs(self.artifacts, exist_ok=True)
 
     @property
     def idle(self) -> int:
@@ -215,6 +224,8 @@ class Runners:
         read = [str(self._kit), str(environment.path), str(environment.base)]
         if (certificate := Path(self.home) / CERTIFICATE).exists():
             read.append(str(certificate))
+        if self._root:
+            read.append(self._root)
         if self._settings.system_site_packages:
             read.append(sys.prefix)
         return {
@@ -224,7 +235,12 @@ class Runners:
             },
             "isolate": self._settings.isolate,
             "read_paths": [*read, *self._settings.read_paths],
-            "write_paths": [runner.directory.path, *self._settings.write_paths],
+            "known_paths": [str(Path(self.home) / ASSETS)],
+            "write_paths": [
+                runner.directory.path,
+                *((self.artifacts,) if self.artifacts else ()),
+                *self._settings.write_paths,
+            ],
             "environ": environ,
         }
 

@@ -22,6 +22,42 @@ class BlobRef(_message.Message):
     data: bytes
     def __init__(self, sha256: _Optional[str] = ..., size: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class AssetRequest(_message.Message):
+    __slots__ = ("sha256", "size", "path")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    size: int
+    path: str
+    def __init__(self, sha256: _Optional[str] = ..., size: _Optional[int] = ..., path: _Optional[str] = ...) -> None: ...
+
+class AssetReply(_message.Message):
+    __slots__ = ("known", "sha256", "size", "path", "put_url")
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    PUT_URL_FIELD_NUMBER: _ClassVar[int]
+    known: bool
+    sha256: str
+    size: int
+    path: str
+    put_url: str
+    def __init__(self, known: _Optional[bool] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ..., path: _Optional[str] = ..., put_url: _Optional[str] = ...) -> None: ...
+
+class Input(_message.Message):
+    __slots__ = ("name", "sha256", "size", "path")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    sha256: str
+    size: int
+    path: str
+    def __init__(self, name: _Optional[str] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ..., path: _Optional[str] = ...) -> None: ...
+
 class FunctionCall(_message.Message):
     __slots__ = ("function", "arguments")
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
@@ -41,7 +77,7 @@ class ScriptCall(_message.Message):
     def __init__(self, package: _Optional[_Union[BlobRef, _Mapping]] = ..., entry: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JobSubmission(_message.Message):
-    __slots__ = ("code_package", "requirements", "gpu_memory", "duration", "gpus", "function", "script", "python", "env", "vram_gb", "cpus", "memory_gb", "worker_labels", "worker", "queue_class", "priority", "retries", "name", "labels", "user", "idempotency_key", "batch", "fresh", "wait", "secrets", "notify")
+    __slots__ = ("code_package", "requirements", "gpu_memory", "duration", "gpus", "function", "script", "python", "env", "vram_gb", "cpus", "memory_gb", "worker_labels", "worker", "queue_class", "priority", "retries", "name", "labels", "user", "idempotency_key", "batch", "fresh", "wait", "secrets", "notify", "inputs")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +118,7 @@ class JobSubmission(_message.Message):
     WAIT_FIELD_NUMBER: _ClassVar[int]
     SECRETS_FIELD_NUMBER: _ClassVar[int]
     NOTIFY_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
     code_package: bytes
     requirements: _containers.RepeatedScalarFieldContainer[str]
     gpu_memory: float
@@ -108,7 +145,8 @@ class JobSubmission(_message.Message):
     wait: bool
     secrets: _containers.RepeatedScalarFieldContainer[str]
     notify: str
-    def __init__(self, code_package: _Optional[bytes] = ..., requirements: _Optional[_Iterable[str]] = ..., gpu_memory: _Optional[float] = ..., duration: _Optional[float] = ..., gpus: _Optional[int] = ..., function: _Optional[_Union[FunctionCall, _Mapping]] = ..., script: _Optional[_Union[ScriptCall, _Mapping]] = ..., python: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., vram_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., worker_labels: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., retries: _Optional[int] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., user: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., batch: _Optional[str] = ..., fresh: _Optional[bool] = ..., wait: _Optional[bool] = ..., secrets: _Optional[_Iterable[str]] = ..., notify: _Optional[str] = ...) -> None: ...
+    inputs: _containers.RepeatedCompositeFieldContainer[Input]
+    def __init__(self, code_package: _Optional[bytes] = ..., requirements: _Optional[_Iterable[str]] = ..., gpu_memory: _Optional[float] = ..., duration: _Optional[float] = ..., gpus: _Optional[int] = ..., function: _Optional[_Union[FunctionCall, _Mapping]] = ..., script: _Optional[_Union[ScriptCall, _Mapping]] = ..., python: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., vram_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., worker_labels: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., retries: _Optional[int] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., user: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., batch: _Optional[str] = ..., fresh: _Optional[bool] = ..., wait: _Optional[bool] = ..., secrets: _Optional[_Iterable[str]] = ..., notify: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ...) -> None: ...
 
 class SubmitJobsRequest(_message.Message):
     __slots__ = ("jobs", "hold_s", "like", "calls")
@@ -274,14 +312,16 @@ class Ended(_message.Message):
     def __init__(self, state: _Optional[str] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class ArtifactView(_message.Message):
-    __slots__ = ("name", "size", "file_sha256")
+    __slots__ = ("name", "size", "file_sha256", "uri")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     FILE_SHA256_FIELD_NUMBER: _ClassVar[int]
+    URI_FIELD_NUMBER: _ClassVar[int]
     name: str
     size: int
     file_sha256: str
-    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., file_sha256: _Optional[str] = ...) -> None: ...
+    uri: str
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., file_sha256: _Optional[str] = ..., uri: _Optional[str] = ...) -> None: ...
 
 class JobView(_message.Message):
     __slots__ = ("job_id", "name", "state", "queue_class", "priority", "attempt", "worker", "user", "batch", "labels", "submitted_at", "started_at", "ended_at", "seconds", "failure", "result", "artifacts", "progress", "retry_of", "devices", "warnings", "workload", "correlation_id")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import FileResponse, JSONResponse
-from msgspec import Struct
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from msgspec import Meta, Struct
 
 from corral.api import incoming
 from corral.api.auth import bearer
@@ -17,9 +17,12 @@ from corral.api.front import Health
 from corral.api.rest.answers import body_of
 from corral.api.rest.mounting import mount
 from corral.api.rest.parts import Parts
+from corral.controller.artifacts import Artifacts
+from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens
+from corral.core.assets import is_digest
 from corral.core.errors import (
     ArtifactTooLarge,
     BlobNotFound,
@@ -39,6 +42,13 @@ class Enrolment(Struct, forbid_unknown_fields=True):
     name: str = ""
 
 
+class Placed(Struct, forbid_unknown_fields=True):
+    """An artifact that goes to the shared root or to the bucket."""
+
+    size: Annotated[int, Meta(ge=0, le=2**53)]
+    sha256: str = ""
+
+
 class Transfers:
     """Bytes of one attempt, for whoever holds that attempt's token."""
 
@@ -48,11 +58,14 @@ class Transfers:
         blobs: Blobs,
         tokens: AttemptTokens,
         *,
+        assets: Assets,
+        artifacts: Artifacts,
         limits: Limits,
         artifact_limit: int,
         early: Mapping[JobId, asyncio.Future[Any] | None],
     ) -> None:
         self._store, self._blobs, self._tokens = store, blobs, tokens
+        self._assets, self._artifacts = assets, artifacts
         self._limits, self._artifact_limit = limits, artifact_limit
         self._early = early
         """Jobs that were sent before they are on disk, and when they will be."""
@@ -73,6 +86,16 @@ class Transfers:
             raise Forbidden(f"Job {job} does not name the package {sha256[:64]}.", job_id=job)
         return FileResponse(self._blobs.open_path(sha256))
 
+    async def asset(self, request: Request, job: str, attempt: int, sha256: str) -> Response:
+        """The bytes of one input, or the way to them where a bucket has them."""
+        head = await self._head(request, job, attempt)
+        document = decode_document(self._store.journal.document(head.submitted_seq))
+        named = next((one for one in document.inputs if one.sha256 == sha256), None)
+        if named is None:
+            raise Forbidden(f"Job {job} does not name the asset {sha256[:64]}.", job_id=job)
+        found = await self._assets.source(named)
+        return RedirectResponse(found) if isinstance(found, str) else FileResponse(found)
+
     async def result(self, request: Request, job: str, attempt: int) -> dict[str, object]:
         await self._head(request, job, attempt)
         blob = await self._blobs.put(
@@ -87,24 +110,42 @@ class Transfers:
         self, request: Request, job: str, attempt: int, name: str
     ) -> dict[str, object]:
         await self._head(request, job, attempt)
-        path = PurePosixPath(name)
-        odd = "\\" in name or not path.parts or not name.isprintable()
-        if odd or path.is_absolute() or ".." in path.parts:
-            raise InvalidJob(f"{name[:100]!r} is no name for an artifact.", job_id=job)
-        if not 0 < len(name) <= MAX_NAME:
-            raise InvalidJob(f"An artifact's name has 1 to {MAX_NAME} characters.", job_id=job)
+        name = _artifact_name(name, job)
         blob = await self._kept(request)
         await self._head(request, job, attempt)  # it may have ended while the bytes came
+        await self._note(request, job, attempt, name, blob)
+        return {"sha256": blob.sha256, "size": blob.size}
+
+    async def placed_artifact(
+        self, request: Request, job: str, attempt: int, name: str
+    ) -> dict[str, object]:
+        """An artifact that goes elsewhere: without its digest, the URL to send it to; with it, the
+        word that it is there."""
+        await self._head(request, job, attempt)
+        name = _artifact_name(name, job)
+        told = body_of(await incoming.whole(request, self._limits), Placed)
+        if not told.sha256:
+            return {"put_url": await self._artifacts.place(job, attempt, name, told.size)}
+        if not is_digest(told.sha256):
+            raise InvalidJob(f"{told.sha256[:80]!r} is no sha256.", job_id=job)
+        uri = await self._artifacts.stored(job, attempt, name, told.size)
+        await self._head(request, job, attempt)
+        await self._note(request, job, attempt, name, Blob(told.sha256, told.size), uri)
+        return {"sha256": told.sha256, "size": told.size}
+
+    async def _note(
+        self, request: Request, job: str, attempt: int, name: str, blob: Blob, uri: str = ""
+    ) -> None:
         fact = ArtifactStored(
             job=job,
             at=self._now(request),
             attempt=attempt,
-            name=str(path),
+            name=name,
             size=blob.size,
             file_sha256=blob.sha256,
+            uri=uri,
         )
         await self._store.append([fact])
-        return {"sha256": blob.sha256, "size": blob.size}
 
     async def put_checkpoint(self, request: Request, job: str, attempt: int) -> dict[str, object]:
         await self._head(request, job, attempt)
@@ -133,6 +174,16 @@ class Transfers:
     def _now(self, request: Request) -> float:
         clock: Callable[[], float] = request.app.state.clock
         return clock()
+
+
+def _artifact_name(name: str, job: JobId) -> str:
+    path = PurePosixPath(name)
+    odd = "\\" in name or not path.parts or not name.isprintable()
+    if odd or path.is_absolute() or ".." in path.parts:
+        raise InvalidJob(f"{name[:100]!r} is no name for an artifact.", job_id=job)
+    if not 0 < len(name) <= MAX_NAME:
+        raise InvalidJob(f"An artifact's name has 1 to {MAX_NAME} characters.", job_id=job)
+    return str(path)
 
 
 def application(
@@ -169,8 +220,12 @@ def application(
 
     attempt = "/attempts/{job}/{attempt}"
     app.get(f"{attempt}/packages/{{sha256}}", include_in_schema=False)(transfers.package)
+    app.get(f"{attempt}/assets/{{sha256}}", include_in_schema=False)(transfers.asset)
     app.put(f"{attempt}/result", include_in_schema=False)(transfers.result)
     app.put(f"{attempt}/artifacts/{{name:path}}", include_in_schema=False)(transfers.artifact)
+    app.post(f"{attempt}/artifacts/{{name:path}}", include_in_schema=False)(
+        transfers.placed_artifact
+    )
     app.put(f"{attempt}/checkpoint", include_in_schema=False)(transfers.put_checkpoint)
     app.get(f"{attempt}/checkpoint", include_in_schema=False)(transfers.get_checkpoint)
     return app

@@ -13,10 +13,12 @@ from msgspec.structs import replace
 
 from corral.api import corral_pb2 as pb
 from corral.core.access import Caller
+from corral.core.assets import check_input_names, check_shared_path, is_digest
 from corral.core.errors import (
     InvalidJob,
     TextTooLong,
     TooManyArguments,
+    TooManyInputs,
     TooManyJobs,
     TooManyLabels,
     TooManyRequirements,
@@ -27,6 +29,7 @@ from corral.core.job import (
     MAX_DURATION_S,
     Blob,
     FunctionCall,
+    Input,
     Job,
     Needs,
     QueueClass,
@@ -94,6 +97,7 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
         wait=sent.wait if sent.HasField("wait") else None,
         secrets=tuple(dict.fromkeys(sent.secrets)) if sent.secrets else (),
         notify=sent.notify,
+        inputs=_inputs(sent, limits) if sent.inputs else (),
     )
 
 
@@ -181,6 +185,21 @@ def _work(sent: pb.JobSubmission, limits: Limits) -> FunctionCall | ScriptCall:
         )
     _count(TooManyArguments, "arguments", len(sent.script.argv), limits.arguments)
     return ScriptCall(package=_blob(sent.script.package), entry=entry, argv=tuple(sent.script.argv))
+
+
+def _inputs(sent: pb.JobSubmission, limits: Limits) -> tuple[Input, ...]:
+    """By name, so that the same inputs make the same document."""
+    _count(TooManyInputs, "inputs", len(sent.inputs), limits.inputs)
+    check_input_names(one.name for one in sent.inputs)
+    found = []
+    for one in sent.inputs:
+        if one.sha256 and not is_digest(one.sha256):
+            raise InvalidJob(f"The input {one.name!r} names no sha256: {one.sha256[:80]!r}.")
+        if not one.sha256 and not one.path:
+            raise InvalidJob(f"The input {one.name!r} needs the sha256 of an asset.")
+        path = check_shared_path(one.path) if one.path else ""
+        found.append(Input(name=one.name, sha256=one.sha256, size=one.size, path=path))
+    return tuple(sorted(found, key=lambda one: one.name))
 
 
 def _blob(ref: pb.BlobRef) -> Blob:

@@ -118,7 +118,9 @@ def _blob(blob: Blob | None) -> pb.BlobRef | None:
 
 
 def _artifact(fact: ArtifactStored) -> pb.ArtifactView:
-    return pb.ArtifactView(name=fact.name, size=fact.size, file_sha256=fact.file_sha256)
+    return pb.ArtifactView(
+        name=fact.name, size=fact.size, file_sha256=fact.file_sha256, uri=fact.uri
+    )
 
 
 def _progress(frame: ProgressFrame) -> pb.Progress:

@@ -130,7 +130,9 @@ class WorkerSocket:
         heartbeat_s: float,
         grace_s: float,
         knows: Callable[[str], bool] = lambda worker: True,
+        artifacts: str = "",
     ) -> None:
+        self._artifacts = artifacts
         self._engine, self._is_worker, self._knows = engine, is_worker, knows
         self._heartbeat_s, self._grace_s = heartbeat_s, grace_s
 
@@ -150,6 +152,7 @@ class WorkerSocket:
                 name=register.name or register.worker_id,
                 heartbeat_s=self._heartbeat_s,
                 grace_s=self._grace_s,
+                artifacts=self._artifacts,
             )
         )
         worker = self._engine.join(session, register)

@@ -13,6 +13,7 @@ from corral.cli import (
     controlling,
     herding,
     keeping,
+    putting,
     running,
     secret,
     simulating,
@@ -54,6 +55,7 @@ app.command()(controlling.down)
 app.command()(controlling.status)
 app.command(context_settings=_SCRIPT)(running.run)
 app.command(context_settings=_SCRIPT)(running.submit)
+app.command()(putting.put)
 app.command()(watching.jobs)
 app.command()(watching.show)
 app.command()(watching.logs)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from corral.cli import output
+from corral.cli.putting import inputs_of
 from corral.cli.wording import in_options
 from corral.core.errors import CorralError, InvalidJob
 
@@ -57,6 +58,10 @@ Secret = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="A secret that it finds as a variable. Repeatable."),
 ]
+InputFile = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME=FILE", help="A file that it finds as NAME. Repeatable."),
+]
 Notify = Annotated[
     str | None, typer.Option(metavar="URL", help="Told when it fails and when its batch is done.")
 ]
@@ -98,6 +103,7 @@ def run(
     requirements: Requirements = None,
     env: Env = None,
     secret: Secret = None,
+    input_: InputFile = None,
     notify: Notify = None,
     queue_class: QueueClassName = None,
     priority: Priority = 0,
@@ -133,6 +139,7 @@ def submit(
     requirements: Requirements = None,
     env: Env = None,
     secret: Secret = None,
+    input_: InputFile = None,
     notify: Notify = None,
     queue_class: QueueClassName = None,
     priority: Priority = 0,
@@ -201,6 +208,7 @@ async def _submit_script(
         env=pairs("--env", asked["env"]),
         labels=pairs("--label", asked["label"]),
         secrets=asked["secret"] or (),
+        inputs=await inputs_of(client, asked["input_"]),
         notify=asked["notify"],
         queue_class=asked["queue_class"] or default_class,
         idempotency_key=asked["key"],

@@ -163,7 +163,12 @@ def show(job: JobArgument, as_json: AsJson = False) -> None:
             ("took", output.span(view.seconds) if view.ended and view.attempt else ""),
             ("progress", _progress(progress)),
             ("result", output.size_of(view.result.size) if view.result else ""),
-            ("artifacts", "\n".join(f"{a.name}  {output.size_of(a.size)}" for a in view.artifacts)),
+            (
+                "artifacts",
+                "\n".join(
+                    f"{a.name}  {output.size_of(a.size)}  {a.uri}".rstrip() for a in view.artifacts
+                ),
+            ),
             ("warnings", "\n".join(view.warnings)),
             ("failure", f"{failure.code}: {failure.type or failure.message}" if failure else ""),
             ("message", failure.message if failure and failure.type else ""),

@@ -130,6 +130,8 @@ class WorkerWelcome(Message, frozen=True):
     grace_s: float
     url: str = ""
     """Where attempts fetch packages and store results; empty for where the worker dialled."""
+    artifacts: str = ""
+    """`root` or `bucket` where artifacts go there, empty where they go to the controller."""
 
 
 class JobDispatch(Message, frozen=True):

@@ -78,7 +78,14 @@ class AttemptLoop:
             os._exit(0)  # A child that user code forked, and that came back here.
         return self._finish(data, failure, last=script)
 
+    def _place_inputs(self, order: dict[str, Any]) -> None:
+        if found := order.get("inputs"):
+            from corral.runtime import inputs
+
+            inputs.place(found, f"{order['work_dir']}/work", confined=self._bounds.files)
+
     def _function(self, order: dict[str, Any]) -> bytes:
+        self._place_inputs(order)
         return self._functions.call(order["document"]["work"], self._transfer, self._started)
 
     def _script(self, order: dict[str, Any]) -> None:
@@ -86,6 +93,7 @@ class AttemptLoop:
 
         folder = f"{order['work_dir']}/work"
         command = scripts.prepare(order["document"]["work"], folder, self._transfer)
+        self._place_inputs(order)
         # From here on a cancel is the script's to hear; we stay to tell how it ended.
         cancellation = self._cancellation
         cancellation.interruptible = False
@@ -115,6 +123,7 @@ class AttemptLoop:
                 order["job"],
                 order["attempt"],
                 certificate=order.get("certificate", ""),
+                artifacts=order.get("artifacts", ""),
             )
         return self._way
 
@@ -196,6 +205,7 @@ class AttemptLoop:
                 "CORRAL_URL": order["url"],
                 "CORRAL_TRANSFER_TOKEN": order["token"],
                 "CORRAL_CERTIFICATE": order.get("certificate", ""),
+                "CORRAL_ARTIFACTS": order.get("artifacts", ""),
                 "CORRAL_CHECKPOINT": order.get("checkpoint", ""),
                 "CORRAL_CORRELATION_ID": order.get("correlation_id", ""),
                 "CORRAL_OUTPUT_DIR": f"{folder}/output",

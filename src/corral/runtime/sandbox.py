@@ -56,7 +56,8 @@ def apply(config: Mapping[str, Any], kit: str) -> dict[str, str]:
     limit_core_dumps()
     posix.drop_insight()
     if config.get("isolate"):
-        enforced["files"] = narrow_files(*allowed(config, kit))
+        known = config.get("known_paths", ())
+        enforced["files"] = narrow_files(*allowed(config, kit), known)
     return enforced
 
 
@@ -124,9 +125,9 @@ def known_rights(version: int) -> int:
     return rights
 
 
-def narrow_files(reads: Iterable[str], writes: Iterable[str]) -> str:
-    """From here on only these paths exist for this process; signals stay inside it too, where
-    the kernel can do that. Needs no_new_privs."""
+def narrow_files(reads: Iterable[str], writes: Iterable[str], known: Iterable[str] = ()) -> str:
+    """From here on only these paths exist for this process, of `known` folders the files whose
+    names it knows; signals stay inside it too, where the kernel can do that. Needs no_new_privs."""
     version = landlock_version()
     if version < 1:
         return ""
@@ -144,7 +145,12 @@ def narrow_files(reads: Iterable[str], writes: Iterable[str]) -> str:
     if ruleset < 0:
         return ""
     try:
-        for paths, rights in ((reads, READ), (SYSTEM_DEVICES, DEVICE), (writes, WRITE)):
+        for paths, rights in (
+            (reads, READ),
+            (known, READ_FILE),
+            (SYSTEM_DEVICES, DEVICE),
+            (writes, WRITE),
+        ):
             for path in paths:
                 _allow(ruleset, path, rights & handled)
         done = posix.libc.syscall(

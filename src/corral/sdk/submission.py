@@ -15,7 +15,8 @@ from corral import correlation
 from corral.api import corral_pb2 as pb
 from corral.core.errors import InvalidJob
 from corral.core.job import INLINE_LIMIT, MAX_DURATION_S, QueueClass, gpu_needs
-from corral.sdk import requirements
+from corral.sdk import assets, requirements
+from corral.sdk.assets import Asset
 
 SUBMIT_INLINE_LIMIT = 1024 * 1024
 """Bytes up to this size ride inside a submission; the controller stores them itself."""
@@ -73,6 +74,8 @@ class Options(TypedDict, total=False):
     """Names of secrets that its process finds as variables; `corral secret set` keeps them."""
     notify: str | None
     """A URL that is told when a job fails and when its batch is done."""
+    inputs: Mapping[str, Asset]
+    """Files that its work directory has under these names; `client.put(path)` makes assets."""
     wait: bool | None
     """Whether to wait where no worker could take it now; by default the queue class decides."""
 
@@ -141,6 +144,8 @@ def _build(options: Mapping[str, Any], queue_class: QueueClass, name: str) -> pb
         secrets=_secrets(given.get("secrets", ())),
         notify=_text(given, "notify"),
     )
+    if "inputs" in given:
+        message.inputs.extend(assets.messages(given["inputs"]))
     if "wait" in given:
         message.wait = bool(given["wait"])
     return message

@@ -67,6 +67,7 @@ class ArtifactStored(Event, frozen=True, kw_only=True, tag="artifact"):
     name: str
     size: int
     file_sha256: str
+    uri: str = ""
 
 
 class Ended(Event, frozen=True, kw_only=True, tag="ended"):
@@ -80,6 +81,7 @@ class Artifact(Shown, frozen=True):
     name: str
     size: int
     file_sha256: str
+    uri: str = ""
 
 
 class Progressed(Shown, frozen=True):
