@@ -24,6 +24,7 @@ from corral import __version__, logs
 from corral.api.auth import Hosts, bearer
 from corral.api.http import Transfers, application
 from corral.api.http_protocol import limited
+from corral.api.joining import Software
 from corral.api.local_door import LocalDoor
 from corral.api.metrics import Metrics, Sources
 from corral.api.rest.parts import Parts
@@ -66,7 +67,7 @@ from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
 from corral.scheduler.settle import Policy
 from corral.settings import Config
-from corral.trust import fingerprint, kept_certificate
+from corral.trust import kept_certificate
 
 log = structlog.get_logger()
 
@@ -373,6 +374,7 @@ class _Controller:
                 version=__version__,
                 started_at=self._started_at,
             ),
+            software=Software(),
             metrics=metrics.router(lambda header: access.caller(bearer(header)).needs(Role.READ)),
             clock=time.time,
         )
@@ -414,7 +416,7 @@ class _Controller:
         else:
             pair = (key.read_bytes(), pem.encode())
             grpc_port = rpc.add_secure_port(door, grpc.ssl_server_credentials([pair]))
-        self._herd.open(port, grpc_port, fingerprint(pem) if pem else "")
+        self._herd.open(port, grpc_port, pem)
         self._local.introduce(self._url, pem)
         self._tasks += [
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
@@ -452,8 +454,13 @@ class _Controller:
             jobs=len(self._world.heads),
         )
         if self._secure and not logs.is_stderr(log_file):  # a log is no place for it
-            text = await self._herd.invite_worker()
-            print(f"To add a machine, run there:\n\n  corral worker join '{text}'\n", flush=True)
+            invited = await self._herd.invite_worker()
+            print(
+                f"To add a Linux machine, run there:\n\n  {invited.shell(self._herd.pin())}\n\n"
+                f"Where Corral is installed already:\n\n  corral worker join '{invited.text()}'\n\n"
+                "`corral invite` prints both again, and the line for Windows.\n",
+                flush=True,
+            )
 
     async def _until_stopped(self) -> None:
         loop = asyncio.get_running_loop()

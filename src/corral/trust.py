@@ -6,6 +6,7 @@ invitation, compares it with what the controller shows, and from then on talks t
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import ssl
@@ -77,6 +78,18 @@ def _make() -> tuple[bytes, bytes]:
 
 def fingerprint(pem: str) -> str:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+
+
+def public_key_pin(pem: str) -> str:
+    """The SHA-256 of the public key, as curl's `--pinnedpubkey sha256//…` takes it."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+
+    key = x509.load_pem_x509_certificate(pem.encode()).public_key()
+    der = key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return base64.b64encode(hashlib.sha256(der).digest()).decode()
 
 
 def fetched(host: str, port: int, expected: str) -> str:

@@ -520,10 +520,14 @@ class InviteRequest(_message.Message):
     def __init__(self, client: _Optional[str] = ..., role: _Optional[str] = ..., expires_in: _Optional[float] = ..., renew: _Optional[bool] = ...) -> None: ...
 
 class InviteReply(_message.Message):
-    __slots__ = ("invitation",)
+    __slots__ = ("invitation", "shell", "powershell")
     INVITATION_FIELD_NUMBER: _ClassVar[int]
+    SHELL_FIELD_NUMBER: _ClassVar[int]
+    POWERSHELL_FIELD_NUMBER: _ClassVar[int]
     invitation: str
-    def __init__(self, invitation: _Optional[str] = ...) -> None: ...
+    shell: str
+    powershell: str
+    def __init__(self, invitation: _Optional[str] = ..., shell: _Optional[str] = ..., powershell: _Optional[str] = ...) -> None: ...
 
 class WorkerView(_message.Message):
     __slots__ = ("id", "name", "engine", "connected", "cpus", "memory_gb", "gpus", "labels", "workloads", "platform", "python", "enforced", "running", "waiting", "seen_at", "draining", "version")

@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from corral.api import incoming
+from corral.api import incoming, joining
 from corral.api.auth import Hosts, bearer
 from corral.api.correlation import Correlated
 from corral.api.rest.answers import body_of, refusal
@@ -173,6 +173,7 @@ def application(
     health: Callable[[], Awaitable[dict[str, object]]],
     queue: Queue,
     parts: Parts,
+    software: joining.Software,
     metrics: APIRouter,
     clock: Callable[[], float],
 ) -> FastAPI:
@@ -190,6 +191,7 @@ def application(
         return JSONResponse(await health(), 503 if queue.stopping else 200)
 
     app.include_router(metrics)
+    app.include_router(joining.routes(parts.herd, software))
 
     @app.post("/enrol", include_in_schema=False)
     async def enrol(request: Request) -> JSONResponse:

@@ -345,12 +345,15 @@ class Orchestrator:
         self, request: pb.InviteRequest, context: Context
     ) -> pb.InviteReply:
         if request.client:
-            text = await self._herd.invite_client(
+            client = await self._herd.invite_client(
                 request.client, request.role or Role.SUBMIT, request.expires_in
             )
-        else:
-            text = await self._herd.invite_worker(renew=request.renew)
-        return pb.InviteReply(invitation=text)
+            return pb.InviteReply(invitation=client.text())
+        worker = await self._herd.invite_worker(renew=request.renew)
+        pin = self._herd.pin()
+        return pb.InviteReply(
+            invitation=worker.text(), shell=worker.shell(pin), powershell=worker.powershell(pin)
+        )
 
     # --- steering the whole ---
 

@@ -1,4 +1,4 @@
-"""Machines and people: invite, worker (join, drain, resume, revoke, rename, label), login."""
+"""Machines and people: invite, worker (join, leave, drain, revoke, …), login."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from corral.cli.controlling import AsJson
 from corral.core.errors import Conflict, CorralError, Unavailable, from_view
 
 worker = typer.Typer(
-    help="Machines that work: join, drain, resume, revoke, rename, label.", no_args_is_help=True
+    help="Machines that work: join, leave, drain, resume, revoke, rename, label.",
+    no_args_is_help=True,
 )
 
 Name = Annotated[str, typer.Argument(help="The worker's name or id.")]
@@ -46,17 +47,36 @@ def invite(
 ) -> None:
     """Prints the string with which a machine joins or a client logs in."""
     if client:
-        text, command = _admin().invite_client(client, role), "corral login"
-    else:
-        text, command = _admin().invite_worker(renew=renew), "corral worker join"
+        text = _admin().invite_client(client, role)
+        if as_json:
+            output.show_json({"invitation": text})
+        else:
+            output.say("Whoever has this string can use it. Run on the other machine:")
+            print(f"corral login '{text}'")
+        return
+    told = _admin().invite_machine(renew=renew)
     if as_json:
-        output.show_json({"invitation": text})
-    else:
-        output.say("Whoever has this string can use it. Run on the other machine:")
-        print(f"{command} '{text}'")
+        output.show_json(told)
+        return
+    output.say("Whoever has one of these lines can use it. Run on the other machine:")
+    print(f"corral worker join '{told.invitation}'")
+    output.say("\nWhere Corral is not installed yet, on Linux:")
+    print(told.shell)
+    output.say("\nand on Windows, in PowerShell:")
+    print(told.powershell)
 
 
 # --- a machine joins ---
+
+
+Foreground = Annotated[
+    bool | None,
+    typer.Option(
+        "--service/--foreground",
+        help="As a service of this machine, or until Ctrl-C. Without either: as a service where "
+        "systemd or Windows keeps services.",
+    ),
+]
 
 
 @worker.command()
@@ -64,6 +84,7 @@ def invite(
 def join(
     invitation: Annotated[str, typer.Argument(help="What `corral invite` printed.")],
     name: Annotated[str, typer.Option(help="What to call this machine.")] = "",
+    as_service: Foreground = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Leave the worker running and return.")
     ] = False,
@@ -71,7 +92,7 @@ def join(
         bool, typer.Option("--again", help="Leave the controller it belongs to for this one.")
     ] = False,
 ) -> None:
-    """Makes this machine a worker of a controller elsewhere, and works until it is stopped."""
+    """Makes this machine a worker of a controller elsewhere, from now on."""
     from corral import invitation as invitations
     from corral import settings, trust
     from corral.home import Home, read_json, write_private_json
@@ -84,18 +105,103 @@ def join(
         output.say(f"This machine is already the worker {known['name']!r} of that controller.")
         write_private_json(home.agent, {**known, "url": told.url})
     else:
-        if known.get("credential") and not again:
-            raise Conflict(
-                f"This home already has a worker, {known.get('name') or known['worker_id']!r}, of "
-                f"{known.get('url')}. Leave that one with --again, or choose another CORRAL_HOME."
-            )
+        _check_free(known, again=again)
         pem = trust.fetched(told.host, told.port, told.sha256)
         config = settings.load()
         name = name or config.settings.worker.name or socket.gethostname().split(".")[0]
         card = _enrol(told.url, told.token, name, pem)
         write_private_json(home.agent, {**card, "url": told.url, "certificate": pem})
         output.say(f"Enrolled as {card['name']!r} at {told.url}.")
-    raise typer.Exit(_work(home.path, detach=detach))
+    raise typer.Exit(_begin(home.path, as_service=as_service, detach=detach))
+
+
+def _check_free(known: dict[str, Any], *, again: bool) -> None:
+    if known.get("credential") and not again:
+        raise Conflict(
+            f"This home already has a worker, {known.get('name') or known['worker_id']!r}, of "
+            f"{known.get('url')}. Leave that one with --again, or choose another CORRAL_HOME."
+        )
+
+
+def _begin(home: Path, *, as_service: bool | None, detach: bool) -> int:
+    from corral.agent import service
+
+    if detach:
+        return _detached(home)
+    if as_service is None:
+        as_service = service.available()
+        if not as_service:
+            output.say(
+                "No systemd runs here, so that the worker works until Ctrl-C. To keep it, use "
+                "--detach, or have whatever starts things here run `corral worker run`."
+            )
+    if not as_service:
+        return _run(home, restarts=False)
+    output.say(service.install(_service_name(home), home.resolve()))
+    return 0
+
+
+def _service_name(home: Path) -> str:
+    from corral import settings
+    from corral.agent import service
+
+    return service.name_of(home.resolve(), settings.default_home({}).resolve())
+
+
+def _run(home: Path, *, restarts: bool) -> int:
+    from corral.agent.keeper import Keeper
+
+    return Keeper(home, restarts=restarts).run()
+
+
+@worker.command()
+@output.guarded
+def run(
+    home: Annotated[
+        Path | None, typer.Option(help="Its home; without it CORRAL_HOME or the usual one.")
+    ] = None,
+) -> None:
+    """Works for the controller that this machine joined; what dies is started again."""
+    from corral import settings
+
+    home = (home or settings.default_home()).resolve()
+    _card(home)
+    raise typer.Exit(_run(home, restarts=True))
+
+
+def _card(home: Path) -> dict[str, Any]:
+    """Who this machine is, as a worker."""
+    from corral.home import Home, read_json
+
+    known = read_json(Home(home).agent)
+    if not known.get("credential"):
+        raise Conflict(
+            f"No worker of a controller lives in {home}. Join one first: `corral worker join '…'` "
+            "with what `corral invite` prints there."
+        )
+    return known
+
+
+@worker.command()
+@output.guarded
+def leave() -> None:
+    """Ends this machine's worker and its service, and forgets the controller."""
+    from corral import settings
+    from corral.agent import service
+    from corral.home import Home
+
+    home = Home(settings.default_home())
+    known = _card(home.path)
+    if home.controller.exists():
+        raise Conflict(
+            "This is the home of a controller, and the worker its own. Switch it off with "
+            "`worker: {enabled: false}` in corral.yaml."
+        )
+    if service.remove(_service_name(home.path)):
+        output.say("The service is gone.")
+    home.agent.unlink()
+    name = known.get("name") or known["worker_id"]
+    print(f"This machine is no worker any more. On the controller: corral worker revoke {name}")
 
 
 def _enrol(url: str, token: str, name: str, pem: str) -> dict[str, Any]:
@@ -128,10 +234,8 @@ def _said(error: urllib.error.HTTPError) -> CorralError:
     return told or Unavailable(f"The controller answered {error.code} {error.reason}.")
 
 
-def _work(home: Path, *, detach: bool) -> int:
-    command = [sys.executable, "-m", "corral.agent.main", "--home", str(home)]
-    if not detach:
-        return subprocess.call(command)
+def _detached(home: Path) -> int:
+    command = [sys.executable, "-m", "corral.cli.main", "worker", "run", "--home", str(home)]
     log = home / "log" / "worker.log"
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with log.open("ab") as file:
@@ -139,7 +243,7 @@ def _work(home: Path, *, detach: bool) -> int:
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
         )
     try:
-        code = process.wait(1.0)
+        code = process.wait(2.0)
     except subprocess.TimeoutExpired:
         output.say(f"The worker runs (pid {process.pid}); its log is {log}.")
         return 0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from corral import trust
 from corral.controller.access import Access
 from corral.controller.loop import Loop
 from corral.controller.roster import Enrolled, Roster
@@ -32,26 +33,34 @@ class Herd:
         self._loop, self._access = loop, access
         self._address = address
         self._ports = (0, 0)
-        self._sha256 = ""
+        self._sha256 = self._pin = ""
 
-    def open(self, port: int, grpc_port: int, sha256: str) -> None:
+    def open(self, port: int, grpc_port: int, certificate: str) -> None:
         """Where others reach us; without a certificate nobody does."""
-        self._ports, self._sha256 = (port, grpc_port), sha256
+        self._ports = (port, grpc_port)
+        if certificate:
+            self._sha256 = trust.fingerprint(certificate)
+            self._pin = trust.public_key_pin(certificate)
 
     # --- inviting ---
 
     def is_open(self) -> bool:
         return bool(self._sha256)
 
-    async def invite_worker(self, *, renew: bool = False) -> str:
-        """The string that a machine joins with. Renewed, those given out before are void."""
+    async def invite_worker(self, *, renew: bool = False) -> Invitation:
+        """What a machine joins with. Renewed, those given out before are void."""
         self._check_open()
         roster = self._roster
         token = await roster.new_enrolment_token() if renew else roster.enrolment_token()
         return self._invitation(token)
 
-    async def invite_client(self, name: str, role: str, expires_in: float = 0.0) -> str:
-        """The string that a client logs in with: a new token of its own."""
+    def pin(self) -> str:
+        """By which a bare machine knows our key."""
+        self._check_open()
+        return self._pin
+
+    async def invite_client(self, name: str, role: str, expires_in: float = 0.0) -> Invitation:
+        """What a client logs in with: a new token of its own."""
         self._check_open()
         token, _ = await self._access.create(name, role, expires_in)
         return self._invitation(token)
@@ -63,11 +72,16 @@ class Herd:
                 "`corral up --host 0.0.0.0`, then invite others."
             )
 
-    def _invitation(self, token: str) -> str:
-        return Invitation(self._address, *self._ports, token, self._sha256).text()
+    def _invitation(self, token: str) -> Invitation:
+        return Invitation(self._address, *self._ports, token, self._sha256)
 
     def check_invited(self, token: str) -> None:
         self._roster.check_invited(token)
+
+    def check_may_install(self, token: str, worker: str) -> None:
+        """Our software is for those who are invited, and for workers that look for a newer one."""
+        if not (worker and self._roster.is_worker(worker, token)):
+            self._roster.check_invited(token)
 
     async def enrol(self, token: str, name: str) -> tuple[Enrolled, str]:
         return await self._roster.enrol(token, name, self._names())

@@ -57,8 +57,13 @@ class AsyncAdministration:
 
     async def invite_worker(self, *, renew: bool = False) -> str:
         """The string for `corral worker join`. `renew` voids what was given out before."""
+        return (await self.invite_machine(renew=renew)).invitation
+
+    async def invite_machine(self, *, renew: bool = False) -> views.InvitationView:
+        """The same, with the lines that make a bare machine a worker."""
         reply = await self._connection.call("Invite", pb.InviteRequest(renew=renew))
-        return str(reply.invitation)
+        view: views.InvitationView = views.read(reply)
+        return view
 
     async def invite_client(self, name: str, role: str = "submit", expires_in: float = 0.0) -> str:
         """The string for `corral login`, with a new token of this name in it."""
@@ -124,6 +129,10 @@ class Administration:
 
     def invite_worker(self, *, renew: bool = False) -> str:
         found: str = self._call(self._administration.invite_worker(renew=renew))
+        return found
+
+    def invite_machine(self, *, renew: bool = False) -> views.InvitationView:
+        found: views.InvitationView = self._call(self._administration.invite_machine(renew=renew))
         return found
 
     def invite_client(self, name: str, role: str = "submit", expires_in: float = 0.0) -> str:

@@ -205,7 +205,18 @@ class SecretView(Shown, frozen=True):
     set_at: float
 
 
+class InvitationView(Shown, frozen=True):
+    """With what a machine joins, or a client logs in. Whoever has it can use it."""
+
+    invitation: str
+    shell: str
+    """For workers: the line that makes a bare Linux machine one."""
+    powershell: str
+    """And a bare Windows machine."""
+
+
 _CLASSES: dict[str, type[Struct]] = {
+    "InviteReply": InvitationView,
     "JobView": JobView,
     "ArtifactView": Artifact,
     "Progress": Progressed,

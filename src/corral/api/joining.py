@@ -1,0 +1,71 @@
+"""What a bare machine asks of the controller: the scripts that make it a worker, and the Corral
+that they install. The scripts hold nothing secret; the rest is for the invited and for workers."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import resources
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+
+from corral import wheel
+from corral.api.auth import bearer
+from corral.controller.herd import Herd
+from corral.core.errors import NotFound
+from corral.wheel import Wheel
+
+CONSTRAINTS = "constraints.txt"
+
+
+class Software:
+    """This Corral as a wheel: built once, when somebody first asks."""
+
+    def __init__(self) -> None:
+        self._building: asyncio.Task[Wheel] | None = None
+
+    async def wheel(self) -> Wheel:
+        if self._building is None:
+            self._building = asyncio.create_task(asyncio.to_thread(wheel.built))
+        try:
+            return await asyncio.shield(self._building)
+        except Exception:
+            self._building = None
+            raise
+
+
+def routes(herd: Herd, software: Software) -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+
+    async def script(name: str) -> PlainTextResponse:
+        pin = herd.pin()
+        made = await software.wheel()
+        text = resources.files("corral.api").joinpath("scripts", name).read_text("utf-8")
+        told = {"PIN": pin, "WHEEL": made.name, "SHA256": made.sha256, "VERSION": made.version}
+        for word, value in told.items():
+            text = text.replace(f"@{word}@", value)
+        return PlainTextResponse(text)
+
+    @router.get("/join")
+    async def shell() -> PlainTextResponse:
+        return await script("join.sh")
+
+    @router.get("/join.ps1")
+    async def powershell() -> PlainTextResponse:
+        return await script("join.ps1")
+
+    @router.get("/join/{name}")
+    async def part(request: Request, name: str, worker: str = "") -> Response:
+        """The wheel and what goes with it."""
+        herd.check_may_install(bearer(request.headers.get("authorization")), worker)
+        made = await software.wheel()
+        if name == "software":
+            found = {"version": made.version, "wheel": made.name, "sha256": made.sha256}
+            return JSONResponse(found)
+        if name == CONSTRAINTS:
+            return PlainTextResponse(made.constraints)
+        if name == made.name:
+            return Response(made.data, media_type="application/zip")
+        raise NotFound(f"There is no {name[:100]!r} here; the wheel is called {made.name}.")
+
+    return router
