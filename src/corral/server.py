@@ -24,7 +24,6 @@ from corral import __version__, logs
 from corral.api.auth import Hosts, bearer
 from corral.api.http import Transfers, application
 from corral.api.http_protocol import limited
-from corral.api.joining import Software
 from corral.api.local_door import LocalDoor
 from corral.api.metrics import Metrics, Sources
 from corral.api.rest.parts import Parts
@@ -374,7 +373,6 @@ class _Controller:
                 version=__version__,
                 started_at=self._started_at,
             ),
-            software=Software(),
             metrics=metrics.router(lambda header: access.caller(bearer(header)).needs(Role.READ)),
             clock=time.time,
         )

@@ -173,7 +173,6 @@ def application(
     health: Callable[[], Awaitable[dict[str, object]]],
     queue: Queue,
     parts: Parts,
-    software: joining.Software,
     metrics: APIRouter,
     clock: Callable[[], float],
 ) -> FastAPI:
@@ -191,7 +190,7 @@ def application(
         return JSONResponse(await health(), 503 if queue.stopping else 200)
 
     app.include_router(metrics)
-    app.include_router(joining.routes(parts.herd, software))
+    app.include_router(joining.routes(parts.herd))
 
     @app.post("/enrol", include_in_schema=False)
     async def enrol(request: Request) -> JSONResponse:

@@ -34,8 +34,8 @@ class Software:
             raise
 
 
-def routes(herd: Herd, software: Software) -> APIRouter:
-    router = APIRouter(include_in_schema=False)
+def routes(herd: Herd) -> APIRouter:
+    router, software = APIRouter(include_in_schema=False), Software()
 
     async def script(name: str) -> PlainTextResponse:
         pin = herd.pin()

@@ -195,17 +195,16 @@ class WorkerSocket:
         async with asyncio.timeout(REGISTER_WITHIN_S):
             frame = await _frame(socket)
         try:
+            for hello in wire.decode_hello(frame)[:1]:
+                if hello.runner_protocol:  # the rest may be nothing that we could read
+                    _check_version(hello.runner_protocol)
             first = wire.decode_from_worker(frame)
         except msgspec.DecodeError as error:
             raise _Refused(wire.CLOSE_MALFORMED, f"Not a frame of messages: {error}") from None
         if len(first) != 1 or not isinstance(first[0], wire.WorkerRegister):
             raise _Refused(wire.CLOSE_MALFORMED, "The first message must be WorkerRegister.")
         register = first[0]
-        if register.runner_protocol not in wire.COMPATIBLE:
-            raise _Refused(
-                wire.CLOSE_INCOMPATIBLE,
-                f"Protocol {register.runner_protocol!r} is not one of {sorted(wire.COMPATIBLE)}.",
-            )
+        _check_version(register.runner_protocol)
         if not self._is_worker(register.worker_id, credential):
             raise _Refused(wire.CLOSE_UNAUTHORIZED, "This credential is not that worker's.")
         return register
@@ -237,6 +236,11 @@ class _Refused(Exception):
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
         self.code, self.reason = code, reason[:120]
+
+
+def _check_version(version: str) -> None:
+    if why := wire.refusal(version):
+        raise _Refused(wire.CLOSE_INCOMPATIBLE, why)
 
 
 async def _hung_up(socket: WebSocket) -> None:
