@@ -58,6 +58,7 @@ from corral.controller.world import World
 from corral.core.access import Role
 from corral.core.errors import CorralError, HomeUnusable
 from corral.core.worker import Worker
+from corral.discovery import Announcement
 from corral.engines.agents import AgentsEngine
 from corral.engines.engine import Engine
 from corral.engines.local_agent import LocalAgent
@@ -291,13 +292,14 @@ class _Controller:
             notice=self._notifier.worker,
             others_ask=lambda: self._orchestrator.is_asked(),
         )
+        self._address = settings.advertise or _own_address(settings.host)
         self._herd = Herd(
             self._roster,
             self._agents,
             self._store,
             self._loop,
             access,
-            settings.advertise or _own_address(settings.host),
+            self._address,
         )
         self._orchestrator = Orchestrator(
             herd=self._herd,
@@ -415,6 +417,12 @@ class _Controller:
             pair = (key.read_bytes(), pem.encode())
             grpc_port = rpc.add_secure_port(door, grpc.ssl_server_credentials([pair]))
         self._herd.open(port, grpc_port, pem)
+        if settings.discoverable and not _is_loopback(settings.host):
+            self._herd.take_requests()
+            hostname = socket.gethostname().split(".")[0]
+            announcement = Announcement(hostname, self._address, port)
+            stack.push_async_callback(announcement.close)
+            await self._announce(announcement)
         self._local.introduce(self._url, pem)
         self._tasks += [
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
@@ -459,6 +467,13 @@ class _Controller:
                 "`corral invite` prints both again, and the line for Windows.\n",
                 flush=True,
             )
+
+    async def _announce(self, announcement: Announcement) -> None:
+        """Being found is a convenience: where the network does not allow it, we go on."""
+        try:
+            await announcement.open()
+        except (OSError, ValueError) as error:
+            log.warning("not_announced", reason=str(error))
 
     async def _until_stopped(self) -> None:
         loop = asyncio.get_running_loop()

@@ -92,15 +92,20 @@ def public_key_pin(pem: str) -> str:
     return base64.b64encode(hashlib.sha256(der).digest()).decode()
 
 
-def fetched(host: str, port: int, expected: str) -> str:
-    """The certificate that a controller shows, if it is the one we were told of."""
+def shown(host: str, port: int) -> str:
+    """The certificate that whoever answers there shows; whether it is the right one is open."""
     try:
-        pem = ssl.get_server_certificate((host, port), timeout=FETCH_S)
+        return ssl.get_server_certificate((host, port), timeout=FETCH_S)
     except (OSError, ValueError) as error:
         raise Unavailable(
             f"No controller answers at {host}:{port} ({error}). See that it runs with "
             "`corral up --host 0.0.0.0` and that no firewall stands in between."
         ) from error
+
+
+def fetched(host: str, port: int, expected: str) -> str:
+    """The certificate that a controller shows, if it is the one we were told of."""
+    pem = shown(host, port)
     if fingerprint(pem) != expected.lower():
         raise WrongCertificate(
             f"Whoever answers at {host}:{port} is not the controller that invited you: the "

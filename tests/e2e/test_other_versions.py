@@ -11,7 +11,7 @@ from websockets.sync.client import connect
 
 import corral
 from corral import trust
-from corral.cli.herding import _enrol
+from corral.cli.joining import enrol
 from corral.invitation import Invitation, parse
 from corral.protocol import messages as wire
 from tests.e2e.test_joining import YAML, connected, eventually
@@ -36,7 +36,7 @@ def client(live: LiveController) -> Iterator[corral.Client]:
 def enrolled(client: corral.Client) -> tuple[Invitation, str, dict[str, str]]:
     told = parse(client.admin.invite_worker())
     pem = trust.fetched(told.host, told.port, told.sha256)
-    return told, pem, _enrol(told.url, told.token, "old", pem)
+    return told, pem, enrol(told.url, told.token, "old", pem)
 
 
 def test_a_worker_of_the_first_version_works(client: corral.Client) -> None:

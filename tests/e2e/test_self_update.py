@@ -20,7 +20,7 @@ import pytest
 
 import corral
 from corral import trust, wheel
-from corral.cli.herding import _enrol
+from corral.cli.joining import enrol
 from corral.invitation import parse
 from tests.e2e.test_joining import YAML, connected, eventually
 from tests.live import LiveController
@@ -80,7 +80,7 @@ class Installed:
     def join(self, invitation: str, name: str) -> None:
         told = parse(invitation)
         pem = trust.fetched(told.host, told.port, told.sha256)
-        card = _enrol(told.url, told.token, name, pem)
+        card = enrol(told.url, told.token, name, pem)
         (self.home / "worker").mkdir()
         told_agent = {**card, "url": told.url, "certificate": pem}
         (self.home / "worker" / "agent.json").write_text(json.dumps(told_agent))

@@ -8,14 +8,19 @@ from importlib import resources
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from msgspec import Struct
 
 from corral import wheel
+from corral.api import incoming
 from corral.api.auth import bearer
-from corral.controller.herd import Herd
+from corral.api.rest.answers import body_of
+from corral.api.rest.parts import Parts
+from corral.controller.requests import KEPT_S
 from corral.core.errors import NotFound
 from corral.wheel import Wheel
 
 CONSTRAINTS = "constraints.txt"
+ANSWER_WITHIN_S = 10.0
 
 
 class Software:
@@ -34,8 +39,19 @@ class Software:
             raise
 
 
-def routes(herd: Herd) -> APIRouter:
-    router, software = APIRouter(include_in_schema=False), Software()
+class Asking(Struct, forbid_unknown_fields=True):
+    """A machine's first word: see corral.pairing."""
+
+    name: str
+    commitment: str
+
+
+class Revealing(Struct, forbid_unknown_fields=True):
+    number: str
+
+
+def routes(parts: Parts) -> APIRouter:
+    router, software, herd = APIRouter(include_in_schema=False), Software(), parts.herd
 
     async def script(name: str) -> PlainTextResponse:
         pin = herd.pin()
@@ -67,5 +83,27 @@ def routes(herd: Herd) -> APIRouter:
         if name == made.name:
             return Response(made.data, media_type="application/zip")
         raise NotFound(f"There is no {name[:100]!r} here; the wheel is called {made.name}.")
+
+    @router.post("/join-requests")
+    async def ask(request: Request) -> Response:
+        """Open: a machine that found us asks to be a worker. The operator has the last word."""
+        asking = herd.requests
+        wanted = body_of(await incoming.whole(request, parts.limits), Asking)
+        address = request.client.host if request.client else ""
+        asked = asking.ask(wanted.name, address, wanted.commitment)
+        return JSONResponse({"id": asked.id, "number": asked.number, "kept_s": KEPT_S}, 201)
+
+    @router.put("/join-requests/{asked}")
+    async def reveal(request: Request, asked: str) -> Response:
+        told = body_of(await incoming.whole(request, parts.limits), Revealing)
+        herd.reveal(asked, told.number)
+        return JSONResponse({})
+
+    @router.get("/join-requests/{asked}")
+    async def answer(request: Request, asked: str) -> Response:
+        """The credential, for the machine that asked, once it was confirmed."""
+        number = bearer(request.headers.get("authorization"))
+        card = await herd.requests.answer(asked, number, ANSWER_WITHIN_S)
+        return JSONResponse({"worker": card})
 
     return router

@@ -355,6 +355,26 @@ class Orchestrator:
             invitation=worker.text(), shell=worker.shell(pin), powershell=worker.powershell(pin)
         )
 
+    @answers
+    async def ListJoinRequests(  # noqa: N802
+        self, request: pb.ListJoinRequestsRequest, context: Context
+    ) -> pb.ListJoinRequestsReply:
+        requests = self._herd.requests
+        return pb.ListJoinRequestsReply(
+            requests=[
+                pb.JoinRequestView(
+                    name=one.name, address=one.address, code=one.code, age_s=requests.age(one)
+                )
+                for one in requests.pending()
+            ]
+        )
+
+    @answers
+    async def ConfirmJoin(  # noqa: N802
+        self, request: pb.ConfirmJoinRequest, context: Context
+    ) -> pb.ConfirmJoinReply:
+        return pb.ConfirmJoinReply(name=(await self._herd.confirm(request.code)).name)
+
     # --- steering the whole ---
 
     @answers

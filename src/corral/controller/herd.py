@@ -9,6 +9,7 @@ import structlog
 from corral import trust
 from corral.controller.access import Access
 from corral.controller.loop import Loop
+from corral.controller.requests import JoinRequests
 from corral.controller.roster import Enrolled, Roster
 from corral.controller.store import Store
 from corral.core.errors import Conflict, InvalidRequest, WorkerNotFound
@@ -34,6 +35,7 @@ class Herd:
         self._address = address
         self._ports = (0, 0)
         self._sha256 = self._pin = ""
+        self._requests: JoinRequests | None = None
 
     def open(self, port: int, grpc_port: int, certificate: str) -> None:
         """Where others reach us; without a certificate nobody does."""
@@ -85,6 +87,31 @@ class Herd:
 
     async def enrol(self, token: str, name: str) -> tuple[Enrolled, str]:
         return await self._roster.enrol(token, name, self._names())
+
+    # --- machines that ask by themselves ---
+
+    def take_requests(self) -> None:
+        """From now on machines may ask."""
+        self._requests = JoinRequests()
+
+    @property
+    def requests(self) -> JoinRequests:
+        if self._requests is None:
+            raise Conflict(
+                "This controller takes no machines that ask by themselves: `discoverable` is off, "
+                "or it is reached from its own machine alone. Use what `corral invite` prints."
+            )
+        return self._requests
+
+    def reveal(self, request: str, number: str) -> None:
+        self.requests.reveal(request, number, self._sha256)
+
+    async def confirm(self, code: str) -> Enrolled:
+        """The operator saw this code on the machine that asks."""
+        asked = self.requests.find(code.replace(" ", ""))
+        enrolled, credential = await self._roster.admit(asked.name, self._names())
+        self.requests.admit(asked, enrolled.id, enrolled.name, credential)
+        return enrolled
 
     # --- steering ---
 

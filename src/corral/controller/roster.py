@@ -104,9 +104,13 @@ class Roster:
         return token
 
     async def enrol(self, token: str, name: str, taken: Sequence[str]) -> tuple[Enrolled, str]:
+        """The same for who shows the token of an invitation."""
+        self.check_invited(token)
+        return await self.admit(name, taken)
+
+    async def admit(self, name: str, taken: Sequence[str]) -> tuple[Enrolled, str]:
         """A new worker and its credential, shown this once. A name that somebody has gets a
         number behind it: two machines may well be called the same."""
-        self.check_invited(token)
         name = name.strip() or "worker"
         if not NAME.fullmatch(name):
             name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:60] or "worker"

@@ -71,6 +71,17 @@ class AsyncAdministration:
         reply = await self._connection.call("Invite", request, again=False)
         return str(reply.invitation)
 
+    async def join_requests(self) -> list[views.JoinRequestView]:
+        """Machines that found the controller by themselves and wait to be confirmed."""
+        request = pb.ListJoinRequestsRequest()
+        reply = await self._connection.call("ListJoinRequests", request)
+        return [views.read(one) for one in reply.requests]
+
+    async def confirm_join(self, code: str) -> str:
+        """Lets the machine that shows this code be a worker; its name."""
+        request = pb.ConfirmJoinRequest(code=code)
+        return str((await self._connection.call("ConfirmJoin", request, again=False)).name)
+
     async def create_token(
         self, name: str, role: str, *, expires_in: float = 0.0
     ) -> tuple[str, views.TokenView]:
@@ -137,6 +148,14 @@ class Administration:
 
     def invite_client(self, name: str, role: str = "submit", expires_in: float = 0.0) -> str:
         found: str = self._call(self._administration.invite_client(name, role, expires_in))
+        return found
+
+    def join_requests(self) -> list[views.JoinRequestView]:
+        found: list[views.JoinRequestView] = self._call(self._administration.join_requests())
+        return found
+
+    def confirm_join(self, code: str) -> str:
+        found: str = self._call(self._administration.confirm_join(code))
         return found
 
     def create_token(

@@ -215,7 +215,18 @@ class InvitationView(Shown, frozen=True):
     """And a bare Windows machine."""
 
 
+class JoinRequestView(Shown, frozen=True):
+    """A machine that found the controller by itself and waits to be confirmed."""
+
+    name: str
+    address: str
+    code: str
+    """Which the machine shows too."""
+    age_s: float
+
+
 _CLASSES: dict[str, type[Struct]] = {
+    "JoinRequestView": JoinRequestView,
     "InviteReply": InvitationView,
     "JobView": JobView,
     "ArtifactView": Artifact,
