@@ -6,13 +6,18 @@ that both sides show (corral.pairing).
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+import structlog
+
 if TYPE_CHECKING:
     from zeroconf.asyncio import AsyncZeroconf
+
+log = structlog.get_logger()
 
 SERVICE = "_corral._tcp.local."
 LOOK_S = 3.0
@@ -30,8 +35,20 @@ class Announcement:
     def __init__(self, name: str, address: str, port: int) -> None:
         self._name, self._address, self._port = name, address, port
         self._zeroconf: AsyncZeroconf | None = None
+        self._opening: asyncio.Task[None] | None = None
 
-    async def open(self) -> None:
+    def begin(self) -> None:
+        """It takes a second or two, in which nobody has to wait."""
+        self._opening = asyncio.create_task(self._try())
+
+    async def _try(self) -> None:
+        """Being found is a convenience: where the network does not allow it, we go on."""
+        try:
+            await self._open()
+        except Exception as error:
+            log.warning("not_announced", reason=str(error) or type(error).__name__)
+
+    async def _open(self) -> None:
         from zeroconf import ServiceInfo
         from zeroconf.asyncio import AsyncZeroconf
 
@@ -48,6 +65,9 @@ class Announcement:
         await self._zeroconf.async_register_service(info, allow_name_change=True)
 
     async def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
         if self._zeroconf is not None:
             await self._zeroconf.async_unregister_all_services()
             await self._zeroconf.async_close()

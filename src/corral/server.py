@@ -52,6 +52,7 @@ from corral.controller.roster import Roster
 from corral.controller.spool import Spool
 from corral.controller.statistics import Statistics
 from corral.controller.store import Store
+from corral.controller.tailnet import MISSING, Tailnet
 from corral.controller.tokens import AttemptTokens, kept_secret
 from corral.controller.vault import Vault
 from corral.controller.world import World
@@ -402,6 +403,7 @@ class _Controller:
                 ws_ping_interval=20,
                 ws_ping_timeout=30,
                 timeout_graceful_shutdown=1,
+                proxy_headers=False,  # an address that counts is the one that really asks
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
             )
@@ -421,8 +423,14 @@ class _Controller:
             self._herd.take_requests()
             hostname = socket.gethostname().split(".")[0]
             announcement = Announcement(hostname, self._address, port)
+            announcement.begin()
             stack.push_async_callback(announcement.close)
-            await self._announce(announcement)
+        if settings.auth == "tailscale" and self._secure:
+            if Tailnet.is_installed():
+                self._herd.tailnet = Tailnet(settings.tailscale_allow)
+            else:
+                log.warning("tailscale_missing")
+                print(f"corral: {MISSING}", file=sys.stderr, flush=True)
         self._local.introduce(self._url, pem)
         self._tasks += [
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
@@ -467,13 +475,6 @@ class _Controller:
                 "`corral invite` prints both again, and the line for Windows.\n",
                 flush=True,
             )
-
-    async def _announce(self, announcement: Announcement) -> None:
-        """Being found is a convenience: where the network does not allow it, we go on."""
-        try:
-            await announcement.open()
-        except (OSError, ValueError) as error:
-            log.warning("not_announced", reason=str(error))
 
     async def _until_stopped(self) -> None:
         loop = asyncio.get_running_loop()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +15,7 @@ import psutil
 import pytest
 
 import corral
-from corral.agent import service
-from tests.debian import needs
+from tests.agent.test_service import exec_line
 from tests.e2e.test_joining import YAML, connected, eventually
 from tests.live import LiveController
 
@@ -114,6 +115,15 @@ def test_one_line_makes_a_bare_machine_a_worker(
     bare.stop()
     assert "asked to stop" in bare.said
 
+    unit = "from corral.agent.service import *; print(unit_text(Path(sys.argv[1]), 252, root=True))"
+    python = installed / "bin" / "python"
+    told = subprocess.check_output([python, "-c", unit, bare.home], env=bare.environ, text=True)
+    words = exec_line(told)  # as the service would start it
+    assert str(bare.software / "current") in words
+    bare.start(shlex.join(words))
+    eventually(lambda: connected(client, "bare"))
+    bare.stop()
+
     again = Bare(bare.folder / "second")  # what is installed is not installed again
     again.environ["CORRAL_HOME"] = str(bare.home)
     again.start(f"{line} --foreground")
@@ -126,6 +136,26 @@ def test_one_line_makes_a_bare_machine_a_worker(
 
 def _text_of(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.glob("*.*") if path.is_file())
+
+
+@pytest.mark.timeout(400)
+def test_where_python_makes_no_environments_uv_does(client: corral.Client, bare: Bare) -> None:
+    tools = bare.folder / "tools"
+    tools.mkdir()
+    for name in ("sh", "curl", "mktemp", "mkdir", "rm", "ln", "id", "env", "readlink"):
+        (tools / name).symlink_to(shutil.which(name) or f"/bin/{name}")
+    (tools / "uv").symlink_to(Path(sys.prefix) / "bin" / "uv")
+    real = f"{sys.base_prefix}/bin/python3"
+    poor = f'case "$*" in *ensurepip*) exit 1 ;; esac\nexec {real} "$@"\n'
+    (tools / "python3").write_text(f"#!/bin/sh\n{poor}")  # as Debian's without python3-venv
+    (tools / "python3").chmod(0o755)
+    bare.environ["PATH"] = str(tools)
+    line = client.admin.invite_machine().shell
+    bare.start(f"{line} --foreground --name poor")
+    eventually(lambda: bare.process.poll() is not None or connected(client, "poor"), 360)  # type: ignore[union-attr]
+    assert connected(client, "poor"), bare.said
+    assert not list(bare.software.glob("current/lib/python*/site-packages/pip"))
+    client.admin.revoke_worker("poor")
 
 
 def test_another_key_is_refused(live: LiveController, client: corral.Client, bare: Bare) -> None:
@@ -162,18 +192,3 @@ def test_without_an_invitation_the_script_says_so(client: corral.Client, bare: B
     line, _, _ = client.admin.invite_machine().shell.partition(" -- ")
     assert bare.runs(line) == 1
     assert "between single quotes" in bare.said
-
-
-def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
-    analyze = needs("systemd-analyze", "systemd")
-    for root in (True, False):
-        for version in (252, 254):
-            path = tmp_path / f"corral-{root}-{version}.service"
-            home = tmp_path / 'a "home" of 100 % $HOME'
-            path.write_text(service.unit_text(home, version, root=root))
-            done = subprocess.run(
-                [analyze, "verify", "--man=no", str(path)], capture_output=True, text=True
-            )
-            said = [one for one in done.stderr.splitlines() if path.name in one]
-            unknown = [one for one in said if "RestartSteps" in one or "RestartMaxDelay" in one]
-            assert said == (unknown if version == 254 else []), done.stderr

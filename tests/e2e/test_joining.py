@@ -61,7 +61,7 @@ class Machine:
         self.home.mkdir(exist_ok=True)
         with (self.home / "out").open("wb") as out:
             self.process = subprocess.Popen(
-                [CORRAL, "worker", "join", invitation, *words],
+                [CORRAL, "worker", "join", "--foreground", invitation, *words],
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -196,9 +196,10 @@ def application(
     async def enrol(request: Request) -> JSONResponse:
         """An invitation turns into a credential. The enrolment token opens nothing else."""
         token = bearer(request.headers.get("authorization"))
-        parts.herd.check_invited(token)
+        address = request.client.host if request.client else ""
+        await parts.herd.check_invited(token, address)
         wanted = body_of(await incoming.whole(request, parts.limits), Enrolment)
-        enrolled, credential = await parts.herd.enrol(token, wanted.name)
+        enrolled, credential = await parts.herd.enrol(token, address, wanted.name)
         found = {"worker_id": enrolled.id, "name": enrolled.name, "credential": credential}
         return JSONResponse(found, 201)
 

@@ -9,6 +9,7 @@ from importlib import resources
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral import wheel
 from corral.api import incoming
@@ -21,6 +22,8 @@ from corral.wheel import Wheel
 
 CONSTRAINTS = "constraints.txt"
 ANSWER_WITHIN_S = 10.0
+OPEN_BYTES = 1000
+"""As much is read of somebody who has shown nothing yet."""
 
 
 class Software:
@@ -52,6 +55,7 @@ class Revealing(Struct, forbid_unknown_fields=True):
 
 def routes(parts: Parts) -> APIRouter:
     router, software, herd = APIRouter(include_in_schema=False), Software(), parts.herd
+    short = replace(parts.limits, body_bytes=OPEN_BYTES)
 
     async def script(name: str) -> PlainTextResponse:
         pin = herd.pin()
@@ -73,7 +77,8 @@ def routes(parts: Parts) -> APIRouter:
     @router.get("/join/{name}")
     async def part(request: Request, name: str, worker: str = "") -> Response:
         """The wheel and what goes with it."""
-        herd.check_may_install(bearer(request.headers.get("authorization")), worker)
+        token = bearer(request.headers.get("authorization"))
+        await herd.check_may_install(token, _address(request), worker)
         made = await software.wheel()
         if name == "software":
             found = {"version": made.version, "wheel": made.name, "sha256": made.sha256}
@@ -88,14 +93,13 @@ def routes(parts: Parts) -> APIRouter:
     async def ask(request: Request) -> Response:
         """Open: a machine that found us asks to be a worker. The operator has the last word."""
         asking = herd.requests
-        wanted = body_of(await incoming.whole(request, parts.limits), Asking)
-        address = request.client.host if request.client else ""
-        asked = asking.ask(wanted.name, address, wanted.commitment)
+        wanted = body_of(await incoming.whole(request, short), Asking)
+        asked = asking.ask(wanted.name, _address(request), wanted.commitment)
         return JSONResponse({"id": asked.id, "number": asked.number, "kept_s": KEPT_S}, 201)
 
     @router.put("/join-requests/{asked}")
     async def reveal(request: Request, asked: str) -> Response:
-        told = body_of(await incoming.whole(request, parts.limits), Revealing)
+        told = body_of(await incoming.whole(request, short), Revealing)
         herd.reveal(asked, told.number)
         return JSONResponse({})
 
@@ -107,3 +111,7 @@ def routes(parts: Parts) -> APIRouter:
         return JSONResponse({"worker": card})
 
     return router
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""

@@ -12,6 +12,7 @@ from corral.controller.loop import Loop
 from corral.controller.requests import JoinRequests
 from corral.controller.roster import Enrolled, Roster
 from corral.controller.store import Store
+from corral.controller.tailnet import TOKEN, Tailnet
 from corral.core.errors import Conflict, InvalidRequest, WorkerNotFound
 from corral.core.worker import Worker
 from corral.engines.agents import AgentsEngine
@@ -36,6 +37,8 @@ class Herd:
         self._ports = (0, 0)
         self._sha256 = self._pin = ""
         self._requests: JoinRequests | None = None
+        self.tailnet: Tailnet | None = None
+        """Who else vouches for workers."""
 
     def open(self, port: int, grpc_port: int, certificate: str) -> None:
         """Where others reach us; without a certificate nobody does."""
@@ -50,10 +53,13 @@ class Herd:
         return bool(self._sha256)
 
     async def invite_worker(self, *, renew: bool = False) -> Invitation:
-        """What a machine joins with. Renewed, those given out before are void."""
+        """What a machine joins with. Renewed, those given out before are void. Where a tailnet
+        vouches for machines there is nothing secret in it, unless it was asked to be renewed."""
         self._check_open()
         roster = self._roster
         token = await roster.new_enrolment_token() if renew else roster.enrolment_token()
+        if self.tailnet is not None and not renew and (ours := await self.tailnet.address()):
+            return Invitation(ours, *self._ports, TOKEN, self._sha256)
         return self._invitation(token)
 
     def pin(self) -> str:
@@ -77,15 +83,23 @@ class Herd:
     def _invitation(self, token: str) -> Invitation:
         return Invitation(self._address, *self._ports, token, self._sha256)
 
-    def check_invited(self, token: str) -> None:
+    async def check_invited(self, token: str, address: str) -> str:
+        """That whoever asks from this address may be a worker: by the token of an invitation, or by
+        the word of a tailnet, whose name for the machine it returns."""
+        if self.tailnet is not None and token == TOKEN:
+            return await self.tailnet.node(address)
         self._roster.check_invited(token)
+        return ""
 
-    def check_may_install(self, token: str, worker: str) -> None:
+    async def check_may_install(self, token: str, address: str, worker: str) -> None:
         """Our software is for those who are invited, and for workers that look for a newer one."""
         if not (worker and self._roster.is_worker(worker, token)):
-            self._roster.check_invited(token)
+            await self.check_invited(token, address)
 
-    async def enrol(self, token: str, name: str) -> tuple[Enrolled, str]:
+    async def enrol(self, token: str, address: str, name: str) -> tuple[Enrolled, str]:
+        node = await self.check_invited(token, address)
+        if node:
+            return await self._roster.admit(name, self._names(), node=node)
         return await self._roster.enrol(token, name, self._names())
 
     # --- machines that ask by themselves ---
