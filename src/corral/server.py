@@ -54,12 +54,14 @@ from corral.controller.roster import Roster
 from corral.controller.spool import Spool
 from corral.controller.statistics import Statistics
 from corral.controller.store import Store
+from corral.controller.tailnet import MISSING, Tailnet
 from corral.controller.tokens import AttemptTokens, kept_secret
 from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.access import Role
 from corral.core.errors import CorralError, HomeUnusable
 from corral.core.worker import Worker
+from corral.discovery import Announcement
 from corral.engines.agents import AgentsEngine
 from corral.engines.engine import Engine
 from corral.engines.local_agent import LocalAgent
@@ -69,7 +71,7 @@ from corral.protocol.parcels import SOCKET
 from corral.scheduler.settle import Policy
 from corral.settings import Config
 from corral.shared_root import SharedRoot
-from corral.trust import fingerprint, kept_certificate
+from corral.trust import kept_certificate
 
 log = structlog.get_logger()
 
@@ -308,13 +310,14 @@ class _Controller:
             notice=self._notifier.worker,
             others_ask=lambda: self._orchestrator.is_asked(),
         )
+        self._address = settings.advertise or _own_address(settings.host)
         self._herd = Herd(
             self._roster,
             self._agents,
             self._store,
             self._loop,
             access,
-            settings.advertise or _own_address(settings.host),
+            self._address,
         )
         self._orchestrator = Orchestrator(
             herd=self._herd,
@@ -432,6 +435,7 @@ class _Controller:
                 ws_ping_interval=20,
                 ws_ping_timeout=30,
                 timeout_graceful_shutdown=1,
+                proxy_headers=False,  # an address that counts is the one that really asks
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
             )
@@ -446,7 +450,19 @@ class _Controller:
         else:
             pair = (key.read_bytes(), pem.encode())
             grpc_port = rpc.add_secure_port(door, grpc.ssl_server_credentials([pair]))
-        self._herd.open(port, grpc_port, fingerprint(pem) if pem else "")
+        self._herd.open(port, grpc_port, pem)
+        if settings.discoverable and not _is_loopback(settings.host):
+            self._herd.take_requests()
+            hostname = socket.gethostname().split(".")[0]
+            announcement = Announcement(hostname, self._address, port)
+            announcement.begin()
+            stack.push_async_callback(announcement.close)
+        if settings.auth == "tailscale" and self._secure:
+            if Tailnet.is_installed():
+                self._herd.tailnet = Tailnet(settings.tailscale_allow)
+            else:
+                log.warning("tailscale_missing")
+                print(f"corral: {MISSING}", file=sys.stderr, flush=True)
         self._local.introduce(self._url, pem)
         self._tasks += [
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
@@ -485,8 +501,13 @@ class _Controller:
             jobs=len(self._world.heads),
         )
         if self._secure and not logs.is_stderr(log_file):  # a log is no place for it
-            text = await self._herd.invite_worker()
-            print(f"To add a machine, run there:\n\n  corral worker join '{text}'\n", flush=True)
+            invited = await self._herd.invite_worker()
+            print(
+                f"To add a Linux machine, run there:\n\n  {invited.shell(self._herd.pin())}\n\n"
+                f"Where Corral is installed already:\n\n  corral worker join '{invited.text()}'\n\n"
+                "`corral invite` prints both again, and the line for Windows.\n",
+                flush=True,
+            )
 
     async def _until_stopped(self) -> None:
         loop = asyncio.get_running_loop()

@@ -130,6 +130,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     host: str = "127.0.0.1"
     advertise: str = ""
+    discoverable: bool = True
+    auth: Literal["invitation", "tailscale"] = "invitation"
+    tailscale_allow: tuple[str, ...] = ()
     tls: Literal["auto", "always"] = "auto"
     port: Port = 8700
     grpc_port: Port = 50051

@@ -16,7 +16,7 @@ import pytest
 
 import corral
 from corral import trust
-from corral.cli.herding import _enrol
+from corral.cli.joining import enrol as _enrol
 from corral.core.errors import CorralError, JobFailed, Unauthorized
 from corral.invitation import Invitation, parse
 from tests.live import CORRAL, LiveController
@@ -62,7 +62,7 @@ class Machine:
         self.home.mkdir(exist_ok=True)
         with (self.home / "out").open("wb") as out:
             self.process = subprocess.Popen(
-                [CORRAL, "worker", "join", invitation, *words],
+                [CORRAL, "worker", "join", "--foreground", invitation, *words],
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -23,6 +23,7 @@ from websockets.typing import Data
 
 from corral import trust
 from corral.protocol.messages import (
+    CLOSE_INCOMPATIBLE,
     CLOSE_REPLACED,
     CLOSE_REVOKED,
     FromController,
@@ -91,6 +92,7 @@ class Side(Protocol):
     def started(self) -> list[Message]: ...
     def results(self) -> list[Message]: ...
     def caught_up(self) -> None: ...
+    def incompatible(self) -> None: ...
     def has_work_ahead(self) -> bool: ...
 
 
@@ -199,6 +201,8 @@ class Connection:
                 raise Replaced(closed.rcvd.reason) from closed
             if closed.rcvd is not None and closed.rcvd.code == CLOSE_REVOKED:
                 raise Revoked(closed.rcvd.reason) from closed
+            if closed.rcvd is not None and closed.rcvd.code == CLOSE_INCOMPATIBLE:
+                self._side.incompatible()
             raise
         finally:
             if self._beating is not None:

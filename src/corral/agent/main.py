@@ -3,7 +3,8 @@
     python -m corral.agent.main --home HOME [--embedded]
 
 Exit codes: 0 after a drain or when an embedded agent lost its controller, 75 when another agent
-has this home or took this worker's place, 78 when the home or its settings cannot be used.
+has this home or took this worker's place, 77 when it was revoked, 78 when the home or its settings
+cannot be used, 85 when it is idle and a newer Corral lies ready to take its place.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from corral.agent.assets import Assets
 from corral.agent.attempts import Ledger
 from corral.agent.connection import Address, Connection, ControllerAway, Replaced, Revoked
 from corral.agent.environments import BuildFailed, Confine, Environments
+from corral.agent.keeper import UPDATE, write_json
 from corral.agent.processors import Processors
 from corral.agent.runner_process import Makeup
 from corral.agent.runners import ASSETS, CERTIFICATE, Runners
+from corral.agent.updates import Updates
 from corral.core.errors import CorralError
 from corral.core.job import Needs
 from corral.home import Home
@@ -66,6 +69,9 @@ RECEIVED_S = 5.0
 PROBE_S = 20.0
 TIDY_EVERY_S = 3600.0
 KILL_GRACE_S = 1.0
+IDLE_POLL_S = 0.5
+FINISH_S = 7 * 86_400.0
+"""What came in the moment an update was about to begin has time to end."""
 
 
 class Agent:
@@ -80,6 +86,10 @@ class Agent:
         self._opened = False
         self._hurry = asyncio.Event()
         self._for_good = False
+        self._code = 0
+        self._updates: Updates | None = None
+        self._updating: asyncio.Task[None] | None = None
+        self._is_up = False
 
     async def run(self) -> int:
         await self._open()
@@ -90,7 +100,7 @@ class Agent:
         try:
             await asyncio.wait((dialling, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not dialling.done():
-                return 0
+                return self._code
             dialling.result()
         except ControllerAway as away:
             log.warning("controller_stayed_away", reason=str(away))
@@ -105,7 +115,8 @@ class Agent:
             sys.stderr.write(f"{revoked}\n")
             return REVOKED
         finally:
-            await self._close(dialling, leaving, tidying)
+            updating = [self._updating] if self._updating is not None else []
+            await self._close(dialling, leaving, tidying, *updating)
         return 0
 
     async def _tidy(self) -> None:
@@ -167,9 +178,9 @@ class Agent:
             in_use=lambda: self._ledger.assets_in_use(),
         )
         self._assets.clear_leftovers()
-        self._connection = Connection(
-            lambda: Address.read(home / "agent.json"), self, gives_up=self._embedded
-        )
+        self._connection = Connection(self._address, self, gives_up=self._embedded)
+        if not self._embedded:
+            self._updates = Updates.of_this(self._address, build_environment())
         self._capabilities = inventory.capabilities(settings, {})
         if settings.gpus and any(gpu.vendor != "declared" for gpu in self._capabilities.gpus):
             log.warning("declared_gpus_ignored", detected=len(self._capabilities.gpus))
@@ -184,6 +195,9 @@ class Agent:
         self._reached()
         if settings.allow_code:
             self._capabilities = replace(self._capabilities, enforced=await self._probe())
+
+    def _address(self) -> Address:
+        return Address.read(self._home / "agent.json")
 
     async def _probe(self) -> dict[str, str]:
         """What is enforced here, as a real runner says it; that one then stays warm."""
@@ -279,6 +293,10 @@ class Agent:
     def welcomed(self, welcome: WorkerWelcome) -> None:
         self._reached(welcome.url)
         self._ledger.artifacts = msgspec.json.encode(self._artifacts_go(welcome.artifacts))
+        if not self._is_up and not self._embedded:
+            self._is_up = True
+            write_json(self._home / "up.json", {"pid": os.getpid(), "version": __version__})
+        self._look_for_update()
         if self._leaving is None:
             self._ledger.draining = ""
 
@@ -291,12 +309,30 @@ class Agent:
 
     def _reached(self, url: str = "") -> None:
         """How attempts reach the controller: as this agent does, unless it names another place."""
-        address = Address.read(self._home / "agent.json")
+        address = self._address()
         self._ledger.url = msgspec.json.encode(url or address.root)
         if address.certificate:
             path = self._home / CERTIFICATE
             path.write_text(address.certificate, encoding="ascii")
             self._ledger.certificate = msgspec.json.encode(str(path))
+
+    def incompatible(self) -> None:
+        """The controller is of another age; its own Corral would get along with it."""
+        self._look_for_update()
+
+    def _look_for_update(self) -> None:
+        if self._updates is not None and (self._updating is None or self._updating.done()):
+            self._updating = asyncio.create_task(self._update(self._updates))
+
+    async def _update(self, updates: Updates) -> None:
+        """Lays a newer Corral ready and makes room for it, as soon as nothing is to be done."""
+        version = await updates.prepare()
+        if not version:
+            return
+        while self._ledger.attempts():  # noqa: ASYNC110 (nobody waits for it)
+            await asyncio.sleep(IDLE_POLL_S)
+        self._code = UPDATE
+        self.leave(FINISH_S, reason=f"the worker updates itself to {version}", for_good=True)
 
     def deliver(self, messages: list[FromController]) -> None:
         ledger = self._ledger

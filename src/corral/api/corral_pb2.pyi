@@ -559,11 +559,49 @@ class InviteRequest(_message.Message):
     renew: bool
     def __init__(self, client: _Optional[str] = ..., role: _Optional[str] = ..., expires_in: _Optional[float] = ..., renew: _Optional[bool] = ...) -> None: ...
 
+class ListJoinRequestsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JoinRequestView(_message.Message):
+    __slots__ = ("name", "address", "code", "age_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    code: str
+    age_s: float
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., code: _Optional[str] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class ListJoinRequestsReply(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[JoinRequestView]
+    def __init__(self, requests: _Optional[_Iterable[_Union[JoinRequestView, _Mapping]]] = ...) -> None: ...
+
+class ConfirmJoinRequest(_message.Message):
+    __slots__ = ("code",)
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    def __init__(self, code: _Optional[str] = ...) -> None: ...
+
+class ConfirmJoinReply(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
 class InviteReply(_message.Message):
-    __slots__ = ("invitation",)
+    __slots__ = ("invitation", "shell", "powershell")
     INVITATION_FIELD_NUMBER: _ClassVar[int]
+    SHELL_FIELD_NUMBER: _ClassVar[int]
+    POWERSHELL_FIELD_NUMBER: _ClassVar[int]
     invitation: str
-    def __init__(self, invitation: _Optional[str] = ...) -> None: ...
+    shell: str
+    powershell: str
+    def __init__(self, invitation: _Optional[str] = ..., shell: _Optional[str] = ..., powershell: _Optional[str] = ...) -> None: ...
 
 class WorkerView(_message.Message):
     __slots__ = ("id", "name", "engine", "connected", "cpus", "memory_gb", "gpus", "labels", "workloads", "platform", "python", "enforced", "running", "waiting", "seen_at", "draining", "version")

@@ -11,7 +11,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from msgspec import Meta, Struct
 
-from corral.api import incoming
+from corral.api import incoming, joining
 from corral.api.auth import bearer
 from corral.api.front import Health
 from corral.api.rest.answers import body_of
@@ -207,14 +207,16 @@ def application(
         return JSONResponse(body, status)
 
     app.include_router(metrics)
+    app.include_router(joining.routes(parts))
 
     @app.post("/enrol", include_in_schema=False)
     async def enrol(request: Request) -> JSONResponse:
         """An invitation turns into a credential. The enrolment token opens nothing else."""
         token = bearer(request.headers.get("authorization"))
-        parts.herd.check_invited(token)
+        address = request.client.host if request.client else ""
+        await parts.herd.check_invited(token, address)
         wanted = body_of(await incoming.whole(request, parts.limits), Enrolment)
-        enrolled, credential = await parts.herd.enrol(token, wanted.name)
+        enrolled, credential = await parts.herd.enrol(token, address, wanted.name)
         found = {"worker_id": enrolled.id, "name": enrolled.name, "credential": credential}
         return JSONResponse(found, 201)
 

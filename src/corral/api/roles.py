@@ -24,6 +24,8 @@ METHODS: dict[str, Role] = {
     "ChangeWorker": ADMIN,
     "RevokeWorker": ADMIN,
     "Invite": ADMIN,
+    "ListJoinRequests": ADMIN,
+    "ConfirmJoin": ADMIN,
     "GetQueue": READ,
     "PauseQueue": ADMIN,
     "ResumeQueue": ADMIN,

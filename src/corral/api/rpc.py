@@ -350,12 +350,35 @@ class Orchestrator:
         self, request: pb.InviteRequest, context: Context
     ) -> pb.InviteReply:
         if request.client:
-            text = await self._herd.invite_client(
+            client = await self._herd.invite_client(
                 request.client, request.role or Role.SUBMIT, request.expires_in
             )
-        else:
-            text = await self._herd.invite_worker(renew=request.renew)
-        return pb.InviteReply(invitation=text)
+            return pb.InviteReply(invitation=client.text())
+        worker = await self._herd.invite_worker(renew=request.renew)
+        pin = self._herd.pin()
+        return pb.InviteReply(
+            invitation=worker.text(), shell=worker.shell(pin), powershell=worker.powershell(pin)
+        )
+
+    @answers
+    async def ListJoinRequests(  # noqa: N802
+        self, request: pb.ListJoinRequestsRequest, context: Context
+    ) -> pb.ListJoinRequestsReply:
+        requests = self._herd.requests
+        return pb.ListJoinRequestsReply(
+            requests=[
+                pb.JoinRequestView(
+                    name=one.name, address=one.address, code=one.code, age_s=requests.age(one)
+                )
+                for one in requests.pending()
+            ]
+        )
+
+    @answers
+    async def ConfirmJoin(  # noqa: N802
+        self, request: pb.ConfirmJoinRequest, context: Context
+    ) -> pb.ConfirmJoinReply:
+        return pb.ConfirmJoinReply(name=(await self._herd.confirm(request.code)).name)
 
     # --- steering the whole ---
 

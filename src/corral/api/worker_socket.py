@@ -198,17 +198,16 @@ class WorkerSocket:
         async with asyncio.timeout(REGISTER_WITHIN_S):
             frame = await _frame(socket)
         try:
+            for hello in wire.decode_hello(frame)[:1]:
+                if hello.runner_protocol:  # the rest may be nothing that we could read
+                    _check_version(hello.runner_protocol)
             first = wire.decode_from_worker(frame)
         except msgspec.DecodeError as error:
             raise _Refused(wire.CLOSE_MALFORMED, f"Not a frame of messages: {error}.") from None
         if len(first) != 1 or not isinstance(first[0], wire.WorkerRegister):
             raise _Refused(wire.CLOSE_OUT_OF_ORDER, "The first message must be WorkerRegister.")
         register = first[0]
-        if register.runner_protocol not in wire.COMPATIBLE:
-            raise _Refused(
-                wire.CLOSE_INCOMPATIBLE,
-                f"Protocol {register.runner_protocol!r} is not one of {sorted(wire.COMPATIBLE)}.",
-            )
+        _check_version(register.runner_protocol)
         if not self._knows(register.worker_id):
             # Perhaps it was out of reach when it was revoked: then it hears of it now.
             raise _Refused(wire.CLOSE_REVOKED, "This worker is not known here. It may join again.")
@@ -249,6 +248,11 @@ def _short(reason: str) -> str:
     """As much of it as fits into the frame that closes a connection: 123 bytes, not characters."""
     data = reason.encode("utf-8", "replace")
     return reason if len(data) <= 123 else data[:120].decode(errors="ignore") + "…"
+
+
+def _check_version(version: str) -> None:
+    if why := wire.refusal(version):
+        raise _Refused(wire.CLOSE_INCOMPATIBLE, why)
 
 
 async def _hung_up(socket: WebSocket) -> None:

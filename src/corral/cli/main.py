@@ -12,6 +12,7 @@ from corral.cli import (
     bench,
     controlling,
     herding,
+    joining,
     keeping,
     putting,
     running,
@@ -65,6 +66,9 @@ app.command()(watching.cancel)
 app.command()(watching.retry)
 app.command()(steering.front)
 app.command()(watching.workers)
+herding.worker.command()(joining.join)
+herding.worker.command()(joining.run)
+herding.worker.command()(joining.leave)
 app.add_typer(herding.worker, name="worker")
 app.command()(herding.invite)
 app.command()(herding.login)

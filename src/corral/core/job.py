@@ -48,7 +48,7 @@ ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.REJECTE
 HELD = frozenset({State.PLACED, State.RUNNING, State.STOPPING})
 
 
-class Needs(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
+class Needs(Struct, frozen=True, gc=False, omit_defaults=True):
     """What a worker must have. Hashable: jobs with equal needs are scheduled as one group."""
 
     gpus: Annotated[int, Meta(ge=0, le=64)] = 0
@@ -90,7 +90,7 @@ def gpu_needs(
     return (1, 0) if vram_gb else (0, 0)
 
 
-class Blob(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
+class Blob(Struct, frozen=True, gc=False, omit_defaults=True):
     """Bytes known by their digest; the bytes themselves ride along when they are small."""
 
     sha256: str
@@ -200,7 +200,7 @@ class Shape(Struct, frozen=True, gc=False):
     """Workers that this job must not meet again."""
 
 
-class Failure(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
+class Failure(Struct, frozen=True, gc=False, omit_defaults=True):
     """Why an attempt ended without a result. `code` decides what happens next (see settle)."""
 
     code: str

@@ -12,7 +12,7 @@ SLACK = 1e-9
 """Sums of fractions miss by less than this; it decides nothing."""
 
 
-class GPU(Struct, frozen=True, forbid_unknown_fields=True):
+class GPU(Struct, frozen=True):
     uuid: str
     name: str
     vram_gb: float

@@ -207,7 +207,29 @@ class SecretView(Shown, frozen=True):
     set_at: float
 
 
+class InvitationView(Shown, frozen=True):
+    """With what a machine joins, or a client logs in. Whoever has it can use it."""
+
+    invitation: str
+    shell: str
+    """For workers: the line that makes a bare Linux machine one."""
+    powershell: str
+    """And a bare Windows machine."""
+
+
+class JoinRequestView(Shown, frozen=True):
+    """A machine that found the controller by itself and waits to be confirmed."""
+
+    name: str
+    address: str
+    code: str
+    """Which the machine shows too."""
+    age_s: float
+
+
 _CLASSES: dict[str, type[Struct]] = {
+    "JoinRequestView": JoinRequestView,
+    "InviteReply": InvitationView,
     "JobView": JobView,
     "ArtifactView": Artifact,
     "Progress": Progressed,

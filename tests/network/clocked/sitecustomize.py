@@ -3,10 +3,11 @@
 
 import select
 import time
+from typing import SupportsIndex
 
 
-def sleep(seconds: float) -> None:
-    select.select([], [], [], max(0.0, seconds))
+def sleep(seconds: float | SupportsIndex) -> None:
+    select.select([], [], [], max(0.0, float(seconds)))
 
 
 time.sleep = sleep
