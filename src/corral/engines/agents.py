@@ -127,9 +127,13 @@ class AgentsEngine:
             )
         )
 
-    async def stop(self, job: JobId, attempt: int, *, grace_s: float) -> None:
+    async def stop(
+        self, job: JobId, attempt: int, *, grace_s: float, unbegun: bool = False
+    ) -> None:
         session = self._sessions.get(self._attempts.get((job, attempt), ""))
-        if session is not None:
+        if session is not None and unbegun:
+            session.send(wire.JobRecall(job=job, attempt=attempt))
+        elif session is not None:
             session.send(wire.JobCancel(job=job, attempt=attempt, grace_s=grace_s))
 
     async def running(self) -> Collection[tuple[JobId, int]]:
