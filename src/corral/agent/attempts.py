@@ -548,6 +548,7 @@ class Ledger:
         if self._telling is not None:
             self._telling.cancel()
         self.results.narration.flush()
+        await self.results.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -27,6 +27,7 @@ from corral.agent import endings, inventory, kit, process_tree
 from corral.agent.attempts import Ledger
 from corral.agent.connection import Address, Connection, ControllerAway, Replaced, Revoked
 from corral.agent.environments import BuildFailed, Confine, Environments
+from corral.agent.kept_results import KeptResults
 from corral.agent.processors import Processors
 from corral.agent.runner_process import Makeup
 from corral.agent.runners import CERTIFICATE, Runners
@@ -63,6 +64,8 @@ RECEIVED_S = 5.0
 PROBE_S = 20.0
 TIDY_EVERY_S = 3600.0
 KILL_GRACE_S = 1.0
+KEPT = "unreceived"
+"""Results that the controller has not received yet."""
 
 
 class Agent:
@@ -98,6 +101,7 @@ class Agent:
         except Revoked as revoked:
             self._ledger.end_running(endings.REVOKED, 0.0)
             await self._ledger.until_quiet()
+            self._ledger.results.forget()
             (self._home / "agent.json").unlink(missing_ok=True)  # good for nothing any more
             sys.stderr.write(f"{revoked}\n")
             return REVOKED
@@ -169,6 +173,10 @@ class Agent:
             send=self._connection.send,
             send_output=self._connection.send_output,
         )
+        address = Address.read(home / "agent.json")
+        found = self._ledger.results.keep_in(KeptResults(home / KEPT, address.worker_id))
+        if found:
+            log.info("results_found", count=found)
         self._reached()
         if settings.allow_code:
             self._capabilities = replace(self._capabilities, enforced=await self._probe())
@@ -256,6 +264,7 @@ class Agent:
 
     def heartbeat(self) -> WorkerHeartbeat:
         ledger = self._ledger
+        ledger.results.beat()
         return WorkerHeartbeat(
             load=ledger.load(),
             running=ledger.running,
@@ -263,7 +272,13 @@ class Agent:
             warm=self._runners.idle,
         )
 
+    def disconnected(self) -> None:
+        """What the controller has not received by now may never have reached it."""
+        self._ledger.results.offline = True
+        self._ledger.results.save()
+
     def welcomed(self, welcome: WorkerWelcome) -> None:
+        self._ledger.results.offline = False
         self._reached(welcome.url)
         if self._leaving is None:
             self._ledger.draining = ""
