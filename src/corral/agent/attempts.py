@@ -61,9 +61,8 @@ class Ledger:
         send: Callable[[Message], None],
         send_output: Callable[[Message, int], bool],
     ) -> None:
-        self.url = b'""'
-        self.certificate = b'""'
-        """Where attempts reach the controller, and the file with its certificate; as JSON."""
+        self.way = b'"url":""'
+        """How attempts reach the controller, as part of each order."""
         self.draining = ""
         self._capabilities = capabilities
         self._capacity = Capacity(capabilities)
@@ -328,13 +327,12 @@ class Ledger:
     def _line(self, dispatch: JobDispatch, runner: Runner) -> bytes:
         """The document goes in as it came: nothing on a worker may change it."""
         return (
-            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"certificate":%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b}\n'
+            b'{"job":%b,"attempt":%d,"document":%b,%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b}\n'
             % (
                 _encode(dispatch.job),
                 dispatch.attempt,
                 dispatch.document,
-                self.url,
-                self.certificate,
+                self.way,
                 _encode(dispatch.token),
                 runner.directory.as_json,
                 _encode(dispatch.checkpoint),

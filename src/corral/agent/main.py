@@ -25,7 +25,14 @@ from msgspec.structs import replace
 from corral import __version__, logs
 from corral.agent import endings, inventory, kit, process_tree
 from corral.agent.attempts import Ledger
-from corral.agent.connection import Address, Connection, ControllerAway, Replaced, Revoked
+from corral.agent.connection import (
+    DEFAULT_GRACE_S,
+    Address,
+    Connection,
+    ControllerAway,
+    Replaced,
+    Revoked,
+)
 from corral.agent.environments import BuildFailed, Confine, Environments
 from corral.agent.kept_results import KeptResults
 from corral.agent.processors import Processors
@@ -61,6 +68,9 @@ log = structlog.get_logger("corral.agent")
 TAKEN, REVOKED, UNUSABLE = 75, 77, 78
 RECEIVED_S = 5.0
 """How long a leaving agent waits for the controller to have its last results."""
+BEYOND_GRACE_S = 90.0
+"""For so long beyond the grace attempts try to fetch and store: whoever may still come back in
+time has not failed."""
 PROBE_S = 20.0
 TIDY_EVERY_S = 3600.0
 KILL_GRACE_S = 1.0
@@ -80,6 +90,7 @@ class Agent:
         self._opened = False
         self._hurry = asyncio.Event()
         self._for_good = False
+        self._leftovers = 0
 
     async def run(self) -> int:
         await self._open()
@@ -127,6 +138,7 @@ class Agent:
         settings = self._settings.worker
         home = self._home
         swept = await asyncio.to_thread(process_tree.sweep, str(home))
+        self._leftovers = swept
         if swept:
             log.warning("leftover_processes_ended", processes=swept)
         kits = home / "kit"
@@ -260,6 +272,7 @@ class Agent:
             gpu_name=gpus[0].name if gpus else "",
             vram_gb=max((gpu.vram_gb for gpu in gpus), default=0.0),
             attempts=self._ledger.attempts(),
+            leftovers=self._leftovers,
         )
 
     def heartbeat(self) -> WorkerHeartbeat:
@@ -278,19 +291,23 @@ class Agent:
         self._ledger.results.save()
 
     def welcomed(self, welcome: WorkerWelcome) -> None:
+        self._leftovers = 0  # told
         self._ledger.results.offline = False
-        self._reached(welcome.url)
+        self._reached(welcome.url, welcome.grace_s)
         if self._leaving is None:
             self._ledger.draining = ""
 
-    def _reached(self, url: str = "") -> None:
+    def _reached(self, url: str = "", grace_s: float = DEFAULT_GRACE_S) -> None:
         """How attempts reach the controller: as this agent does, unless it names another place."""
         address = Address.read(self._home / "agent.json")
-        self._ledger.url = msgspec.json.encode(url or address.root)
+        way: dict[str, object] = {"url": url or address.root}
+        if grace_s > DEFAULT_GRACE_S:
+            way["patience_s"] = grace_s + BEYOND_GRACE_S
         if address.certificate:
             path = self._home / CERTIFICATE
             path.write_text(address.certificate, encoding="ascii")
-            self._ledger.certificate = msgspec.json.encode(str(path))
+            way["certificate"] = str(path)
+        self._ledger.way = msgspec.json.encode(way)[1:-1]
 
     def deliver(self, messages: list[FromController]) -> None:
         ledger = self._ledger

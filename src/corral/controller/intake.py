@@ -253,7 +253,7 @@ class Intake:
         for head in list(self._store.world.held.get(report.worker, {}).values()):
             if (head.id, head.attempt) not in has | sent_since:
                 ended.add((head.id, head.attempt))
-                reason = f"Worker {report.name} came back without it."
+                reason = f"Worker {report.name} came back without it.{_ended(report.leftovers)}"
                 facts.append(self._gone(head, "worker_lost", reason, workers))
             elif head.state is State.STOPPING:
                 await self._stop(head.id, head.attempt)
@@ -264,7 +264,13 @@ class Intake:
         if facts:
             self._blame(report.worker, f"Worker {report.name} came back without its attempts.")
         self._notice(report, len(has))
-        log.info("worker_joined", worker=report.name, attempts=len(has), lost=len(facts))
+        log.info(
+            "worker_joined",
+            worker=report.name,
+            attempts=len(has),
+            lost=len(facts),
+            leftovers=report.leftovers,
+        )
         return facts
 
     async def _stop(self, job: JobId, attempt: int) -> None:
@@ -323,3 +329,9 @@ class Intake:
             if isinstance(fact, JobSucceeded):
                 head = change.head
                 self._store.world.took(head.shape, fact.seconds, head.worker, fact.at)
+
+
+def _ended(leftovers: int) -> str:
+    if not leftovers:
+        return ""
+    return f" It ended {leftovers} process{'es' * (leftovers != 1)} left from before."

@@ -191,7 +191,9 @@ class AgentsEngine:
         self._attempts.update(dict.fromkeys(mine, worker.id))
         self._report(
             worker.id,
-            WorkerJoined(worker.id, worker.name, worker.capabilities, tuple(mine)),
+            WorkerJoined(
+                worker.id, worker.name, worker.capabilities, tuple(mine), register.leftovers
+            ),
         )
         return worker
 
