@@ -185,13 +185,21 @@ class Agent:
             send=self._connection.send,
             send_output=self._connection.send_output,
         )
-        address = Address.read(home / "agent.json")
-        found = self._ledger.results.keep_in(KeptResults(home / KEPT, address.worker_id))
-        if found:
-            log.info("results_found", count=found)
+        self._find_results()
         self._reached()
         if settings.allow_code:
             self._capabilities = replace(self._capabilities, enforced=await self._probe())
+
+    def _find_results(self) -> None:
+        """What an agent before us could not deliver."""
+        address = Address.read(self._home / "agent.json")
+        try:
+            found = self._ledger.results.keep_in(KeptResults(self._home / KEPT, address.worker_id))
+        except OSError as error:
+            log.error("results_unreadable", path=str(self._home / KEPT), error=str(error))
+            return
+        if found:
+            log.info("results_found", count=found)
 
     async def _probe(self) -> dict[str, str]:
         """What is enforced here, as a real runner says it; that one then stays warm."""

@@ -15,6 +15,7 @@ import structlog
 
 from corral.controller.loop import Loop
 from corral.controller.store import Store
+from corral.controller.world import FRONT
 from corral.core.job import JobId, State
 from corral.engines.engine import Engine
 from corral.scheduler.fit import Room
@@ -85,7 +86,7 @@ class Recalling:
         enough to take them."""
         sent: dict[str, Sequence[Sent]] = {}
         failing: dict[str, Sequence[Sent]] = {}
-        idle = False
+        idle, count = False, 0
         for seat in seats:
             worker = seat.worker
             if not worker.connected:
@@ -96,9 +97,10 @@ class Recalling:
                     failing[worker.id] = unbegun
                 continue
             room = Room(worker, seat.held)
-            if room.ahead:
+            if room.ahead and count < FRONT:
                 sent[worker.id] = behind(room, unbegun)
-            elif room.capacity.cpus > 0:
+                count += len(sent[worker.id])
+            elif not room.ahead and room.capacity.cpus > 0:
                 idle = True
         return sent, failing, idle
 
