@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.bars import COMPARED, told
-
-_MARKS = {True: "met", False: "MISSED", None: ""}
+from bench.bars import COMPARED, MARKS, told
 
 
 def terminal(document: dict[str, Any]) -> str:
@@ -19,7 +17,7 @@ def terminal(document: dict[str, Any]) -> str:
 
 def write(document: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench.json").write_text(json.dumps(_rounded(document), indent=1) + "\n")
+    (folder / "bench.json").write_text(json.dumps(rounded(document), indent=1) + "\n")
     (folder / "bench.md").write_text(markdown(document))
 
 
@@ -46,11 +44,11 @@ def markdown(document: dict[str, Any]) -> str:
         "",
         "## Corral and its bars",
         "",
-        *_table(["figure", "Corral", "bar", ""], _bars(document)),
+        *table(["figure", "Corral", "bar", ""], _bars(document)),
         "",
         "## All systems",
         "",
-        *_table(["system", "durable", *(name for _, name in COMPARED)], _systems(document)),
+        *table(["system", "durable", *(name for _, name in COMPARED)], _systems(document)),
         "",
         "How each is set up:",
         "",
@@ -68,7 +66,7 @@ def _bars(document: dict[str, Any]) -> list[list[str]]:
             one["figure"],
             f"{told(one['value'])} {one['unit']}".strip(),
             one["bar"],
-            _MARKS[one["met"]],
+            MARKS[one["met"]],
         ]
         for one in document["bars"]
     ]
@@ -84,7 +82,7 @@ def _systems(document: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
-def _table(header: list[str], rows: list[list[str]]) -> list[str]:
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows]]
 
 
@@ -96,10 +94,10 @@ def _aligned(rows: list[list[str]]) -> list[str]:
     ]
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Four digits say all that a noisy machine knows."""
     if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
+        return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_rounded(one) for one in value]
+        return [rounded(one) for one in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -272,7 +272,7 @@ def _transfer() -> Transfer:
     """This thread's way to the controller: a connection serves one request at a time."""
     found = _state.transfers.get(get_ident())
     if found is None:
-        from corral.runtime.transfer import Transfer
+        from corral.runtime.transfer import PATIENCE_S, Transfer
 
         environ = os.environ
         found = Transfer(
@@ -282,6 +282,7 @@ def _transfer() -> Transfer:
             attempt(),
             certificate=environ.get("CORRAL_CERTIFICATE", ""),
             artifacts=environ.get("CORRAL_ARTIFACTS", ""),
+            patience_s=float(environ.get("CORRAL_PATIENCE_S") or PATIENCE_S),
         )
         _state.transfers[get_ident()] = found
     return found

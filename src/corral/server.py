@@ -49,6 +49,7 @@ from corral.controller.notify import Notifier, Timing
 from corral.controller.output_text import OutputText
 from corral.controller.pause import Pause
 from corral.controller.queue import Queue
+from corral.controller.recalling import Recalling
 from corral.controller.retention import Limits, Retention
 from corral.controller.roster import Roster
 from corral.controller.spool import Spool
@@ -68,6 +69,7 @@ from corral.engines.local_agent import LocalAgent
 from corral.home import Home, write_private_json
 from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
+from corral.scheduler.circuit import Breaker
 from corral.scheduler.settle import Policy
 from corral.settings import Config
 from corral.shared_root import SharedRoot
@@ -277,6 +279,7 @@ class _Controller:
             keep_for_interactive=settings.keep_for_interactive,
             backoff_max_s=settings.backoff_max_s,
         )
+        self._recalling = Recalling(self._store, engines, self._loop)
         self._queue = Queue(
             self._store,
             blobs,
@@ -303,6 +306,7 @@ class _Controller:
             self._store,
             self._spool,
             policy=Policy(settings.max_losses, settings.backoff_s, settings.backoff_max_s),
+            breaker=Breaker(**structs.asdict(settings.circuit)),
             heard=self._feed.heard,
             wake=self._loop.wake,
             early=self._loop.early,
@@ -468,6 +472,7 @@ class _Controller:
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
             asyncio.create_task(self._intake.run(), name="intake"),
             asyncio.create_task(self._loop.run(), name="loop"),
+            asyncio.create_task(self._recalling.run(), name="recalling"),
             asyncio.create_task(self._disk.run(), name="disk guard"),
             asyncio.create_task(self._retention.run(), name="retention"),
             asyncio.create_task(self._notifier.run(), name="notifier"),

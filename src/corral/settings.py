@@ -73,6 +73,15 @@ class DiskSettings(Struct, frozen=True, forbid_unknown_fields=True):
     reserve_mb: Annotated[float, Meta(ge=0, le=10_000)] = 64.0
 
 
+class CircuitSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """When a worker that fails gets nothing more, and when it is tried again."""
+
+    failures: Annotated[int, Meta(ge=1, le=10_000)] = 3
+    window_s: Seconds = 60.0
+    cool_s: Annotated[float, Meta(gt=0, le=86_400)] = 10.0
+    cool_max_s: Annotated[float, Meta(gt=0, le=86_400)] = 600.0
+
+
 class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """How much of anything may come in at once, and how long it may take."""
 
@@ -154,6 +163,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     artifact_limit: Bytes = 20_000_000_000
     asset_limit: Bytes = 100_000_000_000
     assets: AssetSettings = AssetSettings()
+    circuit: CircuitSettings = CircuitSettings()
     limits: LimitSettings = LimitSettings()
     retention: RetentionSettings = RetentionSettings()
     disk: DiskSettings = DiskSettings()

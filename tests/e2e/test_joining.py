@@ -28,12 +28,12 @@ YAML = "tls: always\nadvertise: 127.0.0.1\ngrace_s: 2\ncancel_grace_s: 1\nshutdo
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveController]:
     home = tmp_path_factory.mktemp("tls")
     (home / "corral.yaml").write_text(f"{YAML}worker: {{cpus: 1}}\n")
-    ports = [f"--port={_free_port()}", f"--grpc-port={_free_port()}"]  # the same after a restart
+    ports = [f"--port={free_port()}", f"--grpc-port={free_port()}"]  # the same after a restart
     with LiveController(home, *ports) as made:
         yield made
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as asked:
         return int(asked.getsockname()[1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -16,8 +17,6 @@ from tests.engines.conftest import AgentsLab, agents_lab
 
 
 async def test_a_silent_worker_is_gone_after_three_beats_and_its_grace(tmp_path: Path) -> None:
-    import asyncio
-
     async with agents_lab(tmp_path) as lab:
         assert isinstance(lab, AgentsLab)
         reading = asyncio.create_task(lab.read())
@@ -28,6 +27,33 @@ async def test_a_silent_worker_is_gone_after_three_beats_and_its_grace(tmp_path:
             os.kill(lab.pid, signal.SIGCONT)
             reading.cancel()
         assert isinstance(lost, WorkerLost)
+
+
+async def test_the_grace_of_a_silent_worker_began_with_its_last_word() -> None:
+    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    line = Line()
+    engine.join(line, register("w"))
+    engine.start(attempt("w"))
+    events = engine.events()
+    await anext(events)
+    engine.leave(line, "w", silent_s=59.99)
+    async with asyncio.timeout(10):
+        (lost,) = await anext(events)
+    assert isinstance(lost, WorkerLost)
+
+
+async def test_goodbye_frees_at_once() -> None:
+    engine = AgentsEngine([], grace_s=3600.0, output_limit=1000)
+    line = Line()
+    engine.join(line, register("w"))
+    engine.start(attempt("w"))
+    events = engine.events()
+    await anext(events)
+    engine.hear("w", [wire.WorkerGoodbye(reason="bedtime")])
+    (lost,) = await anext(events)
+    assert isinstance(lost, WorkerLost)
+    assert lost.expected
+    assert not await engine.running()
 
 
 class Line:

@@ -6,9 +6,12 @@ from hypothesis import strategies as st
 
 from corral.core.job import Needs, QueueClass, Shape
 from corral.core.worker import GPU, Capabilities, Worker
+from corral.scheduler.circuit import CLOSED, Circuit
 from corral.scheduler.fit import Held
 from corral.scheduler.plan import Line, Seat, Snapshot, Waiting
 
+CIRCUITS = (CLOSED, CLOSED, Circuit({"j": 990.0}, 1, 999.0), Circuit({"j": 990.0}, 1, 1001.0))
+"""Closed, half open, open."""
 CLASSES = ("", "", "high-memory", "low-latency", "cpu-only")
 
 
@@ -73,7 +76,8 @@ def snapshots(draw: st.DrawFn, most: int = 5, policies: bool = False) -> Snapsho
         held = draw(st.lists(needs(), max_size=6))
         began = draw(st.integers(0, 2))
         attempts = (Held(one, started=n < began) for n, one in enumerate(held))
-        seats.append(Seat(worker, tuple(attempts)))
+        circuit = draw(st.sampled_from(CIRCUITS)) if policies else CLOSED
+        seats.append(Seat(worker, tuple(attempts), circuit))
     now = 1000.0
     lines, seq = [], 0
     for shape in draw(st.lists(shapes(), max_size=6, unique=True)):

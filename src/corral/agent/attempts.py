@@ -66,11 +66,10 @@ class Ledger:
         send: Callable[[Message], None],
         send_output: Callable[[Message, int], bool],
     ) -> None:
-        self.url = b'""'
-        self.certificate = b'""'
-        """Where attempts reach the controller, and the file with its certificate; as JSON."""
-        self.artifacts = b'""'
-        """Where their artifacts go; as JSON."""
+        self.url = self.certificate = ""
+        """Where the controller is, and the file with its certificate."""
+        self.way = b'"url":""'
+        """How attempts reach the controller and where artifacts go, as part of each order."""
         self.draining = ""
         self._capabilities = capabilities
         self._capacity = Capacity(capabilities)
@@ -224,12 +223,7 @@ class Ledger:
                 percent = f"{have / size:.0%}" if size else ""
                 self._send(JobProgress(*attempt.key, message=f"fetching {wanted.name} {percent}"))
 
-        ticket = Ticket(
-            msgspec.json.decode(self.url),
-            msgspec.json.decode(self.certificate),
-            *attempt.key,
-            attempt.dispatch.token,
-        )
+        ticket = Ticket(self.url, self.certificate, *attempt.key, attempt.dispatch.token)
         attempt.inputs[wanted.name] = await self._assets.get(
             wanted, ticket, lambda: attempt.key in self._known, say
         )
@@ -378,19 +372,17 @@ class Ledger:
         """The document goes in as it came: nothing on a worker may change it."""
         dispatch = attempt.dispatch
         return (
-            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"certificate":%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b,"inputs":%b,"artifacts":%b}\n'
+            b'{"job":%b,"attempt":%d,"document":%b,%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b,"inputs":%b}\n'
             % (
                 _encode(dispatch.job),
                 dispatch.attempt,
                 dispatch.document,
-                self.url,
-                self.certificate,
+                self.way,
                 _encode(dispatch.token),
                 runner.directory.as_json,
                 _encode(dispatch.checkpoint),
                 _encode(dispatch.correlation_id),
                 _encode(attempt.inputs),
-                self.artifacts,
             )
         )
 
@@ -600,6 +592,7 @@ class Ledger:
         if self._telling is not None:
             self._telling.cancel()
         self.results.narration.flush()
+        await self.results.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -28,9 +28,17 @@ from corral import __version__, logs
 from corral.agent import endings, inventory, kit, process_tree
 from corral.agent.assets import Assets
 from corral.agent.attempts import Ledger
-from corral.agent.connection import Address, Connection, ControllerAway, Replaced, Revoked
+from corral.agent.connection import (
+    DEFAULT_GRACE_S,
+    Address,
+    Connection,
+    ControllerAway,
+    Replaced,
+    Revoked,
+)
 from corral.agent.environments import BuildFailed, Confine, Environments
 from corral.agent.keeper import UPDATE, write_json
+from corral.agent.kept_results import KeptResults
 from corral.agent.processors import Processors
 from corral.agent.runner_process import Makeup
 from corral.agent.runners import ASSETS, CERTIFICATE, Runners
@@ -66,12 +74,17 @@ log = structlog.get_logger("corral.agent")
 TAKEN, REVOKED, UNUSABLE = 75, 77, 78
 RECEIVED_S = 5.0
 """How long a leaving agent waits for the controller to have its last results."""
+BEYOND_GRACE_S = 90.0
+"""For so long beyond the grace attempts try to fetch and store: whoever may still come back in
+time has not failed."""
 PROBE_S = 20.0
 TIDY_EVERY_S = 3600.0
 KILL_GRACE_S = 1.0
 IDLE_POLL_S = 0.5
 FINISH_S = 7 * 86_400.0
 """What came in the moment an update was about to begin has time to end."""
+KEPT = "unreceived"
+"""Results that the controller has not received yet."""
 
 
 class Agent:
@@ -90,6 +103,7 @@ class Agent:
         self._updates: Updates | None = None
         self._updating: asyncio.Task[None] | None = None
         self._is_up = False
+        self._leftovers = 0
 
     async def run(self) -> int:
         await self._open()
@@ -111,6 +125,7 @@ class Agent:
         except Revoked as revoked:
             self._ledger.end_running(endings.REVOKED, 0.0)
             await self._ledger.until_quiet()
+            self._ledger.results.forget()
             (self._home / "agent.json").unlink(missing_ok=True)  # good for nothing any more
             sys.stderr.write(f"{revoked}\n")
             return REVOKED
@@ -137,6 +152,7 @@ class Agent:
         settings = self._settings.worker
         home = self._home
         swept = await asyncio.to_thread(process_tree.sweep, str(home))
+        self._leftovers = swept
         if swept:
             log.warning("leftover_processes_ended", processes=swept)
         kits = home / "kit"
@@ -192,12 +208,25 @@ class Agent:
             send=self._connection.send,
             send_output=self._connection.send_output,
         )
+        self._find_results()
         self._reached()
         if settings.allow_code:
             self._capabilities = replace(self._capabilities, enforced=await self._probe())
 
     def _address(self) -> Address:
         return Address.read(self._home / "agent.json")
+
+    def _find_results(self) -> None:
+        """What an agent before us could not deliver."""
+        try:
+            found = self._ledger.results.keep_in(
+                KeptResults(self._home / KEPT, self._address().worker_id)
+            )
+        except OSError as error:
+            log.error("results_unreadable", path=str(self._home / KEPT), error=str(error))
+            return
+        if found:
+            log.info("results_found", count=found)
 
     async def _probe(self) -> dict[str, str]:
         """What is enforced here, as a real runner says it; that one then stays warm."""
@@ -279,10 +308,12 @@ class Agent:
             gpu_name=gpus[0].name if gpus else "",
             vram_gb=max((gpu.vram_gb for gpu in gpus), default=0.0),
             attempts=self._ledger.attempts(),
+            leftovers=self._leftovers,
         )
 
     def heartbeat(self) -> WorkerHeartbeat:
         ledger = self._ledger
+        ledger.results.beat()
         return WorkerHeartbeat(
             load=ledger.load(),
             running=ledger.running,
@@ -290,9 +321,15 @@ class Agent:
             warm=self._runners.idle,
         )
 
+    def disconnected(self) -> None:
+        """What the controller has not received by now may never have reached it."""
+        self._ledger.results.offline = True
+        self._ledger.results.save()
+
     def welcomed(self, welcome: WorkerWelcome) -> None:
-        self._reached(welcome.url)
-        self._ledger.artifacts = msgspec.json.encode(self._artifacts_go(welcome.artifacts))
+        self._leftovers = 0  # told
+        self._ledger.results.offline = False
+        self._reached(welcome)
         if not self._is_up and not self._embedded:
             self._is_up = True
             write_json(self._home / "up.json", {"pid": os.getpid(), "version": __version__})
@@ -307,14 +344,21 @@ class Agent:
         folder = self._runners.artifacts
         return folder if folder and os.access(folder, os.W_OK) else ""
 
-    def _reached(self, url: str = "") -> None:
+    def _reached(self, welcome: WorkerWelcome | None = None) -> None:
         """How attempts reach the controller: as this agent does, unless it names another place."""
         address = self._address()
-        self._ledger.url = msgspec.json.encode(url or address.root)
+        ledger = self._ledger
+        ledger.url = (welcome.url if welcome else "") or address.root
+        way: dict[str, object] = {"url": ledger.url}
+        if welcome is not None:
+            way["artifacts"] = self._artifacts_go(welcome.artifacts)
+            if welcome.grace_s > DEFAULT_GRACE_S:
+                way["patience_s"] = welcome.grace_s + BEYOND_GRACE_S
         if address.certificate:
             path = self._home / CERTIFICATE
             path.write_text(address.certificate, encoding="ascii")
-            self._ledger.certificate = msgspec.json.encode(str(path))
+            way["certificate"] = ledger.certificate = str(path)
+        ledger.way = msgspec.json.encode(way)[1:-1]
 
     def incompatible(self) -> None:
         """The controller is of another age; its own Corral would get along with it."""

@@ -74,16 +74,25 @@ def _carries(process: psutil.Process, home: str, runner: str) -> bool:
 
 
 def sweep(home: str) -> int:
-    """Kill what a previous agent of this home left behind; how many processes that was."""
+    """Kill what a previous agent of this home left behind; how many processes that was. What hangs
+    below a process with our markers is ours too, whatever it made of its environment."""
     swept: set[int] = set()
     for _ in range(KILL_ROUNDS):
-        left = marked(home)
+        left = _with_descendants(marked(home))
         if not left:
             break
         swept.update(process.pid for process in left)
         _kill(left)
         psutil.wait_procs(left, timeout=ROUND_S)
     return len(swept)
+
+
+def _with_descendants(roots: list[psutil.Process]) -> list[psutil.Process]:
+    found = {root.pid: root for root in roots}
+    for root in roots:
+        with suppress(*_GONE):
+            found.update((one.pid, one) for one in root.children(recursive=True))
+    return [one for one in found.values() if _alive(one)]
 
 
 class Tree:

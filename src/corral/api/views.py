@@ -216,7 +216,7 @@ def token_view(token: Token) -> pb.TokenView:
 
 
 def worker_views(seats: Sequence[Seat]) -> list[pb.WorkerView]:
-    views = []
+    views, now = [], time.time()
     for seat in seats:
         worker, can, room = seat.worker, seat.worker.capabilities, Room(seat.worker, seat.held)
         views.append(
@@ -246,6 +246,7 @@ def worker_views(seats: Sequence[Seat]) -> list[pb.WorkerView]:
                 seen_at=worker.seen_at,
                 draining=worker.draining,
                 version=worker.version,
+                circuit=seat.circuit.told(now, len(seat.held)),
             )
         )
     return views

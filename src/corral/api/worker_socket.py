@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -156,17 +157,19 @@ class WorkerSocket:
             )
         )
         worker = self._engine.join(session, register)
+        silence = _Silence(self._heartbeat_s, lambda: self._silent(session, worker.id))
         try:
-            await self._listen(socket, session, worker.id)
+            await self._listen(socket, session, silence, worker.id)
         finally:
-            self._engine.leave(session, worker.id)
+            self._engine.leave(session, worker.id, silent_s=silence.seconds())
 
-    async def _listen(self, socket: WebSocket, session: _Session, worker: str) -> None:
+    async def _listen(
+        self, socket: WebSocket, session: _Session, silence: _Silence, worker: str
+    ) -> None:
         """Until either side hangs up, or the worker falls silent."""
-        silence = _Silence(self._heartbeat_s, lambda: self._silent(session, worker))
 
         def heard(frame: bytes) -> None:
-            silence.broken = True
+            silence.since = monotonic()
             try:
                 messages = wire.decode_from_worker(frame)
             except msgspec.DecodeError as error:
@@ -218,17 +221,25 @@ class WorkerSocket:
 
 class _Silence:
     """Tells when nothing was heard for some beats: a look at every beat, and no timer for each
-    frame."""
+    frame. Looks are counted, not seconds: a controller that was stopped for a while itself heard
+    nobody meanwhile, and blames nobody for it."""
 
     def __init__(self, beat_s: float, then: Callable[[], None]) -> None:
         self._beat_s, self._then = beat_s, then
         self._quiet = 0
-        self.broken = False
+        self._looked = self.since = monotonic()
+        """When the worker was last heard."""
         self._timer = asyncio.get_running_loop().call_later(beat_s, self._look)
 
+    def seconds(self) -> float:
+        """How long it has been silent by now, once it counts as silent."""
+        if self._quiet < SILENT_BEATS:
+            return 0.0
+        return min(monotonic() - self.since, (SILENT_BEATS + 1) * self._beat_s)
+
     def _look(self) -> None:
-        self._quiet = 0 if self.broken else self._quiet + 1
-        self.broken = False
+        self._quiet = 0 if self.since > self._looked else self._quiet + 1
+        self._looked = monotonic()
         if self._quiet >= SILENT_BEATS:
             self._then()
         else:

@@ -319,7 +319,7 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
     gpus = "\n".join(f"{g.name} {g.vram_gb:g} GB, {g.free * 100:.0f} % free" for g in worker.gpus)
     return (
         worker.name,
-        "draining" if worker.draining else state,
+        "draining" if worker.draining else _with_circuit(state, worker.circuit),
         worker.engine,
         f"{worker.cpus:g}",
         f"{worker.memory_gb:.1f} GB",
@@ -329,6 +329,10 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
         ", ".join(f"{what}: {by or 'nothing'}" for what, by in sorted(worker.enforced.items()))
         or "nothing",
     )
+
+
+def _with_circuit(state: str, circuit: str) -> str:
+    return f"{state}; {circuit}" if circuit else state
 
 
 def _plain(view: JobView) -> Any:

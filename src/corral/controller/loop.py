@@ -175,6 +175,9 @@ class Loop:
         if oldest is not None:
             turn = self._store.world.last_aged_at + self._aging_s
             times.append(max(oldest + self._aging_s, turn, now + 1.0))
+            probe = self._store.world.next_probe(now)
+            if probe is not None:
+                times.append(probe)
         return max(0.0, min(times) - now) if times else None
 
     def _start(self, placed: Head, engine: Engine, document: bytes | None) -> None:

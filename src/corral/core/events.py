@@ -178,6 +178,8 @@ class WorkerJoined(Report, frozen=True):
     name: str
     capabilities: Capabilities
     attempts: tuple[tuple[JobId, int], ...] = ()
+    leftovers: int = 0
+    """Job processes of its former life that it found and ended."""
 
 
 class WorkerLost(Report, frozen=True):

@@ -127,9 +127,13 @@ class AgentsEngine:
             )
         )
 
-    async def stop(self, job: JobId, attempt: int, *, grace_s: float) -> None:
+    async def stop(
+        self, job: JobId, attempt: int, *, grace_s: float, unbegun: bool = False
+    ) -> None:
         session = self._sessions.get(self._attempts.get((job, attempt), ""))
-        if session is not None:
+        if session is not None and unbegun:
+            session.send(wire.JobRecall(job=job, attempt=attempt))
+        elif session is not None:
             session.send(wire.JobCancel(job=job, attempt=attempt, grace_s=grace_s))
 
     async def running(self) -> Collection[tuple[JobId, int]]:
@@ -187,7 +191,9 @@ class AgentsEngine:
         self._attempts.update(dict.fromkeys(mine, worker.id))
         self._report(
             worker.id,
-            WorkerJoined(worker.id, worker.name, worker.capabilities, tuple(mine)),
+            WorkerJoined(
+                worker.id, worker.name, worker.capabilities, tuple(mine), register.leftovers
+            ),
         )
         return worker
 
@@ -230,14 +236,15 @@ class AgentsEngine:
         if not self._sessions:
             self.emptied.set()
 
-    def leave(self, session: Session, worker: str) -> None:
-        """A socket closed without a word."""
+    def leave(self, session: Session, worker: str, *, silent_s: float = 0.0) -> None:
+        """A socket closed without a word. The grace begins with the last one that was heard."""
         if self._sessions.get(worker) is not session:
             return
         del self._sessions[worker]
         self._workers[worker] = replace(self._workers[worker], connected=False)
-        log.warning("worker_disconnected", worker=self._workers[worker].name)
-        self._miss(worker)
+        name = self._workers[worker].name
+        log.warning("worker_disconnected", worker=name, silent_s=round(silent_s, 1))
+        self._miss(worker, silent_s)
         if not self._sessions:
             self.emptied.set()
 
@@ -318,9 +325,10 @@ class AgentsEngine:
         if not self._sessions:
             self.emptied.set()
 
-    def _miss(self, worker: str) -> None:
+    def _miss(self, worker: str, silent_s: float = 0.0) -> None:
         reason = f"It did not come back within {self._grace_s:g} s."
-        timer = asyncio.get_running_loop().call_later(self._grace_s, self._lose, worker, reason)
+        left_s = max(0.0, self._grace_s - silent_s)
+        timer = asyncio.get_running_loop().call_later(left_s, self._lose, worker, reason)
         self._away[worker] = timer
 
     def _lose(self, worker: str, reason: str, *, expected: bool = False) -> None:

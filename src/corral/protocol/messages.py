@@ -54,6 +54,8 @@ class WorkerRegister(Message, frozen=True):
     supported_models: tuple[str, ...] = ()
     attempts: tuple[tuple[JobId, int], ...] = ()
     """Attempts this worker still has, running or waiting, and results not yet received."""
+    leftovers: int = 0
+    """Processes of an agent before this one that it found and ended."""
 
 
 class WorkerHeartbeat(Message, frozen=True):

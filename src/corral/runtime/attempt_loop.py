@@ -114,7 +114,7 @@ class AttemptLoop:
             if not self._said:
                 self._said = True
                 self._road.send(FETCHING)
-            from corral.runtime.transfer import Transfer
+            from corral.runtime.transfer import PATIENCE_S, Transfer
 
             order = self._order
             self._way = Transfer(
@@ -124,6 +124,7 @@ class AttemptLoop:
                 order["attempt"],
                 certificate=order.get("certificate", ""),
                 artifacts=order.get("artifacts", ""),
+                patience_s=order.get("patience_s", PATIENCE_S),
             )
         return self._way
 
@@ -198,6 +199,7 @@ class AttemptLoop:
     def _enter(self, order: dict[str, Any]) -> None:
         """The surroundings that the attempt finds; `ProcessState.restore` undoes them."""
         folder = order["work_dir"]
+        patient = {"CORRAL_PATIENCE_S": str(order["patience_s"])} if "patience_s" in order else {}
         self._process.enter(
             {
                 "CORRAL_JOB_ID": order["job"],
@@ -210,6 +212,7 @@ class AttemptLoop:
                 "CORRAL_CORRELATION_ID": order.get("correlation_id", ""),
                 "CORRAL_OUTPUT_DIR": f"{folder}/output",
                 "TMPDIR": f"{folder}/tmp",  # noqa: S108
+                **patient,
             },
             order["document"].get("env", {}),
         )

@@ -1,7 +1,8 @@
 """Bytes between a job and the controller, over HTTP with a token good for one attempt alone.
 
-The controller may be restarting, so connection errors and 5xx are tried again for a while; a 4xx
-is an answer. Both the runner and `corral.job` use this, in whichever process the user calls it.
+The controller may be away or restarting, so connection errors and 5xx are tried again for as long
+as the worker may be away from it, with growing pauses; a 4xx is an answer. Both the runner and
+`corral.job` use this, in whichever process the user calls it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import http.client
 import io
 import json
+import os
 import time
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import ssl
 
 PATIENCE_S = 120.0
+"""The usual grace of a worker and something more; where the grace is longer, so is this."""
 SOCKET_TIMEOUT_S = 60.0
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 5.0
@@ -193,7 +196,8 @@ class Transfer:
                         f"The controller could not be reached for {path} within "
                         f"{self._patience_s:g} s: {error or type(error).__name__}."
                     ) from error
-            time.sleep(wait_s)
+            # Everybody else is waiting for the same controller: not all at once.
+            time.sleep(wait_s * (0.5 + os.urandom(1)[0] / 510))
             wait_s = min(wait_s * 2, LONGEST_WAIT_S)
 
     def _connected(self) -> http.client.HTTPConnection:

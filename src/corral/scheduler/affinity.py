@@ -79,6 +79,8 @@ class Wanted:
 
 def _able(shape: Shape, room: Room) -> bool:
     worker = room.worker
+    if room.closed:
+        return False
     return worker.connected and not worker.draining and refuse_ever(shape, worker) is None
 
 

@@ -14,6 +14,7 @@ from functools import cache
 
 from corral.core.job import Needs, QueueClass, Shape
 from corral.core.worker import SLACK, Worker
+from corral.scheduler.circuit import CLOSED
 from corral.scheduler.fit import Room, ahead_for, ahead_limit
 from corral.scheduler.rank import (
     NEUTRAL,
@@ -155,12 +156,15 @@ class Columns:
             Room(seat.worker, seat.held) if seat.held else None for seat in self._seats
         ]
         self._backward = self._workers[::-1]
-        self._present = bits([one.connected and not one.draining for one in self._backward])
+        self._present = bits([one.present(world.now) for one in reversed(self._seats)])
+        self._on_probe = 0
+        if any(seat.circuit is not CLOSED for seat in self._seats):
+            self._on_probe = bits([one.on_probe(world.now) for one in reversed(self._seats)])
         self._know(world.lines)
         self._measure(world.lines)
         self._orders: dict[Purpose, tuple[int, list[Cards]]] = {}
         count = world.keep_for_interactive
-        self._kept = self._ids(strongest(world.seats, count)) if count else 0
+        self._kept = self._ids(strongest(world.seats, count, world.now)) if count else 0
 
     # --- what never changes ---
 
@@ -327,7 +331,8 @@ class Columns:
         if self._kept and not turn and shape.queue_class is QueueClass.BATCH:
             who &= ~self._kept
         wanted = purpose(shape)
-        able = Able(wanted, who, self._fitting(shape.needs), *self._order(wanted))
+        suited, cards = self._order(wanted)
+        able = Able(wanted, who, self._fitting(shape.needs), suited & ~self._on_probe, cards)
         for worker in line.paces:
             if worker in self._places:
                 able.paces[self._places[worker]] = pace(line, worker)
@@ -364,7 +369,8 @@ class Columns:
             if not bit:
                 return None
             room = self._room(index)
-            holding = None if room.blocked(shape.needs) else room.fits_now(shape)
+            shut = room.closed or room.blocked(shape.needs)
+            holding = None if shut else room.fits_now(shape)
             if holding is None:
                 able.fit = (able.fit ^ bit) & self._fitting(shape.needs)
                 continue
@@ -379,6 +385,9 @@ class Columns:
                 self._share.fall(index, max(tenths), bit)
                 self._whole.fall(index, tenths.count(10), bit)
             self._move(index, bit, room if asked_for else None)
+            if self._on_probe & bit:
+                room.probe()
+                self._present &= ~bit
             return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
         return None
 

@@ -41,13 +41,20 @@ class Held(Struct, frozen=True, gc=False):
 class Room:
     """What is left of one worker while a decision is made."""
 
-    __slots__ = ("ahead", "ahead_without_gpu", "capacity", "kept_for", "models", "worker")
+    __slots__ = (
+        "ahead", "ahead_without_gpu", "capacity", "closed", "kept_for", "models", "on_probe",
+        "worker",
+    )  # fmt: skip
 
     def __init__(self, worker: Worker, held: Sequence[Held] = ()) -> None:
         self.worker = worker
         self.capacity = Capacity(worker.capabilities)
         self.ahead = 0
         self.ahead_without_gpu = 0
+        self.closed = ""
+        """Why it gets nothing, though it is there, in words."""
+        self.on_probe = False
+        """It takes one job and no other."""
         self.kept_for: str | None = None
         """What this worker is kept free for, where it is, in words."""
         self.models = frozenset(worker.models_loaded)
@@ -89,7 +96,13 @@ class Room:
     def fits_now(self, shape: Shape) -> Holding | None:
         return self.capacity.fits(shape.needs, above_vram_gb=shape.above_vram_gb)
 
+    def probe(self) -> None:
+        """It has got the one job that it takes on probe."""
+        self.closed = "its circuit is half open: a probe is under way"
+
     def takes_ahead(self, typical_s: float, needs: Needs) -> bool:
+        if self.on_probe:
+            return False
         can, each = self.worker.capabilities, ahead_for(typical_s)
         if needs.models and needs.wants_gpu:
             # What waits for a card is no shorter for having many processors beside it.
@@ -173,6 +186,8 @@ def refuse_now(shape: Shape, room: Room) -> str | None:
         return "it is not connected"
     if worker.draining:
         return "it is draining"
+    if room.closed:
+        return room.closed
     if room.fits_now(shape) is not None:
         if room.kept_for is not None:
             return f"it is kept free for {room.kept_for}"

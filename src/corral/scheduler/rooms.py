@@ -25,15 +25,16 @@ class Rooms:
 
     def __init__(self, world: Snapshot) -> None:
         self._seats = world.seats
-        self._rooms = [
-            Room(seat.worker, seat.held)
-            for seat in world.seats
-            if seat.worker.connected and not seat.worker.draining
-        ]
-        self._now = world.now
+        self._now = now = world.now
+        self._rooms = []
+        for seat in world.seats:
+            if seat.present(now):
+                room = Room(seat.worker, seat.held)
+                room.on_probe = seat.on_probe(now)
+                self._rooms.append(room)
         self._wanted = Wanted((line.shape, len(line.waiting)) for line in world.lines)
         count = world.keep_for_interactive
-        self._not_for_batch = strongest(world.seats, count) if count else frozenset()
+        self._not_for_batch = strongest(world.seats, count, now) if count else frozenset()
 
     def could(self, shape: Shape) -> bool:
         """Whether any known worker, asleep or not, could run it."""
@@ -64,7 +65,9 @@ class Rooms:
         free = [
             room
             for room in able
-            if not room.blocked(shape.needs) and room.fits_now(shape) is not None
+            if not room.closed
+            and not room.blocked(shape.needs)
+            and room.fits_now(shape) is not None
         ]
         if free:
             room = free[0]
@@ -76,6 +79,9 @@ class Rooms:
             assert holding is not None
             room.capacity.take(holding)
             self._load(shape, room)
+            if room.on_probe:
+                room.probe()
+                self._rooms.remove(room)
             return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
         behind = [
             room

@@ -166,6 +166,8 @@ class WorkerView(Shown, frozen=True):
     seen_at: float
     draining: bool
     version: str
+    circuit: str = ""
+    """Why it gets nothing after failures of its own; empty while its circuit is closed."""
 
 
 class Health(Shown, frozen=True):
