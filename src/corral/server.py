@@ -259,6 +259,7 @@ class _Controller:
             pause=Pause(home.queue),
             keep_for_interactive=settings.keep_for_interactive,
         )
+        self._agents.changed = self._loop.wake
         self._queue = Queue(
             self._store,
             blobs,

@@ -51,6 +51,8 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     isolate: bool = True
     read_paths: tuple[str, ...] = ()
     write_paths: tuple[str, ...] = ()
+    model_paths: tuple[str, ...] = ()
+    task_types: tuple[str, ...] = ()
 
 
 class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""VRAM of processes that are not Corral's is taken: nothing is planned into it, and `why` says so."""
+"""VRAM of processes that are not Corral's is taken: no plan reaches into it, and `why` says so."""
 
 from __future__ import annotations
 

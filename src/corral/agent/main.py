@@ -27,11 +27,16 @@ from corral.agent import endings, inventory, kit, process_tree
 from corral.agent.attempts import Ledger
 from corral.agent.connection import Address, Connection, ControllerAway, Replaced, Revoked
 from corral.agent.environments import BuildFailed, Confine, Environments
+from corral.agent.gpu_watch import Driver, GpuWatch
+from corral.agent.model_files import ModelFiles
+from corral.agent.nvidia import Nvml
 from corral.agent.processors import Processors
 from corral.agent.runner_process import Makeup
 from corral.agent.runners import CERTIFICATE, Runners
 from corral.core.errors import CorralError
 from corral.core.job import Needs
+from corral.core.model import Model
+from corral.core.worker import GPU
 from corral.home import Home
 from corral.protocol.messages import (
     VERSION,
@@ -68,7 +73,8 @@ KILL_GRACE_S = 1.0
 class Agent:
     """One worker machine. `run` returns the exit code."""
 
-    def __init__(self, config: Config, *, embedded: bool) -> None:
+    def __init__(self, config: Config, *, embedded: bool, driver: Driver | None = None) -> None:
+        self._driver = driver or Nvml()
         self._settings = config.settings
         self._embedded = embedded
         self._home = config.home / "worker"
@@ -77,13 +83,18 @@ class Agent:
         self._opened = False
         self._hurry = asyncio.Event()
         self._for_good = False
+        self._models_told: tuple[Model, ...] = ()
 
     async def run(self) -> int:
         await self._open()
         self._opened = True
         dialling = asyncio.create_task(self._connection.run())
         leaving = asyncio.create_task(self._left.wait())
-        tidying = asyncio.create_task(self._tidy())
+        beside = [
+            asyncio.create_task(self._tidy()),
+            asyncio.create_task(self._gpus.run()),
+            asyncio.create_task(self._models.run()),
+        ]
         try:
             await asyncio.wait((dialling, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not dialling.done():
@@ -102,7 +113,7 @@ class Agent:
             sys.stderr.write(f"{revoked}\n")
             return REVOKED
         finally:
-            await self._close(dialling, leaving, tidying)
+            await self._close(dialling, leaving, *beside)
         return 0
 
     async def _tidy(self) -> None:
@@ -159,7 +170,16 @@ class Agent:
         self._connection = Connection(
             lambda: Address.read(home / "agent.json"), self, gives_up=self._embedded
         )
-        self._capabilities = inventory.capabilities(settings, {})
+        self._gpus = GpuWatch(
+            self._driver,
+            ours=self._runners.with_gpus,
+            changed=self._others_changed,
+            found=self._gpus_found,
+        )
+        self._models = ModelFiles(settings.model_paths, home / "models.json", self._tell_at_once)
+        self._capabilities = inventory.capabilities(
+            settings, await self._gpus.first(), output_path=str(home / "runs")
+        )
         if settings.gpus and any(gpu.vendor != "declared" for gpu in self._capabilities.gpus):
             log.warning("declared_gpus_ignored", detected=len(self._capabilities.gpus))
         self._ledger = Ledger(
@@ -168,7 +188,9 @@ class Agent:
             runners=self._runners,
             send=self._connection.send,
             send_output=self._connection.send_output,
+            loaded=self._tell_at_once,
         )
+        self._ledger.others_hold(self._gpus.taken)
         self._reached()
         if settings.allow_code:
             self._capabilities = replace(self._capabilities, enforced=await self._probe())
@@ -242,26 +264,54 @@ class Agent:
     # --- what the connection asks --------------------------------------------------------------
 
     def register(self, address: Address) -> WorkerRegister:
-        gpus = self._capabilities.gpus
+        gpus, models = self._capabilities.gpus, self._models.models
+        names = tuple(model.name for model in models)
+        self._models_told = models
         return WorkerRegister(
             worker_id=address.worker_id,
             software_version=__version__,
             runner_protocol=VERSION,
-            capabilities=self._capabilities,
+            capabilities=replace(self._capabilities, models_present=names),
             name=self._settings.worker.name or address.name,
             gpu_name=gpus[0].name if gpus else "",
             vram_gb=max((gpu.vram_gb for gpu in gpus), default=0.0),
+            supported_models=names,
             attempts=self._ledger.attempts(),
+            models=models,
+            models_loaded=self._runners.models(),
+            readings=self._gpus.readings,
         )
 
     def heartbeat(self) -> WorkerHeartbeat:
-        ledger = self._ledger
+        ledger, models = self._ledger, self._models.models
+        news = None if models == self._models_told else models
+        self._models_told = models
         return WorkerHeartbeat(
             load=ledger.load(),
             running=ledger.running,
             waiting=ledger.waiting,
             warm=self._runners.idle,
+            readings=self._gpus.readings,
+            models=news,
+            models_loaded=self._runners.models(),
         )
+
+    def _others_changed(self) -> None:
+        """The controller hears of it first, so that what is returned is not sent here again."""
+        self._tell_at_once()
+        self._ledger.others_hold(self._gpus.taken)
+
+    def _gpus_found(self, gpus: tuple[GPU, ...]) -> None:
+        """The driver came up after us: we introduce ourselves once more."""
+        log.info("gpus_found", gpus=[gpu.name for gpu in gpus])
+        self._capabilities = replace(self._capabilities, gpus=gpus)
+        self._ledger.offer(self._capabilities)
+        self._ledger.others_hold(self._gpus.taken)
+        self._again = asyncio.create_task(self._connection.close())
+
+    def _tell_at_once(self) -> None:
+        if self._connection.connected:
+            self._connection.send(self.heartbeat())
 
     def welcomed(self, welcome: WorkerWelcome) -> None:
         self._reached(welcome.url)

@@ -74,6 +74,19 @@ class Runners:
         """Digests of the environments that runners live in."""
         return {runner.environment.digest for runner in self._all.values()}
 
+    def with_gpus(self) -> dict[int, tuple[str, ...]]:
+        """Runners that have GPUs, warm ones too: their process ids, and which."""
+        return {
+            runner.tree.pid: runner.makeup.devices
+            for runner in self._all.values()
+            if runner.makeup.devices and runner.tree is not None
+        }
+
+    def models(self) -> tuple[str, ...]:
+        """What attempts have loaded here, in processes that still live."""
+        living = (runner for runner in self._all.values() if runner.models and not runner.ending)
+        return tuple(sorted({model for runner in living for model in runner.models}))
+
     def processors_for(self, cpus: float) -> int:
         return self._processors.count(cpus)
 
@@ -223,7 +236,7 @@ class Runners:
                 "cpus": list(runner.processors) or None,
             },
             "isolate": self._settings.isolate,
-            "read_paths": [*read, *self._settings.read_paths],
+            "read_paths": [*read, *self._settings.read_paths, *self._settings.model_paths],
             "write_paths": [runner.directory.path, *self._settings.write_paths],
             "environ": environ,
         }

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from corral.core.job import Needs
+from corral.core.model import Model
 
 SLACK = 1e-9
 """Sums of fractions miss by less than this; it decides nothing."""
@@ -54,15 +55,6 @@ class Reading(Struct, frozen=True, gc=False, omit_defaults=True):
     temperature_c: float | None = None
     utilisation: float | None = None
     """How much of the last moment it was at work, 0 to 1."""
-
-
-class Model(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A model on a worker's disk."""
-
-    name: str
-    size: int = 0
-    sha256: str = ""
-    """Empty until it is known: a large file takes a while to read."""
 
 
 class Capabilities(Struct, frozen=True):
@@ -151,9 +143,7 @@ class Capacity:
 
     __slots__ = ("cpus", "gpus", "memory_gb", "others", "tenths")
 
-    def __init__(
-        self, capabilities: Capabilities, taken: Iterable[tuple[str, float]] = ()
-    ) -> None:
+    def __init__(self, capabilities: Capabilities, taken: Iterable[tuple[str, float]] = ()) -> None:
         self.cpus = capabilities.cpus
         self.memory_gb = capabilities.memory_gb
         self.gpus = capabilities.gpus

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from corral.core.job import Blob, Failure, JobId, Needs, QueueClass
-from corral.core.worker import Capabilities
+from corral.core.model import Model
+from corral.core.worker import Capabilities, Reading
 
 VERSION = "1"
 COMPATIBLE: frozenset[str] = frozenset({"1"})
@@ -51,6 +52,10 @@ class WorkerRegister(Message, frozen=True):
     supported_models: tuple[str, ...] = ()
     attempts: tuple[tuple[JobId, int], ...] = ()
     """Attempts this worker still has, running or waiting, and results not yet received."""
+    models: tuple[Model, ...] = ()
+    """What is on its disk, so far as it has looked; a heartbeat tells what changes."""
+    models_loaded: tuple[str, ...] = ()
+    readings: tuple[Reading, ...] = ()
 
 
 class WorkerHeartbeat(Message, frozen=True):
@@ -58,6 +63,10 @@ class WorkerHeartbeat(Message, frozen=True):
     running: int = 0
     waiting: int = 0
     warm: int = 0
+    readings: tuple[Reading, ...] = ()
+    models: tuple[Model, ...] | None = None
+    """All that is on its disk, where that changed."""
+    models_loaded: tuple[str, ...] = ()
 
 
 class JobStarted(Message, frozen=True):

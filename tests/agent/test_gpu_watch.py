@@ -1,0 +1,246 @@
+"""What the agent sees of NVIDIA GPUs, on a fake driver that speaks the real one's functions."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pynvml as real
+import pytest
+from structlog.testing import capture_logs
+
+from corral.agent import nvidia
+from corral.agent.gpu_watch import GpuWatch
+from corral.agent.nvidia import DriverAway, Nvml
+from corral.core.worker import GPU
+from tests.fake_nvml import VARIABLE, FakeCards
+from tests.fake_nvml import pynvml as fake
+
+A, B = "GPU-aaaa", "GPU-bbbb"
+
+
+@pytest.fixture
+def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCards:
+    made = FakeCards(tmp_path / "cards.json")
+    monkeypatch.setenv(VARIABLE, made.environ[VARIABLE])
+    return made
+
+
+@pytest.fixture
+def family() -> Iterator[tuple[int, int]]:
+    """A process and one below it, as a runner and its job."""
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    runner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    try:
+        parent = psutil.Process(runner.pid)
+        while not (below := parent.children()):
+            assert runner.poll() is None
+        yield runner.pid, below[0].pid
+    finally:
+        runner.communicate(b"\n", timeout=20)
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """Somebody else's process: it hangs below nobody of ours."""
+    code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; "
+    code += "time.sleep(60)'], stdout=subprocess.DEVNULL, start_new_session=True).pid)"
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    process = psutil.Process(int(made.stdout))
+    yield process.pid
+    process.kill()
+
+
+class Watched:
+    """A watch that looks all the time, and what it told."""
+
+    def __init__(self, **more: Any) -> None:
+        self.ours: dict[int, tuple[str, ...]] = {}
+        self.found: list[tuple[GPU, ...]] = []
+        self.changes = 0
+        self.watch = GpuWatch(
+            Nvml(fake),
+            ours=lambda: self.ours,
+            changed=self._changed,
+            found=self.found.append,
+            every_s=0.01,
+            seldom_s=0.01,
+            **more,
+        )
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        running = asyncio.create_task(self.watch.run())
+        try:
+            async with asyncio.timeout(20):
+                while not true():
+                    await asyncio.sleep(0.005)
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+
+def test_the_fake_speaks_what_the_real_one_does() -> None:
+    said = set(re.findall(r"library\.(\w+)", inspect.getsource(nvidia)))
+    assert said
+    for name in said:
+        assert hasattr(real, name), f"{name} is not in pynvml"
+        assert hasattr(fake, name), f"{name} is not in the fake"
+    for name, function in vars(fake).items():
+        if name.startswith("nvml") and callable(function):
+            ours = list(inspect.signature(function).parameters)
+            assert ours == list(inspect.signature(getattr(real, name)).parameters), name
+
+
+def test_cards_of_one_name_are_kept_apart(cards: FakeCards) -> None:
+    cards.add(A, cores=10_496, mhz=1_695, temperature=61, busy=97)
+    cards.add(B)
+    cards.use(B, {1: 3.0})
+    first, second = Nvml(fake).look()
+    assert first.gpu == GPU(A, "Fake RTX 3090", 24.0, tflops=35.6)
+    assert (first.temperature_c, first.utilisation, first.used_gb) == (61.0, 0.97, 0.0)
+    assert second.gpu == GPU(B, "Fake RTX 3090", 24.0)
+    assert (second.temperature_c, second.utilisation, second.used_gb) == (None, None, 3.0)
+
+
+def test_a_lost_card_does_not_hide_the_other(cards: FakeCards) -> None:
+    cards.add(A, lost=True)
+    cards.add(B)
+    assert [one.gpu.uuid for one in Nvml(fake).look()] == [B]
+
+
+def test_without_a_driver_there_is_none(cards: FakeCards) -> None:
+    cards.say(gone="Driver Not Loaded")
+    driver = Nvml(fake)
+    with pytest.raises(DriverAway, match="Driver Not Loaded"):
+        driver.look()
+    cards.say(gone="")
+    cards.add(A)
+    assert len(driver.look()) == 1, "one that comes back is opened anew"
+
+
+async def test_memory_of_our_processes_is_ours_and_the_rest_is_not(
+    cards: FakeCards, family: tuple[int, int], stranger: int
+) -> None:
+    cards.add(A)
+    cards.add(B)
+    seen = Watched()
+    await seen.watch.first()
+    seen.ours = {family[0]: (A,)}
+    cards.use(A, {family[0]: 1.0, family[1]: 8.0, stranger: 5.0}, used_gb=14.5)
+    cards.use(B, {stranger: 2.0})
+    await seen.until(lambda: len(seen.watch.taken) == 2)
+    first, second = seen.watch.readings
+    assert (first.ours_gb, first.others_gb, first.free_gb) == (9.0, 5.5, 9.5)
+    assert (second.ours_gb, second.others_gb) == (0.0, 2.0)
+    assert seen.watch.taken == ((A, 5.5), (B, 2.0))
+    cards.use(A, {family[1]: 8.0}, used_gb=8.0)
+    await seen.until(lambda: seen.watch.taken == ((B, 2.0),))
+    assert seen.watch.readings[0].ours_gb == 8.0
+
+
+@pytest.mark.parametrize("listed", [{}, {2**22 + 1: 9.0}, {os.getpid(): None}])
+async def test_where_the_driver_does_not_say_whose_it_is_nothing_of_ours_counts_as_others(
+    cards: FakeCards, listed: dict[int, float | None], family: tuple[int, int]
+) -> None:
+    """In containers and on Windows: no list, ids of another world, no figures."""
+    cards.add(A)
+    cards.use(A, {}, used_gb=2.0)
+    seen = Watched()
+    await seen.watch.first()
+    assert seen.watch.taken == ((A, 2.0),), "before any of our jobs came"
+    seen.ours = {family[0]: (A,)}
+    cards.use(A, listed, used_gb=11.0)
+    await seen.until(lambda: seen.watch.readings[0].ours_gb > 0)
+    assert (seen.watch.readings[0].ours_gb, seen.watch.taken) == (9.0, ((A, 2.0),))
+    seen.ours = {}
+    await seen.until(lambda: seen.watch.taken == ((A, 11.0),))
+
+
+async def test_what_is_there_for_one_look_only_does_not_count(
+    cards: FakeCards, stranger: int
+) -> None:
+    cards.add(A)
+    seen = Watched()
+    await seen.watch.first()
+    await seen.watch.first()
+    cards.use(A, {stranger: 20.0})
+    await seen.watch.first()
+    assert seen.watch.taken == ()
+    await seen.watch.first()
+    assert seen.watch.taken == ((A, 20.0),)
+    cards.use(A, {})
+    await seen.watch.first()
+    assert seen.watch.taken == (), "what is gone is gone at once"
+
+
+async def test_a_driver_that_hangs_is_named_once_and_keeps_nobody(
+    cards: FakeCards, stranger: int
+) -> None:
+    cards.add(A)
+    cards.use(A, {stranger: 20.0})
+    seen = Watched(within_s=0.05)
+    await seen.watch.first()
+    cards.say(hangs=True)
+    beats = 0
+
+    async def beat() -> None:
+        nonlocal beats
+        while True:
+            beats += 1
+            await asyncio.sleep(0.005)
+
+    beating = asyncio.create_task(beat())
+    with capture_logs() as said:
+        await seen.until(lambda: beats > 100)
+        assert [one["event"] for one in said] == ["gpu_driver_hangs"]
+        assert seen.watch.taken == ((A, 20.0),), "what was last seen stays"
+        cards.say(hangs=False)
+        cards.use(A, {})
+        await seen.until(lambda: not seen.watch.taken)
+    beating.cancel()
+    assert [one["event"] for one in said][:2] == ["gpu_driver_hangs", "gpu_driver_answers"]
+
+
+async def test_a_driver_that_vanishes_is_named_once(cards: FakeCards) -> None:
+    cards.add(A)
+    seen = Watched()
+    await seen.watch.first()
+    cards.say(gone="Driver/library version mismatch")
+    looks = 0
+    ask = seen.watch._driver.look
+
+    def counted() -> Any:
+        nonlocal looks
+        looks += 1
+        return ask()
+
+    seen.watch._driver.look = counted  # type: ignore[method-assign]
+    with capture_logs() as said:
+        await seen.until(lambda: looks > 5)
+    assert [one["event"] for one in said] == ["gpu_driver_gone"]
+    assert [one.uuid for one in seen.watch.readings] == [A]
+
+
+async def test_a_driver_that_comes_late_is_found(cards: FakeCards) -> None:
+    cards.say(gone="Driver Not Loaded")
+    seen = Watched()
+    with capture_logs() as said:
+        assert await seen.watch.first() == ()
+    assert not said, "most machines have none"
+    cards.say(gone="")
+    cards.add(A)
+    await seen.until(lambda: bool(seen.found))
+    assert [gpu.uuid for gpu in seen.found[0]] == [A]
