@@ -93,6 +93,7 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
     variables: Count = 1_000
     requirements: Count = 1_000
     secrets: Count = 64
+    models: Count = 64
     arguments: Count = 10_000
     text: Annotated[int, Meta(ge=64, le=100_000)] = 512
 

@@ -8,8 +8,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def family() -> Iterator[tuple[int, int]]:
 def stranger() -> Iterator[int]:
     """Somebody else's process: it hangs below nobody of ours."""
     code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; "
-    code += "time.sleep(60)'], stdout=subprocess.DEVNULL, start_new_session=True).pid)"
+    code += "time.sleep(60)'], stdout=-3, stderr=-3, start_new_session=True).pid)"
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     process = psutil.Process(int(made.stdout))
     yield process.pid
@@ -61,7 +61,7 @@ def stranger() -> Iterator[int]:
 
 
 class Watched:
-    """A watch that looks all the time, and what it told."""
+    """A watch, and what it told."""
 
     def __init__(self, **more: Any) -> None:
         self.ours: dict[int, tuple[str, ...]] = {}
@@ -72,8 +72,6 @@ class Watched:
             ours=lambda: self.ours,
             changed=self._changed,
             found=self.found.append,
-            every_s=0.01,
-            seldom_s=0.01,
             **more,
         )
 
@@ -81,15 +79,9 @@ class Watched:
         self.changes += 1
 
     async def until(self, true: Callable[[], bool]) -> None:
-        running = asyncio.create_task(self.watch.run())
-        try:
-            async with asyncio.timeout(20):
-                while not true():
-                    await asyncio.sleep(0.005)
-        finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
+        async with asyncio.timeout(20):
+            while not true():
+                await self.watch.look()
 
 
 def test_the_fake_speaks_what_the_real_one_does() -> None:
@@ -175,15 +167,14 @@ async def test_what_is_there_for_one_look_only_does_not_count(
     cards.add(A)
     seen = Watched()
     await seen.watch.first()
-    await seen.watch.first()
     cards.use(A, {stranger: 20.0})
-    await seen.watch.first()
-    assert seen.watch.taken == ()
-    await seen.watch.first()
-    assert seen.watch.taken == ((A, 20.0),)
+    await seen.watch.look()
+    assert not seen.watch.taken
+    await seen.watch.look()
+    assert (seen.watch.taken, seen.changes) == (((A, 20.0),), 1)
     cards.use(A, {})
-    await seen.watch.first()
-    assert seen.watch.taken == (), "what is gone is gone at once"
+    await seen.watch.look()
+    assert not seen.watch.taken, "what is gone is gone at once"
 
 
 async def test_a_driver_that_hangs_is_named_once_and_keeps_nobody(
@@ -194,24 +185,34 @@ async def test_a_driver_that_hangs_is_named_once_and_keeps_nobody(
     seen = Watched(within_s=0.05)
     await seen.watch.first()
     cards.say(hangs=True)
-    beats = 0
-
-    async def beat() -> None:
-        nonlocal beats
-        while True:
-            beats += 1
-            await asyncio.sleep(0.005)
-
-    beating = asyncio.create_task(beat())
     with capture_logs() as said:
-        await seen.until(lambda: beats > 100)
+        for _ in range(3):
+            await seen.watch.look()
         assert [one["event"] for one in said] == ["gpu_driver_hangs"]
         assert seen.watch.taken == ((A, 20.0),), "what was last seen stays"
+        assert [one.name for one in threading.enumerate()].count("gpus") == 1
         cards.say(hangs=False)
         cards.use(A, {})
         await seen.until(lambda: not seen.watch.taken)
-    beating.cancel()
     assert [one["event"] for one in said][:2] == ["gpu_driver_hangs", "gpu_driver_answers"]
+
+
+def test_an_agent_ends_though_its_driver_hangs(cards: FakeCards) -> None:
+    """asyncio would wait for a thread of its own."""
+    cards.say(hangs=True)
+    code = (
+        "import asyncio, sys\n"
+        "from corral.agent.gpu_watch import GpuWatch\n"
+        "from corral.agent.nvidia import Nvml\n"
+        "watch = GpuWatch(Nvml(), ours=dict, changed=print, found=print, within_s=0.05)\n"
+        "print(asyncio.run(watch.first()))"
+    )
+    environ = {**os.environ, **cards.environ}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("()\n")
 
 
 async def test_a_driver_that_vanishes_is_named_once(cards: FakeCards) -> None:
@@ -219,17 +220,9 @@ async def test_a_driver_that_vanishes_is_named_once(cards: FakeCards) -> None:
     seen = Watched()
     await seen.watch.first()
     cards.say(gone="Driver/library version mismatch")
-    looks = 0
-    ask = seen.watch._driver.look
-
-    def counted() -> Any:
-        nonlocal looks
-        looks += 1
-        return ask()
-
-    seen.watch._driver.look = counted  # type: ignore[method-assign]
     with capture_logs() as said:
-        await seen.until(lambda: looks > 5)
+        for _ in range(3):
+            await seen.watch.look()
     assert [one["event"] for one in said] == ["gpu_driver_gone"]
     assert [one.uuid for one in seen.watch.readings] == [A]
 

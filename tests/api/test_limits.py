@@ -31,6 +31,7 @@ LIMITS = {
     "VARIABLES": "2",
     "REQUIREMENTS": "2",
     "ARGUMENTS": "2",
+    "MODELS": "2",
     "TEXT": "64",
 }
 
@@ -64,6 +65,8 @@ def script(**more: object) -> dict[str, object]:
         (script(env={"A" * 65: ""}), 422, "text_too_long"),
         (script(requirements=["x" * 65]), 422, "text_too_long"),
         (script(worker_labels=["x" * 65]), 422, "text_too_long"),
+        (script(models=["x" * 65]), 422, "text_too_long"),
+        (script(models=["a", "b", "c"]), 422, "too_many_models"),
     ],
 )
 def test_submissions(tight: LiveController, body: object, status: int, code: str) -> None:

@@ -43,7 +43,9 @@ def test_every_option_arrives(corral: Corral, orchestrator: Orchestrator, tmp_pa
     options = "--entry go.py --gpus 1 --vram-gb 8 --cpus 2 --memory-gb 4 --worker attic"
     options += " --worker-label ssd --duration 2h --with numpy --env A=b=c --class interactive"
     options += " --priority 3 --retries 2 --name n --label k=v --user me --key once --batch b"
-    options += " --secret ONE --secret TWO --notify https://example.org/hook"
+    options += (
+        " --model sdxl --model vae --secret ONE --secret TWO --notify https://example.org/hook"
+    )
     options += f" --fresh --no-wait --requirements {tmp_path / 'r.txt'}"
     done = corral("submit", *options.split(), str(folder), "-x")
     assert done.out == f"{next(iter(orchestrator.jobs))}\n"
@@ -61,6 +63,7 @@ def test_every_option_arrives(corral: Corral, orchestrator: Orchestrator, tmp_pa
         cpus=2,
         memory_gb=4,
         worker_labels=["ssd"],
+        models=["sdxl", "vae"],
         worker="attic",
         queue_class="interactive",
         priority=3,

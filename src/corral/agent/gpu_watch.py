@@ -44,8 +44,6 @@ class GpuWatch:
         ours: Callable[[], Mapping[int, Collection[str]]],
         changed: Callable[[], None],
         found: Callable[[tuple[GPU, ...]], None],
-        every_s: float = EVERY_S,
-        seldom_s: float = SELDOM_S,
         within_s: float = WITHIN_S,
     ) -> None:
         self._driver = driver
@@ -55,7 +53,7 @@ class GpuWatch:
         """Told when others hold more or less than before."""
         self._found = found
         """Told of GPUs where there were none before."""
-        self._every_s, self._seldom_s, self._within_s = every_s, seldom_s, within_s
+        self._within_s = within_s
         self._gpus: tuple[GPU, ...] = ()
         self._looking: asyncio.Future[tuple[list[Seen], Lines]] | None = None
         self._told = ""
@@ -78,25 +76,29 @@ class GpuWatch:
 
     async def run(self) -> None:
         while True:
-            while not self._gpus:
-                await asyncio.sleep(self._seldom_s)
-                if gpus := await self.first():
-                    self._found(gpus)
-            await asyncio.sleep(self._every_s)
-            ours = {pid: tuple(devices) for pid, devices in self._ours().items()}
-            looked = await self._look()
-            if looked is None:
-                continue
-            seen, lines = looked
-            missing = {gpu.uuid for gpu in self._gpus} - {one.gpu.uuid for one in seen}
-            self._say("gpus_missing" if missing else "", gpus=sorted(missing))
-            # Who came or went while the driver was asked counts as ours, too.
-            self._read(seen, lines, {**ours, **self._ours()})
-            taken = taken_by_others(self.readings)
-            if taken != self.taken:
-                self.taken = taken
-                log.info("gpus_used_by_others", gb=dict(taken))
-                self._changed()
+            await asyncio.sleep(EVERY_S if self._gpus else SELDOM_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Once more, and whoever wants to know is told."""
+        if not self._gpus:
+            if gpus := await self.first():
+                self._found(gpus)
+            return
+        ours = self._ours()
+        looked = await self._look()
+        if looked is None:
+            return
+        seen, lines = looked
+        missing = {gpu.uuid for gpu in self._gpus} - {one.gpu.uuid for one in seen}
+        self._say("gpus_missing" if missing else "", gpus=sorted(missing))
+        # Who came or went while the driver was asked counts as ours, too.
+        self._read(seen, lines, {**ours, **self._ours()})
+        taken = taken_by_others(self.readings)
+        if taken != self.taken:
+            self.taken = taken
+            log.info("gpus_used_by_others", gb=dict(taken))
+            self._changed()
 
     async def _look(self) -> tuple[list[Seen], Lines] | None:
         if self._looking is None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,8 @@ import structlog
 from msgspec import Struct
 
 from corral.agent.beside import beside
-from corral.core.model import SUFFIXES, Model, model_name
+from corral.core.model import Model
+from corral.runtime.models import Found, models_in
 
 log = structlog.get_logger("corral.agent.models")
 
@@ -29,10 +29,6 @@ MOST = 10_000
 TELL_S = 5.0
 """Digests that get known are told together this often."""
 CHUNK = 8 << 20
-_MARKS = ("model_index.json", "config.json")
-"""A folder with one of these is one model."""
-_HUB = re.compile(r"models--(?P<name>[^/]+)/snapshots/[^/]+")
-"""How the Hugging Face hub keeps them."""
 
 
 class Known(Struct, frozen=True, array_like=True):
@@ -43,23 +39,9 @@ class Known(Struct, frozen=True, array_like=True):
     sha256: str
 
 
-class Found(Struct, frozen=True):
-    name: str
-    files: tuple[str, ...]
-    root: str
-    """The folder of a model that has several files; empty for one that is a file."""
-
-
 class ModelFiles:
-    def __init__(
-        self,
-        paths: Sequence[str],
-        kept: Path,
-        changed: Callable[[], None],
-        *,
-        every_s: float = EVERY_S,
-    ) -> None:
-        self._paths, self._kept, self._every_s = tuple(paths), kept, every_s
+    def __init__(self, paths: Sequence[str], kept: Path, changed: Callable[[], None]) -> None:
+        self._paths, self._kept = tuple(paths), kept
         self._changed = changed
         self._known = _read(kept)
         self._stopped = threading.Event()
@@ -68,23 +50,26 @@ class ModelFiles:
 
     async def run(self) -> None:
         """Until cancelled. Without folders there is nothing to do."""
-        loop = asyncio.get_running_loop()
         try:
             while self._paths:
-                found, models = await beside(self._survey, "models")
-                self._tell(models)
-                told_at = loop.time()
-                for one in found:
-                    if not models[one.name].sha256:
-                        models[one.name] = await beside(partial(self._hash, one), "models")
-                        if loop.time() - told_at > TELL_S:
-                            self._tell(models)
-                            told_at = loop.time()
-                self._tell(models)
-                await beside(self._keep, "models")
-                await asyncio.sleep(self._every_s)
+                await self.look()
+                await asyncio.sleep(EVERY_S)
         finally:
             self._stopped.set()
+
+    async def look(self) -> None:
+        clock = asyncio.get_running_loop().time
+        found, models = await beside(self._survey, "models")
+        self._tell(models)
+        told_at = clock()
+        for one in found:
+            if not models[one.name].sha256:
+                models[one.name] = await beside(partial(self._hash, one), "models")
+                if clock() - told_at > TELL_S:
+                    self._tell(models)
+                    told_at = clock()
+        self._tell(models)
+        await beside(self._keep, "models")
 
     def _tell(self, models: Mapping[str, Model]) -> None:
         found = tuple(models.values())
@@ -107,7 +92,7 @@ class ModelFiles:
             if not os.path.isdir(path):
                 self._say("model_path_missing", path)
                 continue
-            for one in _models_in(path):
+            for one in models_in(path):
                 found.setdefault(one.name, one)
                 if len(found) >= MOST:
                     self._say("too_many_models", path)
@@ -180,42 +165,3 @@ def _read(kept: Path) -> dict[str, Known]:
         return msgspec.json.decode(kept.read_bytes(), type=dict[str, Known])
     except (OSError, msgspec.MsgspecError):
         return {}
-
-
-def _models_in(root: str) -> Iterator[Found]:
-    """Files that hold models by their own name, folders that are one by their way from here."""
-    seen: set[str] = set()
-    folders = [root]
-    while folders:
-        folder = folders.pop()
-        real = os.path.realpath(folder)
-        if real in seen:
-            continue  # links may lead in circles
-        seen.add(real)
-        try:
-            with os.scandir(folder) as entries:
-                inside = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            continue
-        files = [entry for entry in inside if entry.is_file()]
-        if folder != root and any(entry.name in _MARKS for entry in files):
-            paths = tuple(sorted(_files_below(folder)))
-            yield Found(_folder_name(os.path.relpath(folder, root)), paths, folder)
-            continue
-        for entry in files:
-            if entry.name.lower().endswith(SUFFIXES):
-                yield Found(model_name(entry.name), (entry.path,), "")
-        below = [entry.path for entry in inside if entry.is_dir() and entry.name[0] != "."]
-        folders.extend(reversed(below))
-
-
-def _files_below(folder: str) -> Iterator[str]:
-    for path, _, names in os.walk(folder):
-        for name in names:
-            yield os.path.join(path, name)
-
-
-def _folder_name(way: str) -> str:
-    way = way.replace(os.sep, "/")
-    hub = _HUB.fullmatch(way)
-    return hub["name"].replace("--", "/") if hub else way

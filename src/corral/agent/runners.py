@@ -208,6 +208,7 @@ class Runners:
         environment = runner.environment
         devices = ",".join(runner.makeup.devices)
         programs = str(environment.python.parent)
+        models = self._settings.model_paths
         inherited = self._passed.get("PATH", "")
         return {
             **self._passed,
@@ -216,6 +217,7 @@ class Runners:
             "HOME": runner.directory.work,
             "TMPDIR": runner.directory.tmp,
             **dict(runner.makeup.env),
+            **({"CORRAL_MODEL_PATHS": os.pathsep.join(models)} if models else {}),
             # An attempt sees the GPUs it holds and no others, so these are not the user's to set.
             "CUDA_VISIBLE_DEVICES": devices,
             "HIP_VISIBLE_DEVICES": devices,

@@ -19,6 +19,7 @@ from corral.core.errors import (
     TooManyArguments,
     TooManyJobs,
     TooManyLabels,
+    TooManyModels,
     TooManyRequirements,
     TooManySecrets,
     TooManyVariables,
@@ -33,12 +34,11 @@ from corral.core.job import (
     ScriptCall,
     gpu_needs,
 )
-from corral.core.model import model_name
 from corral.core.webhook import check_webhook
+from corral.runtime.models import model_name
 from corral.settings import LimitSettings as Limits
 
 DEFAULT_DURATION_S = 3600.0
-MOST_MODELS = 64
 _CLASSES = frozenset(member.value for member in QueueClass)
 KEPT_LIKES, KEPT_BYTES = 256, 16 * 1024
 _PYTHON = re.compile(r"3\.\d{1,2}")
@@ -234,8 +234,7 @@ def _check(sent: pb.JobSubmission, limits: Limits) -> None:
     for key, value in sent.labels.items():
         _text("labels", key, limits.text)
         _text("labels", value, limits.text)
-    if len(sent.models) > MOST_MODELS:
-        raise InvalidJob(f"{len(sent.models):,} models; a job works with {MOST_MODELS} at most.")
+    _count(TooManyModels, "models", len(sent.models), limits.models)
     if sent.requirements:
         _check_requirements(sent, limits)
     if sent.env:

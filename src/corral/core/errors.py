@@ -3,7 +3,7 @@
 CorralError
 ├── InvalidJob            invalid_job          the submission itself is wrong
 │   ├── TooManyLabels, TooManyVariables, TooManyRequirements, TooManySecrets,
-│   │   TooManyArguments, TextTooLong
+│   │   TooManyArguments, TooManyModels, TextTooLong
 ├── InvalidRequest        invalid_request      the question itself is wrong: a parameter, a body
 ├── NotFound              not_found            no such address here
 ├── MethodNotAllowed      method_not_allowed   the address is right, the verb is not
@@ -90,6 +90,10 @@ class TooManyRequirements(InvalidJob):
 
 class TooManySecrets(InvalidJob):
     code = "too_many_secrets"
+
+
+class TooManyModels(InvalidJob):
+    code = "too_many_models"
 
 
 class TooManyArguments(InvalidJob):
