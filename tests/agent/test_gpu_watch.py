@@ -19,7 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from corral.agent import nvidia
-from corral.agent.gpu_watch import GpuWatch
+from corral.agent.gpu_watch import GpuWatch, Tenant
 from corral.agent.nvidia import DriverAway, Nvml
 from corral.core.worker import GPU
 from tests.fake_nvml import VARIABLE, FakeCards
@@ -64,7 +64,7 @@ class Watched:
     """A watch, and what it told."""
 
     def __init__(self, **more: Any) -> None:
-        self.ours: dict[int, tuple[str, ...]] = {}
+        self.ours: list[Tenant] = []
         self.found: list[tuple[GPU, ...]] = []
         self.changes = 0
         self.watch = GpuWatch(
@@ -130,7 +130,7 @@ async def test_memory_of_our_processes_is_ours_and_the_rest_is_not(
     cards.add(B)
     seen = Watched()
     await seen.watch.first()
-    seen.ours = {family[0]: (A,)}
+    seen.ours = [Tenant(family[0], (A,), busy=True)]
     cards.use(A, {family[0]: 1.0, family[1]: 8.0, stranger: 5.0}, used_gb=14.5)
     cards.use(B, {stranger: 2.0})
     await seen.until(lambda: len(seen.watch.taken) == 2)
@@ -153,12 +153,21 @@ async def test_where_the_driver_does_not_say_whose_it_is_nothing_of_ours_counts_
     seen = Watched()
     await seen.watch.first()
     assert seen.watch.taken == ((A, 2.0),), "before any of our jobs came"
-    seen.ours = {family[0]: (A,)}
+    seen.ours = [Tenant(family[0], (A,), busy=True)]
     cards.use(A, listed, used_gb=11.0)
     await seen.until(lambda: seen.watch.readings[0].ours_gb > 0)
     assert (seen.watch.readings[0].ours_gb, seen.watch.taken) == (9.0, ((A, 2.0),))
-    seen.ours = {}
-    await seen.until(lambda: seen.watch.taken == ((A, 11.0),))
+    seen.ours = [Tenant(family[0], (A,), busy=False)]
+    cards.use(A, listed, used_gb=6.0)
+    await seen.watch.look()
+    assert (seen.watch.readings[0].ours_gb, seen.watch.taken) == (4.0, ((A, 2.0),))
+    cards.use(A, listed, used_gb=16.0)
+    await seen.until(lambda: seen.watch.taken == ((A, 12.0),))
+    assert seen.watch.readings[0].ours_gb == 4.0, "what a warm one keeps"
+    seen.ours = []
+    cards.use(A, {}, used_gb=12.0)
+    await seen.until(lambda: seen.watch.readings[0].ours_gb == 0.0)
+    assert seen.watch.taken == ((A, 12.0),)
 
 
 async def test_what_is_there_for_one_look_only_does_not_count(
@@ -204,7 +213,7 @@ def test_an_agent_ends_though_its_driver_hangs(cards: FakeCards) -> None:
         "import asyncio, sys\n"
         "from corral.agent.gpu_watch import GpuWatch\n"
         "from corral.agent.nvidia import Nvml\n"
-        "watch = GpuWatch(Nvml(), ours=dict, changed=print, found=print, within_s=0.05)\n"
+        "watch = GpuWatch(Nvml(), ours=list, changed=print, found=print, within_s=0.05)\n"
         "print(asyncio.run(watch.first()))"
     )
     environ = {**os.environ, **cards.environ}

@@ -21,7 +21,10 @@ from tests.fake_nvml import FakeCards
 from tests.live import CORRAL, LiveController
 
 CARD = "GPU-e2e"
-YAML = "tls: always\nadvertise: 127.0.0.1\nheartbeat_s: 1\ngrace_s: 5\ncancel_grace_s: 1\nshutdown_grace_s: 1\n"
+YAML = (
+    "tls: always\nadvertise: 127.0.0.1\nheartbeat_s: 1\ngrace_s: 5\n"
+    "cancel_grace_s: 1\nshutdown_grace_s: 1\n"
+)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import psutil
 import structlog
@@ -32,6 +32,15 @@ Lines = Mapping[int, frozenset[int] | None]
 """By process that uses a GPU: itself and all it descends from; None where it is not to be found."""
 
 
+class Tenant(NamedTuple):
+    """A runner of ours that has GPUs."""
+
+    pid: int
+    devices: tuple[str, ...]
+    busy: bool
+    """It runs an attempt; a warm one only keeps what the last one left."""
+
+
 class Driver(Protocol):
     def look(self) -> list[Seen]: ...
 
@@ -41,14 +50,13 @@ class GpuWatch:
         self,
         driver: Driver,
         *,
-        ours: Callable[[], Mapping[int, Collection[str]]],
+        ours: Callable[[], Sequence[Tenant]],
         changed: Callable[[], None],
         found: Callable[[tuple[GPU, ...]], None],
         within_s: float = WITHIN_S,
     ) -> None:
         self._driver = driver
         self._ours = ours
-        """Our runners that have GPUs: their process ids, and which."""
         self._changed = changed
         """Told when others hold more or less than before."""
         self._found = found
@@ -57,8 +65,7 @@ class GpuWatch:
         self._gpus: tuple[GPU, ...] = ()
         self._looking: asyncio.Future[tuple[list[Seen], Lines]] | None = None
         self._told = ""
-        self._alone: dict[str, float] = {}
-        """What others held when nobody of ours was there, by GPU."""
+        self._guesses: dict[str, Guess] = {}
         self._last: dict[str, float] = {}
         self.readings: tuple[Reading, ...] = ()
         self.taken: tuple[tuple[str, float], ...] = ()
@@ -69,7 +76,7 @@ class GpuWatch:
         if looked is None:
             return ()
         seen, lines = looked
-        self._read(seen, lines, {})
+        self._read(seen, lines, ())
         self.taken = taken_by_others(self.readings)
         self._gpus = tuple(one.gpu for one in seen)
         return self._gpus
@@ -85,7 +92,7 @@ class GpuWatch:
             if gpus := await self.first():
                 self._found(gpus)
             return
-        ours = self._ours()
+        before = self._ours()
         looked = await self._look()
         if looked is None:
             return
@@ -93,7 +100,7 @@ class GpuWatch:
         missing = {gpu.uuid for gpu in self._gpus} - {one.gpu.uuid for one in seen}
         self._say("gpus_missing" if missing else "", gpus=sorted(missing))
         # Who came or went while the driver was asked counts as ours, too.
-        self._read(seen, lines, {**ours, **self._ours()})
+        self._read(seen, lines, [*before, *self._ours()])
         taken = taken_by_others(self.readings)
         if taken != self.taken:
             self.taken = taken
@@ -130,21 +137,18 @@ class GpuWatch:
         seen = self._driver.look()
         return seen, {pid: line_of(pid) for one in seen for pid in one.processes}
 
-    def _read(
-        self, seen: Sequence[Seen], lines: Lines, ours: Mapping[int, Collection[str]]
-    ) -> None:
+    def _read(self, seen: Sequence[Seen], lines: Lines, ours: Sequence[Tenant]) -> None:
         self.readings = tuple(self._reading(one, lines, ours) for one in seen)
 
-    def _reading(self, seen: Seen, lines: Lines, ours: Mapping[int, Collection[str]]) -> Reading:
+    def _reading(self, seen: Seen, lines: Lines, ours: Sequence[Tenant]) -> Reading:
         uuid = seen.gpu.uuid
-        held, blind = held_by({*ours, os.getpid()}, seen, lines)
+        here = [one for one in ours if uuid in one.devices]
+        held, blind = held_by({os.getpid(), *(one.pid for one in ours)}, seen, lines)
+        guess = self._guesses.setdefault(uuid, Guess())
+        if here and blind:
+            held = guess.held(seen.used_gb, busy=any(one.busy for one in here))
         theirs = max(seen.used_gb - held, 0.0)
-        if not any(uuid in devices for devices in ours.values()):
-            self._alone[uuid] = theirs
-        elif blind:
-            # Some of it may be our jobs': what others held before those came is all we know.
-            theirs = min(self._alone.get(uuid, 0.0), theirs)
-            held = seen.used_gb - theirs
+        guess.theirs = theirs
         # What ends is a moment later in the books: only what lasts for two looks counts.
         counted = min(theirs, self._last.get(uuid, theirs))
         self._last[uuid] = theirs
@@ -156,6 +160,22 @@ class GpuWatch:
             temperature_c=seen.temperature_c,
             utilisation=seen.utilisation,
         )
+
+
+class Guess:
+    """Whose VRAM is whose, where the driver does not say: what changes while an attempt of ours has
+    the GPU is ours, what changes while none has it is not."""
+
+    def __init__(self) -> None:
+        self.theirs = 0.0
+        self._ours = 0.0
+        self._was_busy = False
+
+    def held(self, used_gb: float, *, busy: bool) -> float:
+        if busy or self._was_busy:
+            self._ours = max(used_gb - self.theirs, 0.0)
+        self._was_busy = busy
+        return min(self._ours, used_gb)
 
 
 def held_by(ours: Collection[int], seen: Seen, lines: Lines) -> tuple[float, bool]:

@@ -20,6 +20,7 @@ import structlog
 from corral.agent import kit as kits
 from corral.agent import process_tree
 from corral.agent.environments import Environment
+from corral.agent.gpu_watch import Tenant
 from corral.agent.inventory import GIB
 from corral.agent.processors import Processors
 from corral.agent.run_directory import RunDirectory
@@ -74,13 +75,13 @@ class Runners:
         """Digests of the environments that runners live in."""
         return {runner.environment.digest for runner in self._all.values()}
 
-    def with_gpus(self) -> dict[int, tuple[str, ...]]:
-        """Runners that have GPUs, warm ones too: their process ids, and which."""
-        return {
-            runner.tree.pid: runner.makeup.devices
-            for runner in self._all.values()
+    def with_gpus(self) -> list[Tenant]:
+        """Runners that have GPUs, warm ones too."""
+        return [
+            Tenant(runner.tree.pid, runner.makeup.devices, name not in self._idle)
+            for name, runner in self._all.items()
             if runner.makeup.devices and runner.tree is not None
-        }
+        ]
 
     def models(self) -> tuple[str, ...]:
         """What attempts have loaded here, in processes that still live."""
