@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.bars import Figure, MARKS, judged, line, told
+from bench.bars import MARKS, Figure, judged, line, told
 from bench.controllers import Controller
 from bench.machines import Machine, until
 from bench.report import rounded, table

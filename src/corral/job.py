@@ -27,6 +27,7 @@ __all__ = [
     "checkpoint",
     "id",
     "metric",
+    "model",
     "output_dir",
     "progress",
     "restore",
@@ -164,6 +165,23 @@ def cancelled() -> bool:
     if not state.cancelled and state.look is not None and state.owner == os.getpid():
         state.cancelled = state.look()
     return state.cancelled
+
+
+def model(name: str) -> Path:
+    """Where this worker has a model: its file, or its folder. A job that names it in `models` runs
+    only where there is one."""
+    from pathlib import Path
+
+    from corral.runtime.models import model_name, models_in
+
+    wanted = model_name(name)
+    for folder in filter(None, os.environ.get("CORRAL_MODEL_PATHS", "").split(os.pathsep)):
+        for found in models_in(folder):
+            if found.name == wanted:
+                return Path(found.root or found.files[0])
+    raise FileNotFoundError(
+        f"There is no model {name!r} here. Name it in models=[…], and the job runs where it is."
+    )
 
 
 def output_dir() -> Path:

@@ -280,6 +280,7 @@ class _Controller:
             backoff_max_s=settings.backoff_max_s,
         )
         self._recalling = Recalling(self._store, engines, self._loop)
+        self._agents.changed = self._loop.wake
         self._queue = Queue(
             self._store,
             blobs,

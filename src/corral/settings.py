@@ -52,6 +52,8 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     isolate: bool = True
     read_paths: tuple[str, ...] = ()
     write_paths: tuple[str, ...] = ()
+    model_paths: tuple[str, ...] = ()
+    task_types: tuple[str, ...] = ()
 
 
 class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,6 +104,7 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
     requirements: Count = 1_000
     secrets: Count = 64
     inputs: Count = 256
+    models: Count = 64
     arguments: Count = 10_000
     text: Annotated[int, Meta(ge=64, le=100_000)] = 512
 

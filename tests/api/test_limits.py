@@ -32,6 +32,7 @@ LIMITS = {
     "REQUIREMENTS": "2",
     "ARGUMENTS": "2",
     "INPUTS": "2",
+    "MODELS": "2",
     "TEXT": "64",
 }
 
@@ -67,6 +68,8 @@ def script(**more: object) -> dict[str, object]:
         (script(env={"A" * 65: ""}), 422, "text_too_long"),
         (script(requirements=["x" * 65]), 422, "text_too_long"),
         (script(worker_labels=["x" * 65]), 422, "text_too_long"),
+        (script(models=["x" * 65]), 422, "text_too_long"),
+        (script(models=["a", "b", "c"]), 422, "too_many_models"),
     ],
 )
 def test_submissions(tight: LiveController, body: object, status: int, code: str) -> None:

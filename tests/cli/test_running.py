@@ -44,6 +44,7 @@ def test_every_option_arrives(corral: Corral, orchestrator: Orchestrator, tmp_pa
     options = "--entry go.py --gpus 1 --vram-gb 8 --cpus 2 --memory-gb 4 --worker attic"
     options += " --worker-label ssd --duration 2h --with numpy --env A=b=c --class interactive"
     options += " --priority 3 --retries 2 --name n --label k=v --user me --key once --batch b"
+    options += " --model sdxl --model vae"
     options += " --secret ONE --secret TWO --notify https://example.org/hook"
     (tmp_path / "data.csv").write_text("1,2")
     options += f" --input in/data.csv={tmp_path / 'data.csv'} --input again={'0' * 64}"
@@ -64,6 +65,7 @@ def test_every_option_arrives(corral: Corral, orchestrator: Orchestrator, tmp_pa
         cpus=2,
         memory_gb=4,
         worker_labels=["ssd"],
+        models=["sdxl", "vae"],
         worker="attic",
         queue_class="interactive",
         priority=3,

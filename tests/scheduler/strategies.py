@@ -21,6 +21,7 @@ def workers(draw: st.DrawFn, number: int, policies: bool = False) -> Worker:
         GPU(uuid=f"GPU-{number}-{n}", name="x", vram_gb=draw(st.sampled_from([8.0, 12.0, 24.0])))
         for n in range(draw(st.integers(0, 4)))
     )
+    theirs = {gpu.uuid: draw(st.sampled_from([0.0, 0.0, 1.5, 5.0, 7.9])) for gpu in gpus}
     return Worker(
         id=f"w{number}",
         name=f"worker{number}",
@@ -39,6 +40,7 @@ def workers(draw: st.DrawFn, number: int, policies: bool = False) -> Worker:
         local=number == 0,
         connected=draw(st.sampled_from([True, True, True, False])),
         draining=draw(st.sampled_from([False, False, False, True])),
+        taken=tuple((uuid, gb) for uuid, gb in theirs.items() if gb),
     )
 
 

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,6 +65,7 @@ class Ledger:
         assets: Assets,
         send: Callable[[Message], None],
         send_output: Callable[[Message, int], bool],
+        loaded: Callable[[], None] = lambda: None,
     ) -> None:
         self.url = self.certificate = ""
         """Where the controller is, and the file with its certificate."""
@@ -79,6 +80,8 @@ class Ledger:
         self._send = send
         self.results = Results(send)
         self._send_output = send_output
+        self._loaded = loaded
+        """Told when a runner is about to have other models loaded."""
         self._arrivals = itertools.count()
         self._fitting: set[Lane] = set()
         self._waiting = Waiting()
@@ -115,14 +118,9 @@ class Ledger:
         spec = self._environments.spec(recipe.python, recipe.requirements)
         attempt = Attempt(message, recipe, spec, next(self._arrivals))
         if attempt.lane not in self._fitting:
-            if (
-                Capacity(self._capabilities).fits(
-                    message.needs, above_vram_gb=message.above_vram_gb
-                )
-                is None
-            ):
-                reason = "it needs more than this worker has"
-                return self._send(JobReturned(*key, reason=reason))
+            refused = self._refuse(attempt)
+            if refused:
+                return self._send(JobReturned(*key, reason=refused))
             self._fitting.add(attempt.lane)
         self._known[key] = attempt
         if recipe.inputs or self._environments.ready(spec) is None:
@@ -138,6 +136,34 @@ class Ledger:
             self._seen, self._seen_earlier = set(), self._seen
         self._seen.add(key)
         return False
+
+    def _refuse(self, attempt: Attempt) -> str:
+        """Why it would not fit even if nothing else ran here."""
+        needs, above = attempt.lane
+        empty = Capacity(self._capabilities)
+        if empty.fits(needs, above_vram_gb=above) is None:
+            return "it needs more than this worker has"
+        empty.others = self._capacity.others
+        if empty.fits(needs, above_vram_gb=above) is None:
+            return "processes that are not Corral's use the VRAM that it needs"
+        return ""
+
+    def offer(self, capabilities: Capabilities) -> None:
+        """This machine turned out to have more GPUs."""
+        self._capabilities = capabilities
+        self._capacity.gpus = capabilities.gpus
+        for gpu in capabilities.gpus:
+            self._capacity.tenths.setdefault(gpu.uuid, 10)
+
+    def others_hold(self, taken: Iterable[tuple[str, float]]) -> None:
+        """Processes that are not ours hold this much of the GPUs now. What waits for what they
+        hold goes back: nobody knows when they let go."""
+        self._capacity.others = dict(taken)
+        self._fitting.clear()
+        for attempt in list(self._known.values()):
+            if attempt.runner is None and (refused := self._refuse(attempt)):
+                self._return(attempt, refused)
+        self.start_ready()
 
     def cancelled(self, message: JobCancel) -> None:
         attempt = self._known.get((message.job, message.attempt))
@@ -271,6 +297,9 @@ class Ledger:
         self._capacity.take(holding)
         self._active[runner] = None
         attempt.runner = runner
+        if dispatch.needs.models and dispatch.needs.models != runner.models:
+            runner.models = dispatch.needs.models
+            self._loaded()
         runner.order(attempt, self._line(attempt, runner))
         self._runs(attempt, holding, now)
         self._limits.watch()

@@ -37,14 +37,19 @@ from corral.agent.connection import (
     Revoked,
 )
 from corral.agent.environments import BuildFailed, Confine, Environments
+from corral.agent.gpu_watch import Driver, GpuWatch
 from corral.agent.keeper import UPDATE, write_json
 from corral.agent.kept_results import KeptResults
+from corral.agent.model_files import ModelFiles
+from corral.agent.nvidia import Nvml
 from corral.agent.processors import Processors
 from corral.agent.runner_process import Makeup
 from corral.agent.runners import ASSETS, CERTIFICATE, Runners
 from corral.agent.updates import Updates
 from corral.core.errors import CorralError
 from corral.core.job import Needs
+from corral.core.model import Model
+from corral.core.worker import GPU
 from corral.home import Home
 from corral.protocol.messages import (
     VERSION,
@@ -90,7 +95,8 @@ KEPT = "unreceived"
 class Agent:
     """One worker machine. `run` returns the exit code."""
 
-    def __init__(self, config: Config, *, embedded: bool) -> None:
+    def __init__(self, config: Config, *, embedded: bool, driver: Driver | None = None) -> None:
+        self._driver = driver or Nvml()
         self._settings = config.settings
         self._embedded = embedded
         self._home = config.home / "worker"
@@ -104,13 +110,18 @@ class Agent:
         self._updating: asyncio.Task[None] | None = None
         self._is_up = False
         self._leftovers = 0
+        self._models_told: tuple[Model, ...] = ()
 
     async def run(self) -> int:
         await self._open()
         self._opened = True
         dialling = asyncio.create_task(self._connection.run())
         leaving = asyncio.create_task(self._left.wait())
-        tidying = asyncio.create_task(self._tidy())
+        beside = [
+            asyncio.create_task(self._tidy()),
+            asyncio.create_task(self._gpus.run()),
+            asyncio.create_task(self._models.run()),
+        ]
         try:
             await asyncio.wait((dialling, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not dialling.done():
@@ -131,7 +142,7 @@ class Agent:
             return REVOKED
         finally:
             updating = [self._updating] if self._updating is not None else []
-            await self._close(dialling, leaving, tidying, *updating)
+            await self._close(dialling, leaving, *beside, *updating)
         return 0
 
     async def _tidy(self) -> None:
@@ -197,7 +208,16 @@ class Agent:
         self._connection = Connection(self._address, self, gives_up=self._embedded)
         if not self._embedded:
             self._updates = Updates.of_this(self._address, build_environment())
-        self._capabilities = inventory.capabilities(settings, {})
+        self._gpus = GpuWatch(
+            self._driver,
+            ours=self._runners.with_gpus,
+            changed=self._others_changed,
+            found=self._gpus_found,
+        )
+        self._models = ModelFiles(settings.model_paths, home / "models.json", self._tell_at_once)
+        self._capabilities = inventory.capabilities(
+            settings, await self._gpus.first(), output_path=str(home / "runs")
+        )
         if settings.gpus and any(gpu.vendor != "declared" for gpu in self._capabilities.gpus):
             log.warning("declared_gpus_ignored", detected=len(self._capabilities.gpus))
         self._ledger = Ledger(
@@ -207,8 +227,10 @@ class Agent:
             assets=self._assets,
             send=self._connection.send,
             send_output=self._connection.send_output,
+            loaded=self._tell_at_once,
         )
         self._find_results()
+        self._ledger.others_hold(self._gpus.taken)
         self._reached()
         if settings.allow_code:
             self._capabilities = replace(self._capabilities, enforced=await self._probe())
@@ -298,33 +320,61 @@ class Agent:
     # --- what the connection asks --------------------------------------------------------------
 
     def register(self, address: Address) -> WorkerRegister:
-        gpus = self._capabilities.gpus
+        gpus, models = self._capabilities.gpus, self._models.models
+        names = tuple(model.name for model in models)
+        self._models_told = models
         return WorkerRegister(
             worker_id=address.worker_id,
             software_version=__version__,
             runner_protocol=VERSION,
-            capabilities=self._capabilities,
+            capabilities=replace(self._capabilities, models_present=names),
             name=self._settings.worker.name or address.name,
             gpu_name=gpus[0].name if gpus else "",
             vram_gb=max((gpu.vram_gb for gpu in gpus), default=0.0),
+            supported_models=names,
             attempts=self._ledger.attempts(),
             leftovers=self._leftovers,
+            models=models,
+            models_loaded=self._runners.models(),
+            readings=self._gpus.readings,
         )
 
     def heartbeat(self) -> WorkerHeartbeat:
-        ledger = self._ledger
+        ledger, models = self._ledger, self._models.models
         ledger.results.beat()
+        news = None if models == self._models_told else models
+        self._models_told = models
         return WorkerHeartbeat(
             load=ledger.load(),
             running=ledger.running,
             waiting=ledger.waiting,
             warm=self._runners.idle,
+            readings=self._gpus.readings,
+            models=news,
+            models_loaded=self._runners.models(),
         )
 
     def disconnected(self) -> None:
         """What the controller has not received by now may never have reached it."""
         self._ledger.results.offline = True
         self._ledger.results.save()
+
+    def _others_changed(self) -> None:
+        """The controller hears of it first, so that what is returned is not sent here again."""
+        self._tell_at_once()
+        self._ledger.others_hold(self._gpus.taken)
+
+    def _gpus_found(self, gpus: tuple[GPU, ...]) -> None:
+        """The driver came up after us: we introduce ourselves once more."""
+        log.info("gpus_found", gpus=[gpu.name for gpu in gpus])
+        self._capabilities = replace(self._capabilities, gpus=gpus)
+        self._ledger.offer(self._capabilities)
+        self._ledger.others_hold(self._gpus.taken)
+        self._again = asyncio.create_task(self._connection.close())
+
+    def _tell_at_once(self) -> None:
+        if self._connection.connected:
+            self._connection.send(self.heartbeat())
 
     def welcomed(self, welcome: WorkerWelcome) -> None:
         self._leftovers = 0  # told

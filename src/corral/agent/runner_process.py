@@ -79,6 +79,8 @@ class Runner(asyncio.SubprocessProtocol):
         """How long its attempts take, lately; 0 before it has answered one."""
         self.processors: tuple[int, ...] = ()
         self.used = 0
+        self.models: tuple[str, ...] = ()
+        """What its last attempt worked with: a function that is called again finds it loaded."""
         self.idle_since = 0.0
         self.tree: Tree | None = None
         """Its processes, once it was started."""

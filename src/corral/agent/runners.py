@@ -20,6 +20,7 @@ import structlog
 from corral.agent import kit as kits
 from corral.agent import process_tree
 from corral.agent.environments import Environment
+from corral.agent.gpu_watch import Tenant
 from corral.agent.inventory import GIB
 from corral.agent.processors import Processors
 from corral.agent.run_directory import RunDirectory
@@ -82,6 +83,19 @@ class Runners:
     def environments(self) -> set[str]:
         """Digests of the environments that runners live in."""
         return {runner.environment.digest for runner in self._all.values()}
+
+    def with_gpus(self) -> list[Tenant]:
+        """Runners that have GPUs, warm ones too."""
+        return [
+            Tenant(runner.tree.pid, runner.makeup.devices, name not in self._idle)
+            for name, runner in self._all.items()
+            if runner.makeup.devices and runner.tree is not None
+        ]
+
+    def models(self) -> tuple[str, ...]:
+        """What attempts have loaded here, in processes that still live."""
+        living = (runner for runner in self._all.values() if runner.models and not runner.ending)
+        return tuple(sorted({model for runner in living for model in runner.models}))
 
     def processors_for(self, cpus: float) -> int:
         return self._processors.count(cpus)
@@ -204,6 +218,7 @@ class Runners:
         environment = runner.environment
         devices = ",".join(runner.makeup.devices)
         programs = str(environment.python.parent)
+        models = self._settings.model_paths
         inherited = self._passed.get("PATH", "")
         return {
             **self._passed,
@@ -212,6 +227,7 @@ class Runners:
             "HOME": runner.directory.work,
             "TMPDIR": runner.directory.tmp,
             **dict(runner.makeup.env),
+            **({"CORRAL_MODEL_PATHS": os.pathsep.join(models)} if models else {}),
             # An attempt sees the GPUs it holds and no others, so these are not the user's to set.
             "CUDA_VISIBLE_DEVICES": devices,
             "HIP_VISIBLE_DEVICES": devices,
@@ -234,7 +250,7 @@ class Runners:
                 "cpus": list(runner.processors) or None,
             },
             "isolate": self._settings.isolate,
-            "read_paths": [*read, *self._settings.read_paths],
+            "read_paths": [*read, *self._settings.read_paths, *self._settings.model_paths],
             "known_paths": [str(Path(self.home) / ASSETS)],
             "write_paths": [
                 runner.directory.path,

@@ -21,6 +21,7 @@ from corral.core.errors import (
     TooManyInputs,
     TooManyJobs,
     TooManyLabels,
+    TooManyModels,
     TooManyRequirements,
     TooManySecrets,
     TooManyVariables,
@@ -37,6 +38,7 @@ from corral.core.job import (
     gpu_needs,
 )
 from corral.core.webhook import check_webhook
+from corral.runtime.models import model_name
 from corral.settings import LimitSettings as Limits
 
 DEFAULT_DURATION_S = 3600.0
@@ -82,6 +84,7 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
             sent.memory_gb,
             tuple(sent.worker_labels),
             sent.worker or "auto",
+            _models(sent.models) if sent.models else (),
             limits.text,
         ),
         duration_s=sent.duration or DEFAULT_DURATION_S,
@@ -144,11 +147,16 @@ def _needs(
     memory_gb: float,
     labels: tuple[str, ...],
     worker: str,
+    models: tuple[str, ...],
     longest: int,
 ) -> Needs:
     whole, tenths = gpu_needs(gpus=gpus, gpu_memory=gpu_memory, vram_gb=vram_gb)
     for label in (*labels, worker):
         _text("worker_labels and worker", label, longest)
+    for model in models:
+        _text("models", model, longest)
+        if not model:
+            raise InvalidJob("models holds names such as 'sdxl_1.0', and one of them is empty.")
     try:
         return msgspec.convert(
             {
@@ -159,11 +167,17 @@ def _needs(
                 "memory_gb": memory_gb,
                 "labels": labels,
                 "worker": worker,
+                "models": models,
             },
             Needs,
         )
     except msgspec.ValidationError as error:
         raise InvalidJob(f"What the job needs is not possible: {error}.".replace("`", "")) from None
+
+
+def _models(sent: Sequence[str]) -> tuple[str, ...]:
+    """Sorted and each once: jobs for the same models wait in one line."""
+    return tuple(sorted({model_name(one) for one in sent}))
 
 
 def _work(sent: pb.JobSubmission, limits: Limits) -> FunctionCall | ScriptCall:
@@ -241,6 +255,7 @@ def _check(sent: pb.JobSubmission, limits: Limits) -> None:
     for key, value in sent.labels.items():
         _text("labels", key, limits.text)
         _text("labels", value, limits.text)
+    _count(TooManyModels, "models", len(sent.models), limits.models)
     if sent.requirements:
         _check_requirements(sent, limits)
     if sent.env:

@@ -39,6 +39,10 @@ VramGb = Annotated[float | None, typer.Option(help="VRAM that each GPU must have
 Cpus = Annotated[float | None, typer.Option(help="Processors. [1]")]
 MemoryGb = Annotated[float | None, typer.Option(help="Memory reserved for it, and its limit.")]
 WorkerName = Annotated[str, typer.Option(help="auto, local, or a worker's name.")]
+Model = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A model that it works with. Repeatable."),
+]
 WorkerLabel = Annotated[
     list[str] | None,
     typer.Option(
@@ -98,6 +102,7 @@ def run(
     memory_gb: MemoryGb = None,
     worker: WorkerName = "auto",
     worker_label: WorkerLabel = None,
+    model: Model = None,
     duration: Duration = "1h",
     with_: With = None,
     requirements: Requirements = None,
@@ -134,6 +139,7 @@ def submit(
     memory_gb: MemoryGb = None,
     worker: WorkerName = "auto",
     worker_label: WorkerLabel = None,
+    model: Model = None,
     duration: Duration = "1h",
     with_: With = None,
     requirements: Requirements = None,
@@ -204,6 +210,7 @@ async def _submit_script(
         entry=asked["entry"],
         requirements=[*resolve(asked["with_"]), *resolve(asked["requirements"])],
         worker_labels=asked["worker_label"] or (),
+        models=asked["model"] or (),
         duration=seconds(asked["duration"]),
         env=pairs("--env", asked["env"]),
         labels=pairs("--label", asked["label"]),

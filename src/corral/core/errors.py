@@ -3,7 +3,7 @@
 CorralError
 ├── InvalidJob            invalid_job          the submission itself is wrong
 │   ├── TooManyLabels, TooManyVariables, TooManyRequirements, TooManySecrets,
-│   │   TooManyArguments, TooManyInputs, TextTooLong
+│   │   TooManyArguments, TooManyInputs, TooManyModels, TextTooLong
 │   └── AssetNotFound     asset_not_found      it names an input that is stored nowhere
 ├── InvalidRequest        invalid_request      the question itself is wrong: a parameter, a body
 ├── NotFound              not_found            no such address here
@@ -92,6 +92,10 @@ class TooManyRequirements(InvalidJob):
 
 class TooManySecrets(InvalidJob):
     code = "too_many_secrets"
+
+
+class TooManyModels(InvalidJob):
+    code = "too_many_models"
 
 
 class TooManyArguments(InvalidJob):

@@ -26,7 +26,7 @@ from corral.core.events import (
 )
 from corral.core.frames import OutputFrame, ProgressFrame
 from corral.core.job import JobId
-from corral.core.worker import Wishes, Worker
+from corral.core.worker import Wishes, Worker, taken_by_others
 from corral.engines.engine import Attempt
 from corral.protocol import messages as wire
 
@@ -75,7 +75,7 @@ class AgentsEngine:
         self._said: dict[str, wire.WorkerRegister] = {}
         """What connected workers said of themselves."""
         self._workers = {
-            worker.id: self._as_wished(replace(worker, connected=False))
+            worker.id: self._as_wished(replace(worker, connected=False, readings=(), taken=()))
             for worker in known
             if worker.engine == self.name
         }
@@ -90,6 +90,8 @@ class AgentsEngine:
         """Set whenever no worker is connected."""
         self.settled = asyncio.Event()
         """Set whenever everything heard is on disk."""
+        self.changed: Callable[[], None] = lambda: None
+        """Told when a worker can do something that it could not do a moment ago."""
 
     def open(self, holding: Collection[str] = ()) -> None:
         """Starts the grace period of all known workers, and of any other that is `holding`
@@ -174,6 +176,10 @@ class AgentsEngine:
                 local=register.worker_id == self._local_id,
                 seen_at=time.time(),
                 version=register.software_version,
+                models=register.models,
+                models_loaded=register.models_loaded,
+                readings=register.readings,
+                taken=taken_by_others(register.readings),
             )
         )
         former = self._sessions.pop(worker.id, None)
@@ -262,7 +268,7 @@ class AgentsEngine:
 
     def _hear(self, worker: str, message: wire.FromWorker, now: float) -> None:
         if isinstance(message, wire.WorkerHeartbeat):
-            self._workers[worker] = replace(self._workers[worker], seen_at=now)
+            self._beat(worker, message, now)
             return
         if isinstance(message, wire.WorkerGoodbye):
             self._goodbye(worker, message.reason)
@@ -310,6 +316,27 @@ class AgentsEngine:
             self._report(worker, failed)
         else:
             self._report(worker, AttemptReturned(job, attempt, worker, message.reason))
+
+    def _beat(self, worker: str, beat: wire.WorkerHeartbeat, now: float) -> None:
+        known = self._workers[worker]
+        taken = taken_by_others(beat.readings)
+        new = replace(
+            known,
+            seen_at=now,
+            load=beat.load,
+            readings=beat.readings,
+            taken=taken,
+            models_loaded=beat.models_loaded,
+        )
+        said = self._said.get(worker)
+        if beat.models is not None and said is not None:
+            names = tuple(model.name for model in beat.models)
+            can = replace(said.capabilities, models_present=names)
+            self._said[worker] = replace(said, capabilities=can)
+            new = self._as_wished(replace(new, models=beat.models))
+        self._workers[worker] = new
+        if taken != known.taken or beat.models is not None:
+            self.changed()
 
     def _goodbye(self, worker: str, reason: str) -> None:
         self._sessions.pop(worker, None)

@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from corral.core.job import Blob, Failure, JobId, Needs, QueueClass
-from corral.core.worker import Capabilities
+from corral.core.model import Model
+from corral.core.worker import Capabilities, Reading
 
 VERSION = "1"
 COMPATIBLE: dict[str, str] = {"1": "0.1.0"}
@@ -56,6 +57,10 @@ class WorkerRegister(Message, frozen=True):
     """Attempts this worker still has, running or waiting, and results not yet received."""
     leftovers: int = 0
     """Processes of an agent before this one that it found and ended."""
+    models: tuple[Model, ...] = ()
+    """What is on its disk, so far as it has looked; a heartbeat tells what changes."""
+    models_loaded: tuple[str, ...] = ()
+    readings: tuple[Reading, ...] = ()
 
 
 class WorkerHeartbeat(Message, frozen=True):
@@ -63,6 +68,10 @@ class WorkerHeartbeat(Message, frozen=True):
     running: int = 0
     waiting: int = 0
     warm: int = 0
+    readings: tuple[Reading, ...] = ()
+    models: tuple[Model, ...] | None = None
+    """All that is on its disk, where that changed."""
+    models_loaded: tuple[str, ...] = ()
 
 
 class JobStarted(Message, frozen=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from corral.core.job import QueueClass, Shape
-from corral.scheduler.fit import Room, refuse_ever
+from corral.scheduler.fit import Room, refuse_beside_others, refuse_ever
 from corral.scheduler.rank import emptied
 
 PATIENCE_S = 30.0
@@ -59,6 +59,7 @@ class Wanted:
                 room.has_loaded(other.needs)
                 and (urgent or standing(other) <= standing(shape))
                 and refuse_ever(other, room.worker) is None
+                and refuse_beside_others(other, room.worker) is None
             ):
                 return other
         return None
@@ -79,9 +80,9 @@ class Wanted:
 
 def _able(shape: Shape, room: Room) -> bool:
     worker = room.worker
-    if room.closed:
+    if room.closed or not worker.connected or worker.draining:
         return False
-    return worker.connected and not worker.draining and refuse_ever(shape, worker) is None
+    return refuse_ever(shape, worker) is None and refuse_beside_others(shape, worker) is None
 
 
 def standing(shape: Shape) -> tuple[bool, int]:

@@ -15,7 +15,7 @@ from functools import cache
 from corral.core.job import Needs, QueueClass, Shape
 from corral.core.worker import SLACK, Worker
 from corral.scheduler.circuit import CLOSED
-from corral.scheduler.fit import Room, ahead_for, ahead_limit
+from corral.scheduler.fit import Room, ahead_for, ahead_limit, refuse_beside_others
 from corral.scheduler.rank import (
     NEUTRAL,
     UNKNOWN,
@@ -160,6 +160,8 @@ class Columns:
         self._on_probe = 0
         if any(seat.circuit is not CLOSED for seat in self._seats):
             self._on_probe = bits([one.on_probe(world.now) for one in reversed(self._seats)])
+        self._shared = [index for index, one in enumerate(self._workers) if one.taken]
+        """Whose GPUs others use too."""
         self._know(world.lines)
         self._measure(world.lines)
         self._orders: dict[Purpose, tuple[int, list[Cards]]] = {}
@@ -328,6 +330,8 @@ class Columns:
     def able(self, line: Line, *, turn: bool = False) -> Able:
         shape = line.shape
         who = self._able(shape) & self._present
+        if self._shared and shape.needs.wants_gpu:
+            who &= ~self._crowded(shape)
         if self._kept and not turn and shape.queue_class is QueueClass.BATCH:
             who &= ~self._kept
         wanted = purpose(shape)
@@ -348,6 +352,14 @@ class Columns:
             sizes = sorted(self._cards, key=lambda one: (misfit(wanted, one[0]), -one[1], one[2]))
             self._orders[wanted] = suited, [self._cards[size] for size in sizes]
         return self._orders[wanted]
+
+    def _crowded(self, shape: Shape) -> int:
+        """Where processes that are not ours leave too little for it."""
+        who = 0
+        for index in self._shared:
+            if refuse_beside_others(shape, self._workers[index]) is not None:
+                who |= 1 << index
+        return who
 
     def keep(self, line: Line, able: Able) -> str:
         """The first of them takes nothing else in this decision."""

@@ -54,6 +54,8 @@ class Options(TypedDict, total=False):
     worker_labels: Iterable[str] | Mapping[str, str]
     worker: str
     """`auto`, `local`, or a worker's name."""
+    models: Iterable[str] | str
+    """Names of models that it works with: it runs where they are, best where they are loaded."""
     duration: float
     """Seconds after which the job is ended."""
     requirements: Iterable[str] | str | os.PathLike[str]
@@ -133,6 +135,7 @@ def _build(options: Mapping[str, Any], queue_class: QueueClass, name: str) -> pb
         requirements=requirements.resolve(given.get("requirements")),
         worker_labels=_worker_labels(given.get("worker_labels", ())),
         worker=_text(given, "worker") or "auto",
+        models=_names(given, "models", "sdxl_1.0"),
         queue_class=_queue_class(given.get("queue_class", queue_class)),
         name=_text(given, "name") or name,
         env=_texts(given, "env"),
@@ -232,6 +235,18 @@ def _worker_labels(labels: Iterable[str] | Mapping[str, str]) -> list[str]:
     for label in found:
         if not isinstance(label, str) or not label:
             raise InvalidJob(f"A worker label is a text such as 'ssd' or 'zone=a'; got {label!r}.")
+    return found
+
+
+def _names(given: Mapping[str, Any], option: str, example: str) -> list[str]:
+    names = given.get(option, ())
+    found = [names] if isinstance(names, str) else names
+    if isinstance(found, Mapping) or not isinstance(found, Iterable):
+        raise InvalidJob(f"{option} is a list of names such as [{example!r}]; got {names!r}.")
+    found = list(found)
+    for name in found:
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidJob(f"{option} holds names such as {example!r}; got {name!r}.")
     return found
 
 

@@ -67,6 +67,7 @@ class JobBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     memory_gb: _Amount = 0.0
     worker: str = ""
     worker_labels: list[str] = []
+    models: list[str] = []
     duration: _Amount = 0.0
     queue_class: Literal["", "interactive", "batch"] = ""
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
@@ -122,6 +123,7 @@ def submission_of(body: JobBody, key: str = "") -> pb.JobSubmission:
             ],
             labels=body.labels,
             worker_labels=body.worker_labels,
+            models=body.models,
             wait=body.wait,
             **{name: getattr(body, name) for name in _SAME},
         )
