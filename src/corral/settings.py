@@ -51,6 +51,7 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     isolate: bool = True
     read_paths: tuple[str, ...] = ()
     write_paths: tuple[str, ...] = ()
+    spawn: bool = False
 
 
 class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True):

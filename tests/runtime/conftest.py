@@ -39,6 +39,7 @@ def start_runner(kit: Path, tmp_path: Path, controller: Controller) -> Iterator[
     started: list[Runner] = []
 
     def start(**config: Any) -> Runner:
+        config.setdefault("spawn", __import__("os").environ.get("TRY_SPAWN") == "1")
         runner = Runner(kit, tmp_path / f"runner{len(started)}", controller, **config)
         started.append(runner)
         return runner

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from corral.agent import kit as kits
-from corral.agent import process_tree
+from corral.agent import process_tree, system
 from corral.agent.environments import Environment
 from corral.agent.inventory import GIB
 from corral.agent.processors import Processors
@@ -50,6 +50,7 @@ class Runners:
         self._runs = worker_home / "runs"
         self._kit = kit
         self._settings = settings
+        self._spawn = system.spawns(settings)
         self._passed = dict(passed)
         self._processors = processors
         self._max_idle = max_idle
@@ -174,7 +175,9 @@ class Runners:
         name = f"r{next(self._names)}"
         directory = RunDirectory(self._runs / name)
         directory.make()
-        runner = Runner(name, makeup, environment, directory, listener, self.home)
+        runner = Runner(
+            name, makeup, environment, directory, listener, self.home, spawn=self._spawn
+        )
         if makeup.cpus:
             runner.processors = self._processors.choose(makeup.cpus)
         self._all[name] = runner
@@ -200,8 +203,7 @@ class Runners:
             **self._passed,
             "PATH": f"{programs}{os.pathsep}{inherited}" if inherited else programs,
             "VIRTUAL_ENV": str(environment.path),
-            "HOME": runner.directory.work,
-            "TMPDIR": runner.directory.tmp,
+            **system.own_folders(runner.directory.work, runner.directory.tmp),
             **dict(runner.makeup.env),
             # An attempt sees the GPUs it holds and no others, so these are not the user's to set.
             "CUDA_VISIBLE_DEVICES": devices,
@@ -234,6 +236,8 @@ class Runners:
         await runner.spawned.wait()
         if grace_s <= 0:
             runner.close_stdin()
+        else:
+            runner.ask_to_stop()
         if runner.tree is not None:
             if not await runner.tree.end(grace_s, lambda: runner.settled):
                 log.warning("processes_survived", runner=runner.name)
