@@ -33,7 +33,7 @@ class Line:
         self.page = bytearray(3)
         self.redactor: Redactor | None = None
         self._mark = mark.encode()
-        self._orders: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[tuple[str, int], bytes]] = queue.SimpleQueue()
         self._name = ("", 0)
         self._cancels: set[tuple[str, int]] = set()
         self._main = threading.get_ident()
@@ -52,14 +52,14 @@ class Line:
         try:
             for line in self._lines:
                 word = json.loads(line)
+                name = (word.get("job", ""), word.get("attempt", 0))
                 if "document" in word:
-                    self._name = (word["job"], word["attempt"])
-                    self._orders.put(line)
+                    self._orders.put((name, line))
                     continue
                 if word.get("cancel"):
-                    self._cancels.add((word["job"], word["attempt"]))
-                    if (word["job"], word["attempt"]) != self._name:
-                        continue  # it came too late
+                    self._cancels.add(name)
+                    if name != self._name:
+                        continue  # too late, or early enough to be seen when it begins
                 if self.page[STATE] == RUNNING:
                     system.interrupt(self._main)
         finally:
@@ -68,7 +68,8 @@ class Line:
     # --- as an inbox ---------------------------------------------------------------------------
 
     def next(self) -> bytes | None:
-        return self._orders.get()
+        self._name, line = self._orders.get()
+        return line
 
     def cancel_came(self, job: str = "", attempt: int = 0) -> bool:
         return (job, attempt) in self._cancels
@@ -108,7 +109,7 @@ class Line:
         self.page[STATE] = IDLE
         self._write_marks(END)
         self.send(data)
-        self._cancels.clear()
+        self._cancels.discard(self._name)
 
     def _write_marks(self, kind: bytes) -> None:
         for fd in self._pipes:

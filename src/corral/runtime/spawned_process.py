@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.runtime import failures
+from corral.runtime import failures, system
 from corral.runtime.frames import frame
 from corral.runtime.hints import Bounds
 from corral.runtime.line import Line
@@ -21,6 +21,7 @@ NOTHING = {"files": "", "memory": "", "cpu": "", "privileges": ""}
 def main() -> int:
     port = int(sys.argv[2])
     token, mark = sys.stdin.readline().split()
+    system.hold_descendants()
     line = Line(port, token, mark)
     config = line.config
     os.environ.update(config.get("environ") or {})
@@ -42,7 +43,13 @@ def main() -> int:
 
     sys.argv = sys.argv[:1]
     bounds = Bounds((config.get("limits") or {}).get("memory_bytes") or 0)
-    loop = AttemptLoop(line, line, bounds, ProcessState, RunFolder)
-    line.listen()
-    loop.run()
-    return 0
+    code = 1
+    try:
+        loop = AttemptLoop(line, line, bounds, ProcessState, RunFolder)
+        line.listen()
+        loop.run()
+        code = 0
+    finally:
+        if code:
+            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        os._exit(code)  # Threads that an attempt left behind would be waited for otherwise.

@@ -56,6 +56,7 @@ class Supervisor:
         self._running: tuple[str, int] | None = None
         self._cancelled = False
         self._hurry = threading.Event()
+        self._hung_up = threading.Event()
 
     def start(self) -> None:
         self._process = subprocess.Popen(
@@ -113,7 +114,10 @@ class Supervisor:
                     self._line = caller
                     caller.sendall(self._config)
                     self.arrived.set()
-                    self._hear_frames(lines)
+                    try:
+                        self._hear_frames(lines)
+                    finally:
+                        self._hung_up.set()
                 elif kind == b"words":
                     for line in lines:
                         if self._running is not None:
@@ -166,8 +170,8 @@ class Supervisor:
         # Whoever still holds the pipes would keep their ends from being seen.
         system.kill_descendants()
         self._hurry.set()
-        for pump in self._pumps:
-            pump.closed.wait(DRAIN_S)
+        for last in (*(pump.closed for pump in self._pumps), self._hung_up):
+            last.wait(DRAIN_S)
         if self._running is not None:
             from corral.runtime.failures import died
 
@@ -198,7 +202,6 @@ class Pump:
                     self.ended.set()
             if len(data) < CHUNK:
                 self._supervisor.pause()
-        if rest := self._marks.rest():
-            self._supervisor.output(self._number, self._stream, rest, last=True)
+        self._supervisor.output(self._number, self._stream, self._marks.rest(), last=True)
         self.ended.set()
         self.closed.set()

@@ -103,7 +103,7 @@ def hold_descendants() -> None:
 
 
 def _in_job() -> set[int]:
-    """The processes of the job object that this process belongs to."""
+    """This process and everything below it: those of the innermost job object it belongs to."""
     listed = _ProcessIds()
     found = _kernel().QueryInformationJobObject(
         None, PROCESS_IDS, ctypes.byref(listed), ctypes.sizeof(listed), None
@@ -113,23 +113,14 @@ def _in_job() -> set[int]:
     return {int(pid) for pid in listed.ProcessIdList[: listed.NumberOfProcessIdsInList]}
 
 
-_found_first: set[int] = set()
-
-
 def children_left() -> bool:
-    """Whether processes joined the job object since this was first asked. The supervisor, this
-    process, and the launchers that a virtual environment puts before each of them were there."""
-    listed = _in_job()
-    if not _found_first:
-        _found_first.update(listed)
-    return not listed <= _found_first
+    return bool(_in_job() - {os.getpid()})
 
 
 def kill_descendants(patience_s: float = 5.0) -> bool:
     """End everything else in the job object; False when some would not end in time."""
     kernel = _kernel()
     until = time.monotonic() + patience_s
-    # The launcher of this process ends with it and is not in its job object.
     while others := _in_job() - {os.getpid()}:
         for pid in others:
             if handle := kernel.OpenProcess(PROCESS_TERMINATE, False, pid):
