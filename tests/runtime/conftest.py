@@ -34,13 +34,22 @@ def controller() -> Iterator[Controller]:
     controller.close()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test runs with both kinds of runner, but for those about what one of them has alone."""
+    if "kind" in metafunc.fixturenames:
+        forked = metafunc.definition.get_closest_marker("forked")
+        metafunc.parametrize("kind", ["forked"] if forked else ["forked", "spawned"])
+
+
 @pytest.fixture
-def start_runner(kit: Path, tmp_path: Path, controller: Controller) -> Iterator[StartRunner]:
+def start_runner(
+    kit: Path, tmp_path: Path, controller: Controller, kind: str
+) -> Iterator[StartRunner]:
     started: list[Runner] = []
 
     def start(**config: Any) -> Runner:
-        config.setdefault("spawn", __import__("os").environ.get("TRY_SPAWN") == "1")
-        runner = Runner(kit, tmp_path / f"runner{len(started)}", controller, **config)
+        folder = tmp_path / f"runner{len(started)}"
+        runner = Runner(kit, folder, controller, spawn=kind == "spawned", **config)
         started.append(runner)
         return runner
 

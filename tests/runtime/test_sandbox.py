@@ -18,6 +18,8 @@ from tests.runtime.harness import Runner
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+pytestmark = pytest.mark.forked
+
 needs_landlock = pytest.mark.skipif(
     sandbox.landlock_version() < 1, reason="this kernel has no Landlock"
 )

@@ -51,5 +51,5 @@ def main() -> int:
         code = 0
     finally:
         if code:
-            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+            sys.excepthook(*sys.exc_info())
         os._exit(code)  # Threads that an attempt left behind would be waited for otherwise.

@@ -11,6 +11,7 @@ import hmac
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -32,6 +33,8 @@ def main() -> int:
     line = agent.readline()
     if not line:
         return 0
+    for number in system.SIGNALS:
+        signal.signal(number, lambda *_: None)  # A job may signal its whole group; we stay.
     system.hold_descendants()
     supervisor = Supervisor(line)
     supervisor.start()
