@@ -21,8 +21,8 @@ SOURCE = Path(corral.__file__).parent
 POSIX_MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "uvloop",
                  "_posixsubprocess")  # fmt: skip
 POSIX_NAMES = {
-    "os": ["fork", "forkpty", "setsid", "getsid", "killpg", "getpgid", "getuid", "geteuid", "getgid",
-           "fchdir", "fchmod", "pread", "pwrite", "fdatasync", "statvfs", "register_at_fork",
+    "os": ["fork", "forkpty", "setsid", "getsid", "killpg", "getpgid", "getuid", "geteuid",
+           "getgid", "fchdir", "fchmod", "pread", "pwrite", "fdatasync", "statvfs", "register_at_fork",
            "memfd_create", "pidfd_open", "sched_getaffinity", "sched_setaffinity", "getpriority",
            "waitid", "WNOHANG", "environb", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK",
            "O_PATH", "mkfifo", "chown", "getloadavg", "sysconf", "PRIO_PROCESS"],
