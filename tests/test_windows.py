@@ -22,10 +22,10 @@ POSIX_MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "sy
                  "_posixsubprocess")  # fmt: skip
 POSIX_NAMES = {
     "os": ["fork", "forkpty", "setsid", "getsid", "killpg", "getpgid", "getuid", "geteuid",
-           "getgid", "fchdir", "fchmod", "pread", "pwrite", "fdatasync", "statvfs", "register_at_fork",
-           "memfd_create", "pidfd_open", "sched_getaffinity", "sched_setaffinity", "getpriority",
-           "waitid", "WNOHANG", "environb", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK",
-           "O_PATH", "mkfifo", "chown", "getloadavg", "sysconf", "PRIO_PROCESS"],
+           "getgid", "fchdir", "fchmod", "pread", "pwrite", "fdatasync", "statvfs",
+           "register_at_fork", "memfd_create", "pidfd_open", "sched_getaffinity",
+           "sched_setaffinity", "getpriority", "waitid", "WNOHANG", "environb", "O_DIRECTORY", "O_NOFOLLOW",
+           "O_CLOEXEC", "O_NONBLOCK", "O_PATH", "mkfifo", "chown", "getloadavg", "sysconf", "PRIO_PROCESS"],
     "signal": ["SIGKILL", "SIGHUP", "SIGALRM", "SIGCHLD", "SIGPIPE", "SIGUSR1", "SIGUSR2",
                "SIGQUIT", "SIGWINCH", "SIGPROF", "SIGVTALRM", "ITIMER_REAL", "ITIMER_VIRTUAL",
                "ITIMER_PROF", "setitimer", "pthread_sigmask", "pthread_kill", "SIG_BLOCK",

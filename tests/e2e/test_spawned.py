@@ -129,7 +129,11 @@ def test_a_crash_has_its_reason_and_the_next_job_runs(
 def test_a_killed_agent_leaves_no_process_and_the_job_runs_again(
     client: corral.Client, live: LiveController
 ) -> None:
-    handle = client.submit(lambda: (time.sleep(2), job.attempt())[1])
+    def take_a_while() -> int:
+        time.sleep(2)
+        return job.attempt()
+
+    handle = client.submit(take_a_while)
     next(event for event in handle.events() if getattr(event, "state", "") == "running")
     kit = str(live.home / "worker" / "kit")
     runners = [
