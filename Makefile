@@ -32,6 +32,7 @@ check: $(READY) ## lint, format, types, import directions, generated code
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 src
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/generated.py check
 

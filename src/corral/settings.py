@@ -54,6 +54,7 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     write_paths: tuple[str, ...] = ()
     model_paths: tuple[str, ...] = ()
     task_types: tuple[str, ...] = ()
+    spawn: bool = False
 
 
 class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -375,6 +376,9 @@ def _word(value: object) -> str:
 
 _PASSED = re.compile(
     r"PATH|LANG|LC_.*|TZ|LD_LIBRARY_PATH|CUDA_.*|NVIDIA_.*|SSL_CERT_.*|(?i:[a-z]+_proxy)"
+    # Without these no program starts on Windows, or finds others; os.environ has them in capitals.
+    r"|SYSTEMROOT|SYSTEMDRIVE|WINDIR|COMSPEC|PATHEXT|NUMBER_OF_PROCESSORS|PROCESSOR_ARCHITECTURE"
+    r"|PROGRAMDATA|PROGRAMFILES.*|COMMONPROGRAMFILES.*|ALLUSERSPROFILE"
 )
 
 
@@ -385,7 +389,7 @@ def passed_environment(environ: Mapping[str, str] | None = None) -> dict[str, st
 
 
 _AGENT = re.compile(
-    r"CORRAL_.*|PYTHON.*|VIRTUAL_ENV|TMPDIR|TERM|NO_COLOR|LOGNAME|SHELL|LD_.*|ROC.*|HIP_.*|HSA_.*"
+    r"CORRAL_.*|PYTHON.*|VIRTUAL_ENV|TMPDIR|TEMP|TMP|TERM|NO_COLOR|LOGNAME|SHELL|LD_.*|ROC.*|HIP_.*|HSA_.*"
 )
 
 
@@ -398,7 +402,9 @@ def agent_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     return {**build_environment(environ), **kept}
 
 
-_BUILDING = re.compile(r"HOME|USER|XDG_.*|PIP_.*|UV_.*|GIT_.*|APPDATA|LOCALAPPDATA|SystemRoot")
+_BUILDING = re.compile(
+    r"HOME|USER|XDG_.*|PIP_.*|UV_.*|GIT_.*|APPDATA|LOCALAPPDATA|USERPROFILE|USERNAME"
+)
 
 
 def build_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:

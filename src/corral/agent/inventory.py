@@ -15,9 +15,9 @@ from corral.settings import WorkerSettings
 GIB = 1024**3
 
 
-def processor_ids() -> tuple[int, ...]:
-    """The processors this process may use; empty where the platform does not pin processes."""
-    if sys.platform == "linux":
+def processor_ids(*, pins: bool = True) -> tuple[int, ...]:
+    """The processors this process may use; empty where runners are not pinned to some."""
+    if sys.platform == "linux" and pins:
         return tuple(sorted(os.sched_getaffinity(0)))
     return ()
 

@@ -13,9 +13,7 @@ import argparse
 import asyncio
 import gc
 import os
-import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -25,7 +23,7 @@ import structlog
 from msgspec.structs import replace
 
 from corral import __version__, logs
-from corral.agent import endings, inventory, kit, process_tree
+from corral.agent import endings, inventory, kit, process_tree, system
 from corral.agent.assets import Assets
 from corral.agent.attempts import Ledger
 from corral.agent.connection import (
@@ -50,7 +48,7 @@ from corral.core.errors import CorralError
 from corral.core.job import Needs
 from corral.core.model import Model
 from corral.core.worker import GPU
-from corral.home import Home
+from corral.home import Home, lock_file
 from corral.protocol.messages import (
     VERSION,
     Drain,
@@ -162,6 +160,7 @@ class Agent:
     async def _open(self) -> None:
         settings = self._settings.worker
         home = self._home
+        spawns = system.spawns(settings)
         swept = await asyncio.to_thread(process_tree.sweep, str(home))
         self._leftovers = swept
         if swept:
@@ -176,7 +175,7 @@ class Agent:
             settings=settings,
             root=self._settings.assets.root,
             passed=passed_environment(),
-            processors=Processors(inventory.processor_ids()),
+            processors=Processors(inventory.processor_ids(pins=not spawns)),
             max_idle=settings.warm_runners or int(settings.cpus or inventory.processors()),
         )
         self._runners.clear_leftovers()
@@ -195,7 +194,7 @@ class Agent:
                 "-q",
                 str(self._kit),
             ],
-            confine=self._confinement() if settings.isolate else None,
+            confine=self._confinement() if settings.isolate and not spawns else None,
         )
         self._environments.clear_leftovers()
         self._assets = Assets(
@@ -464,42 +463,22 @@ def take_lock(path: Path) -> IO[bytes] | None:
     """One agent per home: the open file is the lock; None when somebody has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = path.open("ab")
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.close()
-        return None
-    return handle
+    if lock_file(handle.fileno()):
+        return handle
+    handle.close()
+    return None
 
 
 async def serve(config: Config, *, embedded: bool) -> int:
     agent = Agent(config, embedded=embedded)
-    loop = asyncio.get_running_loop()
 
     def stop() -> None:
         grace_s = config.settings.shutdown_grace_s
         agent.leave(grace_s, reason="the worker was asked to stop", for_good=True)
 
-    if sys.platform != "win32":
-        loop.add_signal_handler(signal.SIGTERM, stop)
-        # Ctrl-C reaches the whole foreground group; an embedded agent is told by its controller.
-        loop.add_signal_handler(signal.SIGINT, (lambda: None) if embedded else stop)
+    # Ctrl-C reaches the whole foreground group; an embedded agent is told by its controller.
+    system.on_stop(stop, (lambda: None) if embedded else stop)
     return await agent.run()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -522,13 +501,11 @@ def main(arguments: list[str] | None = None) -> int:
         config.settings.log_format,
         file=Home(config.home).log_file,
     )
-    if sys.platform != "win32" and not config.settings.inspectable:
-        from corral.runtime import posix
-
-        posix.close_to_others()
+    if not config.settings.inspectable:
+        system.close_to_others()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    with lock, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with lock, asyncio.Runner(loop_factory=system.loop_factory()) as runner:
         return runner.run(serve(config, embedded=options.embedded))
 
 

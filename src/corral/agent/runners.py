@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from corral.agent import kit as kits
-from corral.agent import process_tree
+from corral.agent import process_tree, system
 from corral.agent.environments import Environment
 from corral.agent.gpu_watch import Tenant
 from corral.agent.inventory import GIB
@@ -57,6 +57,7 @@ class Runners:
         self._root = os.path.realpath(os.path.expanduser(root)) if root else ""
         self.artifacts = os.path.join(self._root, "artifacts") if root else ""
         """Where jobs may leave artifacts in the shared root."""
+        self._spawn = system.spawns(settings)
         self._passed = dict(passed)
         self._processors = processors
         self._max_idle = max_idle
@@ -197,7 +198,9 @@ class Runners:
         name = f"r{next(self._names)}"
         directory = RunDirectory(self._runs / name)
         directory.make()
-        runner = Runner(name, makeup, environment, directory, listener, self.home)
+        runner = Runner(
+            name, makeup, environment, directory, listener, self.home, spawn=self._spawn
+        )
         if makeup.cpus:
             runner.processors = self._processors.choose(makeup.cpus)
         self._all[name] = runner
@@ -224,8 +227,7 @@ class Runners:
             **self._passed,
             "PATH": f"{programs}{os.pathsep}{inherited}" if inherited else programs,
             "VIRTUAL_ENV": str(environment.path),
-            "HOME": runner.directory.work,
-            "TMPDIR": runner.directory.tmp,
+            **system.own_folders(runner.directory.work, runner.directory.tmp),
             **dict(runner.makeup.env),
             **({"CORRAL_MODEL_PATHS": os.pathsep.join(models)} if models else {}),
             # An attempt sees the GPUs it holds and no others, so these are not the user's to set.
@@ -266,6 +268,8 @@ class Runners:
         await runner.spawned.wait()
         if grace_s <= 0:
             runner.close_stdin()
+        else:
+            runner.ask_to_stop()
         if runner.tree is not None:
             if not await runner.tree.end(grace_s, lambda: runner.settled):
                 log.warning("processes_survived", runner=runner.name)

@@ -10,32 +10,42 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from corral import job
-from corral.runtime import artifacts, failures, hints, posix
+from corral.runtime import artifacts, failures, hints
 from corral.runtime.cancellation import Cancellation
-from corral.runtime.frames import FETCHING, STARTED, Road, frame
+from corral.runtime.frames import FETCHING, STARTED, frame
 from corral.runtime.functions import Functions, refuse_secrets, result_frame
-from corral.runtime.inbox import Inbox
-from corral.runtime.process_state import ProcessState
-from corral.runtime.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from corral.runtime.sandbox import Bounds
+    import subprocess
+    from collections.abc import Callable
+
+    from corral.runtime.hints import Bounds
+    from corral.runtime.process_state import ProcessState
+    from corral.runtime.run_folder import RunFolder
     from corral.runtime.transfer import Transfer
+    from corral.runtime.ways import Inbox, Road
 
 NO_RESULT = b'{"frame":"result","result":null,"retire":false}\n'
 
 
 class AttemptLoop:
-    def __init__(self, inbox: Inbox, road: Road, bounds: Bounds) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        road: Road,
+        bounds: Bounds,
+        process: Callable[[Road], ProcessState],
+        open_folder: Callable[[str], RunFolder],
+    ) -> None:
         self._pid = os.getpid()
         self._inbox = inbox
         self._road = road
         self._bounds = bounds
         self._cancellation = Cancellation(inbox, road.page)
         self._cancellation.listen()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         self._functions = Functions(self._cancellation, bounds.memory_bytes)
-        self._process = ProcessState(road)
+        self._process = process(road)
+        self._open_folder = open_folder
         self._order: dict[str, Any] = {}
         self._way: Transfer | None = None
         self._folder: RunFolder | None = None
@@ -100,7 +110,10 @@ class AttemptLoop:
         if cancellation.look():  # A signal that came before the script existed did not reach it.
             raise job.Cancelled
         self._started()
-        scripts.run(command, folder, self._road.words_in, self._inbox.fd, cancellation.told)
+        scripts.run(command, folder, self._road.for_children, self._wait_for)
+
+    def _wait_for(self, process: subprocess.Popen[bytes]) -> bool:
+        return self._inbox.wait_for(process, self._cancellation)
 
     def _started(self) -> None:
         """User code is next. A warm process says so only after it said that it is not so yet."""
@@ -145,7 +158,6 @@ class AttemptLoop:
     def _finish(self, data: bytes | None, failure: failures.Failure | None, *, last: bool) -> bool:
         """Everything after user code: its output, its files, its result, a clean process."""
         self._process.quiet()
-        posix.flush_c()
         end = b""
         untouched = self._folder is not None and self._folder.untouched()
         try:
@@ -190,7 +202,7 @@ class AttemptLoop:
         it, or it was stopped somewhere in the middle."""
         return (
             self._cancellation.signalled
-            or posix.reap()
+            or self._process.children_left()
             or self._process.threads_left()
             or self._process.bounds_moved()
             or (failure is not None and failure["code"] == "out_of_memory")
@@ -222,7 +234,7 @@ class AttemptLoop:
         if self._folder is None or self._folder.path != folder:
             if self._folder is not None:
                 self._folder.close()
-            self._folder = RunFolder(folder)
+            self._folder = self._open_folder(folder)
         self._folder.enter()
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corral.runtime import posix
+from corral.runtime.hints import Bounds
 
 assert sys.platform != "win32"
 
@@ -67,14 +68,11 @@ def allowed(config: Mapping[str, Any], kit: str) -> tuple[list[str], list[str]]:
     return reads, [*SYSTEM_WRITE, *config.get("write_paths", ())]
 
 
-class Bounds:
+def bounds(config: Mapping[str, Any], kit: str, enforced: Mapping[str, str]) -> Bounds:
     """What was left to this process, for those who reckon with it or explain it."""
-
-    def __init__(self, config: Mapping[str, Any], kit: str, enforced: Mapping[str, str]) -> None:
-        self.memory_bytes: int = (config.get("limits") or {}).get("memory_bytes") or 0
-        self.files = bool(enforced["files"])
-        self.reads, writes = allowed(config, kit)
-        self.writes = [*writes, *SYSTEM_DEVICES]
+    memory_bytes = (config.get("limits") or {}).get("memory_bytes") or 0
+    reads, writes = allowed(config, kit)
+    return Bounds(memory_bytes, bool(enforced["files"]), reads, [*writes, *SYSTEM_DEVICES])
 
 
 def limit_core_dumps() -> None:

@@ -29,13 +29,17 @@ class Wanted:
     def __init__(self, lines: Iterable[tuple[Shape, int]]) -> None:
         self._left = {shape: left for shape, left in lines if shape.needs.models and left}
 
-    def placed(self, shape: Shape) -> None:
-        """One job less waits in this line."""
+    def shapes(self) -> Iterable[Shape]:
+        """Those of which some still wait."""
+        return self._left
+
+    def placed(self, shape: Shape) -> bool:
+        """One job less waits in this line; whether it was the last."""
         left = self._left.get(shape, 0) - 1
         if left > 0:
             self._left[shape] = left
-        else:
-            self._left.pop(shape, None)
+            return False
+        return self._left.pop(shape, None) is not None
 
     def willing(self, shape: Shape, waited_s: float, able: Sequence[Room]) -> Sequence[Room]:
         """The workers that the next job of this shape may go to now."""

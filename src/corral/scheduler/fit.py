@@ -105,9 +105,7 @@ class Room:
             return False
         can, each = self.worker.capabilities, ahead_for(typical_s)
         if needs.models and needs.wants_gpu:
-            # What waits for a card is no shorter for having many processors beside it.
-            cards = len(can.gpus) // (needs.gpus or 1) * (10 // (needs.gpu_tenths or 10))
-            return self.ahead < min(ahead_limit(can, each), each * max(1, cards))
+            return self.ahead < ahead_of_cards(can, each, needs.gpus, needs.gpu_tenths)
         return self.ahead < ahead_limit(can, each)
 
 
@@ -119,6 +117,13 @@ def ahead_for(typical_s: float) -> int:
 def ahead_limit(can: Capabilities, each: int) -> int:
     """How many attempts a worker takes ahead, where `each` of its processors gets so many."""
     return min(can.ahead, each * max(1, int(can.cpus)))
+
+
+def ahead_of_cards(can: Capabilities, each: int, gpus: int, gpu_tenths: int) -> int:
+    """The same where work with models waits for cards: that is no shorter for having many
+    processors beside it."""
+    cards = len(can.gpus) // (gpus or 1) * (10 // (gpu_tenths or 10))
+    return min(ahead_limit(can, each), each * max(1, cards))
 
 
 def refuse_ever(shape: Shape, worker: Worker) -> str | None:
