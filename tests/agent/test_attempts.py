@@ -15,7 +15,7 @@ from tests.agent.fake_controller import FakeController
 
 
 @pytest.fixture(params=[False, True], ids=["forked", "spawned"])
-def spawn(request: pytest.FixtureRequest) -> bool:
+def spawned(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
