@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import re
 import secrets
+import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import corral
+from corral import trust
 from corral.core.errors import CorralError
 from tests.debian import needs
 from tests.e2e.test_joining import Machine, connected, eventually
@@ -134,6 +139,62 @@ def test_a_machine_finds_the_controller_and_is_confirmed(
     eventually(lambda: connected(client, "finder"), 30)
     assert client.run(abs, (-8,), worker="finder", output=None) == 8
     assert "No machine asks" in operator(live, "requests").stderr
+
+
+class InBetween:
+    """Somebody with another certificate, who passes on every word."""
+
+    def __init__(self, folder: Path, host: str, port: int) -> None:
+        certificate, key = trust.kept_certificate(folder / "tls")
+        self._inner = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._inner.load_cert_chain(certificate, key)
+        self._outer = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._outer.check_hostname, self._outer.verify_mode = False, ssl.CERT_NONE
+        self._place = (host, port)
+
+    async def __aenter__(self) -> InBetween:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._inner)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(*self._place, ssl=self._outer)
+        await asyncio.gather(self._pass(reader, there[1]), self._pass(there[0], writer))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+async def test_somebody_in_between_shows(
+    live: LiveController, client: corral.Client, cable: Cable, tmp_path: Path
+) -> None:
+    port = int(live.url.rpartition(":")[2])
+    join = (
+        "import sys; from corral.cli.joining import paired; from corral.discovery import Found; "
+        "paired(Found('barn', '127.0.0.1', int(sys.argv[1])), 'victim')"
+    )
+    async with InBetween(tmp_path, cable.near, port) as between:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", join, str(between.port)), stderr=asyncio.subprocess.PIPE
+        )
+        assert process.stderr is not None
+        said = ""
+        while not code_of(said):
+            line = await asyncio.wait_for(process.stderr.readline(), 20)
+            assert line, said
+            said += line.decode()
+        (shown,) = await asyncio.to_thread(client.admin.join_requests)
+        process.kill()
+        await process.wait()
+    assert shown.name == "victim"
+    assert shown.code != code_of(said)
 
 
 def test_where_nobody_is_it_says_so(machine: Elsewhere, tmp_path: Path) -> None:

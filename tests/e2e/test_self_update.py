@@ -26,12 +26,15 @@ from tests.e2e.test_joining import YAML, connected, eventually
 from tests.live import LiveController
 
 
-def package(folder: Path, version: str, **changed: str) -> Path:
+def package(folder: Path, version: str, *, protocol: str = "", **changed: str) -> Path:
     """The sources of this Corral under another version, with files that say something else."""
     made = folder / "corral"
     shutil.copytree(wheel.PACKAGE, made, ignore=shutil.ignore_patterns("__pycache__"))
     face = made / "__init__.py"
     face.write_text(face.read_text().replace(f'"{corral.__version__}"', f'"{version}"'))
+    if protocol:
+        wire = made / "protocol" / "messages.py"
+        wire.write_text(wire.read_text().replace('VERSION = "1"', f'VERSION = "{protocol}"'))
     for name, text in changed.items():
         (made / "agent" / f"{name}.py").write_text(text)
     return made
@@ -151,6 +154,21 @@ def test_an_older_worker_updates_itself_when_it_is_idle(home: Path, parts: Path)
         eventually(lambda: connected(client, "follower"), 60)
         assert version_of(client, "follower") == corral.__version__
         assert machine.stop() == 0
+
+
+@pytest.mark.timeout(300)
+def test_one_that_is_too_old_to_be_understood_updates_itself_too(home: Path, parts: Path) -> None:
+    old = wheel.built(package(home / "old", "0.0.8", protocol="0"), "0.0.8")
+    with (
+        controller(home / "controller") as live,
+        corral.Client(home=live.home) as client,
+        Installed(home / "machine", parts, old) as machine,
+    ):
+        machine.join(client.admin.invite_worker(), "ancient")
+        machine.start()
+        eventually(lambda: version_of(client, "ancient") == corral.__version__, 120)
+        assert "speaks protocol '0'" in machine.said
+        assert client.run(abs, (-7,), worker="ancient", output=None) == 7
 
 
 @pytest.mark.timeout(300)

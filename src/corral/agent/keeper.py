@@ -114,6 +114,7 @@ class Keeper:
             return self._start(software.python() if software else Path(sys.executable)).wait()
         name, sha256 = proposed
         software.trying(sha256)
+        (self._home / "worker" / "up.json").unlink(missing_ok=True)
         agent = self._start(software.python(name))
         if self._came_up(agent):
             software.switch(name)

@@ -10,12 +10,15 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from corral.cli import output
 from corral.core.errors import Conflict, CorralError, Unavailable, from_view
+
+if TYPE_CHECKING:
+    from corral.discovery import Found
 
 Foreground = Annotated[
     bool | None,
@@ -77,9 +80,8 @@ def _invited(invitation: str, name: str, known: dict[str, Any], *, again: bool) 
 
 
 def _found(name: str) -> dict[str, Any]:
-    """A controller of the local network, once both sides showed the same code."""
-    from corral import discovery, pairing, trust
-    from corral.invitation import bracketed
+    """The card of a worker of the one controller of the local network."""
+    from corral import discovery
 
     output.say("Looking for a controller on this network …")
     there = discovery.look()
@@ -94,7 +96,14 @@ def _found(name: str) -> dict[str, Any]:
             f"There are several controllers here: {names}. Give the string that `corral invite` "
             "prints on yours."
         )
-    (at,) = there
+    return paired(there[0], name)
+
+
+def paired(at: Found, name: str) -> dict[str, Any]:
+    """The card of a worker, once both sides showed the same code and the operator said so."""
+    from corral import pairing, trust
+    from corral.invitation import bracketed
+
     url = f"https://{bracketed(at.host)}:{at.port}"
     pem = trust.shown(at.host, at.port)
     number = pairing.number()
