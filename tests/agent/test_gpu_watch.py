@@ -232,8 +232,30 @@ async def test_a_driver_that_vanishes_is_named_once(cards: FakeCards) -> None:
     with capture_logs() as said:
         for _ in range(3):
             await seen.watch.look()
-    assert [one["event"] for one in said] == ["gpu_driver_gone"]
-    assert [one.uuid for one in seen.watch.readings] == [A]
+    assert [one["event"] for one in said if one["log_level"] == "error"] == ["gpu_driver_gone"]
+    assert [one.lost for one in seen.watch.readings] == [True]
+    assert seen.watch.taken == ((A, 24.0),), "no job shall try it"
+    cards.say(gone="")
+    await seen.watch.look()
+    assert not seen.watch.taken
+    assert not seen.watch.readings[0].lost
+
+
+async def test_a_card_that_is_lost_gets_no_jobs_and_the_other_does(cards: FakeCards) -> None:
+    cards.add(A)
+    cards.add(B)
+    seen = Watched()
+    await seen.watch.first()
+    cards.use(B, {}, lost=True)
+    with capture_logs() as said:
+        await seen.watch.look()
+        assert not seen.watch.taken, "it may have been a moment"
+        await seen.watch.look()
+    assert seen.watch.taken == ((B, 24.0),)
+    assert [one["event"] for one in said] == ["gpus_missing", "gpus_used_by_others"]
+    cards.use(B, {}, lost=False)
+    await seen.watch.look()
+    assert not seen.watch.taken
 
 
 async def test_a_driver_that_comes_late_is_found(cards: FakeCards) -> None:
