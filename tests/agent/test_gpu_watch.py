@@ -19,7 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from corral.agent import nvidia
-from corral.agent.gpu_watch import GpuWatch, Tenant
+from corral.agent.gpu_watch import GpuWatch, Tenant, line_of
 from corral.agent.nvidia import DriverAway, Nvml
 from corral.core.worker import GPU
 from tests.fake_nvml import VARIABLE, FakeCards
@@ -268,3 +268,58 @@ async def test_a_driver_that_comes_late_is_found(cards: FakeCards) -> None:
     cards.add(A)
     await seen.until(lambda: bool(seen.found))
     assert [gpu.uuid for gpu in seen.found[0]] == [A]
+
+
+HOLD = """
+import pathlib, sys, time, torch
+held = torch.ones(int(sys.argv[1]) << 30, dtype=torch.uint8, device="cuda")
+torch.cuda.synchronize()
+pathlib.Path(sys.argv[2]).touch()
+time.sleep(600)
+"""
+APART = """
+import subprocess, sys
+print(subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], stdout=-3, stderr=-3).pid)
+"""
+
+
+@pytest.mark.gpu
+async def test_a_real_driver_tells_whose_memory_is_whose(tmp_path: Path) -> None:
+    """With PyTorch in this Python. It also shows whether the driver names owners here."""
+    ours: list[Tenant] = []
+    watch = GpuWatch(Nvml(), ours=lambda: ours, changed=lambda: None, found=lambda gpus: None)
+    (gpu, *_) = await watch.first()
+    before = watch.readings[0]
+    print(gpu, before)
+
+    async def until(true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(120):
+            while not true():
+                await watch.look()
+
+    apart = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", APART, HOLD, "6", str(tmp_path / "theirs"), stdout=subprocess.PIPE
+    )
+    stranger = psutil.Process(int((await apart.communicate())[0]))
+    mine: asyncio.subprocess.Process | None = None
+    try:
+        await until((tmp_path / "theirs").exists)
+        await until(lambda: watch.readings[0].others_gb >= before.others_gb + 6)
+        theirs = watch.readings[0].others_gb
+        mine = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", HOLD, "9", str(tmp_path / "ours")
+        )
+        ours.append(Tenant(mine.pid, (gpu.uuid,), busy=True))
+        await until((tmp_path / "ours").exists)
+        await until(lambda: watch.readings[0].ours_gb >= 9)
+        await until(lambda: abs(watch.readings[0].others_gb - theirs) < 1)
+        seen = Nvml().look()[0]
+        print(watch.readings[0], {pid: line_of(pid) for pid in seen.processes})
+        assert watch.taken == ((gpu.uuid, watch.readings[0].others_gb),)
+    finally:
+        stranger.kill()
+        if mine is not None:
+            mine.kill()
+            await mine.wait()
+    ours.clear()
+    await until(lambda: watch.readings[0].others_gb < before.others_gb + 1)
