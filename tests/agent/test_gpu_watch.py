@@ -19,7 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from corral.agent import nvidia
-from corral.agent.gpu_watch import GpuWatch, Tenant
+from corral.agent.gpu_watch import GpuWatch, Tenant, line_of
 from corral.agent.nvidia import DriverAway, Nvml
 from corral.core.worker import GPU
 from tests.fake_nvml import VARIABLE, FakeCards
@@ -232,8 +232,30 @@ async def test_a_driver_that_vanishes_is_named_once(cards: FakeCards) -> None:
     with capture_logs() as said:
         for _ in range(3):
             await seen.watch.look()
-    assert [one["event"] for one in said] == ["gpu_driver_gone"]
-    assert [one.uuid for one in seen.watch.readings] == [A]
+    assert [one["event"] for one in said if one["log_level"] == "error"] == ["gpu_driver_gone"]
+    assert [one.lost for one in seen.watch.readings] == [True]
+    assert seen.watch.taken == ((A, 24.0),), "no job shall try it"
+    cards.say(gone="")
+    await seen.watch.look()
+    assert not seen.watch.taken
+    assert not seen.watch.readings[0].lost
+
+
+async def test_a_card_that_is_lost_gets_no_jobs_and_the_other_does(cards: FakeCards) -> None:
+    cards.add(A)
+    cards.add(B)
+    seen = Watched()
+    await seen.watch.first()
+    cards.use(B, {}, lost=True)
+    with capture_logs() as said:
+        await seen.watch.look()
+        assert not seen.watch.taken, "it may have been a moment"
+        await seen.watch.look()
+    assert seen.watch.taken == ((B, 24.0),)
+    assert [one["event"] for one in said] == ["gpus_missing", "gpus_used_by_others"]
+    cards.use(B, {}, lost=False)
+    await seen.watch.look()
+    assert not seen.watch.taken
 
 
 async def test_a_driver_that_comes_late_is_found(cards: FakeCards) -> None:
@@ -246,3 +268,58 @@ async def test_a_driver_that_comes_late_is_found(cards: FakeCards) -> None:
     cards.add(A)
     await seen.until(lambda: bool(seen.found))
     assert [gpu.uuid for gpu in seen.found[0]] == [A]
+
+
+HOLD = """
+import pathlib, sys, time, torch
+held = torch.ones(int(sys.argv[1]) << 30, dtype=torch.uint8, device="cuda")
+torch.cuda.synchronize()
+pathlib.Path(sys.argv[2]).touch()
+time.sleep(600)
+"""
+APART = """
+import subprocess, sys
+print(subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], stdout=-3, stderr=-3).pid)
+"""
+
+
+@pytest.mark.gpu
+async def test_a_real_driver_tells_whose_memory_is_whose(tmp_path: Path) -> None:
+    """With PyTorch in this Python. It also shows whether the driver names owners here."""
+    ours: list[Tenant] = []
+    watch = GpuWatch(Nvml(), ours=lambda: ours, changed=lambda: None, found=lambda gpus: None)
+    (gpu, *_) = await watch.first()
+    before = watch.readings[0]
+    print(gpu, before)
+
+    async def until(true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(120):
+            while not true():
+                await watch.look()
+
+    apart = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", APART, HOLD, "6", str(tmp_path / "theirs"), stdout=subprocess.PIPE
+    )
+    stranger = psutil.Process(int((await apart.communicate())[0]))
+    mine: asyncio.subprocess.Process | None = None
+    try:
+        await until((tmp_path / "theirs").exists)
+        await until(lambda: watch.readings[0].others_gb >= before.others_gb + 6)
+        theirs = watch.readings[0].others_gb
+        mine = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", HOLD, "9", str(tmp_path / "ours")
+        )
+        ours.append(Tenant(mine.pid, (gpu.uuid,), busy=True))
+        await until((tmp_path / "ours").exists)
+        await until(lambda: watch.readings[0].ours_gb >= 9)
+        await until(lambda: abs(watch.readings[0].others_gb - theirs) < 1)
+        seen = Nvml().look()[0]
+        print(watch.readings[0], {pid: line_of(pid) for pid in seen.processes})
+        assert watch.taken == ((gpu.uuid, watch.readings[0].others_gb),)
+    finally:
+        stranger.kill()
+        if mine is not None:
+            mine.kill()
+            await mine.wait()
+    ours.clear()
+    await until(lambda: watch.readings[0].others_gb < before.others_gb + 1)

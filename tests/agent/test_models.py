@@ -35,6 +35,7 @@ def shelf(tmp_path: Path) -> Path:
     (hub / "config.json").write_bytes(b"{}")
     (hub / "model.safetensors").write_bytes(b"more")
     (root / "loop").symlink_to(root)
+    (root / os.fsdecode(b"no\xff.gguf")).write_bytes(b"a name that is no text")
     return root
 
 

@@ -85,3 +85,29 @@ async def test_what_waits_goes_back_while_others_hold_the_card_and_what_runs_sta
     again = controller.job(abs, -4, needs=Needs(gpus=1))
     await controller.send(again)
     assert await controller.value(again.job) == 4
+
+
+async def test_a_driver_that_is_loaded_after_the_agent_makes_it_register_again(
+    tmp_path: Path, controller: FakeController, cards: FakeCards
+) -> None:
+    cards.say(gone="Driver Not Loaded")
+    config = load(tmp_path, {"log_level": "error"}, environ={})
+    agent = Agent(config, embedded=False, driver=Nvml(fake))
+    running = asyncio.create_task(agent.run())
+    first = await controller.expect(wire.WorkerRegister)
+    assert first.capabilities.gpus == ()
+    kept = controller.job(time.sleep, 600)
+    await controller.expect(wire.WorkerHeartbeat)
+    await controller.send(kept)
+    await controller.expect(wire.JobStarted, kept.job)
+    cards.say(gone="")
+    await agent._gpus.look()  # what it does once a minute
+    again = await controller.expect(wire.WorkerRegister, count=2)
+    assert [gpu.uuid for gpu in again.capabilities.gpus] == [A]
+    assert again.attempts == ((kept.job, 1),)
+    job = controller.job(abs, -1, needs=Needs(gpus=1))
+    await controller.expect(wire.WorkerHeartbeat, where=lambda beat: bool(beat.readings))
+    await controller.send(job)
+    assert await controller.value(job.job) == 1
+    agent.leave(0.0, reason="the test is over", for_good=True)
+    await running

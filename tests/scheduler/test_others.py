@@ -89,6 +89,13 @@ def test_why_names_them() -> None:
     )
 
 
+def test_why_names_a_lost_card() -> None:
+    worker = machine(24.0, others_gb=(24.0,))
+    worker = replace(worker, readings=tuple(replace(one, lost=True) for one in worker.readings))
+    told = refuse_now(Shape(Needs(gpus=1)), Room(worker))
+    assert told == "needs 1 GPU, and its driver does not answer for 1 GPU"
+
+
 def test_nothing_is_sent_ahead_to_where_others_are_in_the_way() -> None:
     """Nobody knows when they go, so the job stays free to go elsewhere."""
     full = machine(24.0, others_gb=(20.0,))

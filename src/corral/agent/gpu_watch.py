@@ -65,6 +65,7 @@ class GpuWatch:
         self._gpus: tuple[GPU, ...] = ()
         self._looking: asyncio.Future[tuple[list[Seen], Lines]] | None = None
         self._told = ""
+        self._missing: set[str] = set()
         self._guesses: dict[str, Guess] = {}
         self._last: dict[str, float] = {}
         self.readings: tuple[Reading, ...] = ()
@@ -84,7 +85,10 @@ class GpuWatch:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(EVERY_S if self._gpus else SELDOM_S)
-            await self.look()
+            try:
+                await self.look()
+            except Exception as error:
+                self._say("gpus_not_read", error=repr(error))
 
     async def look(self) -> None:
         """Once more, and whoever wants to know is told."""
@@ -97,10 +101,9 @@ class GpuWatch:
         if looked is None:
             return
         seen, lines = looked
-        missing = {gpu.uuid for gpu in self._gpus} - {one.gpu.uuid for one in seen}
-        self._say("gpus_missing" if missing else "", gpus=sorted(missing))
         # Who came or went while the driver was asked counts as ours, too.
         self._read(seen, lines, [*before, *self._ours()])
+        self._miss({one.gpu.uuid for one in seen})
         taken = taken_by_others(self.readings)
         if taken != self.taken:
             self.taken = taken
@@ -120,9 +123,25 @@ class GpuWatch:
         except DriverAway as error:
             if self._gpus:
                 self._say("gpu_driver_gone", error=str(error))
+                return [], {}
         except Exception as error:
-            self._say("gpu_driver_broken", error=f"{type(error).__name__}: {error}")
+            self._say("gpu_driver_broken", error=repr(error))
         return None
+
+    def _miss(self, seen: set[str]) -> None:
+        """GPUs that are missing for the second time are lost: no job shall try them."""
+        missing = {gpu.uuid for gpu in self._gpus} - seen
+        if missing and seen:
+            self._say("gpus_missing", gpus=sorted(missing))
+        elif not missing:
+            self._say("")
+        lost = missing & self._missing
+        self.readings += tuple(
+            Reading(gpu.uuid, others_gb=gpu.vram_gb, lost=True)
+            for gpu in self._gpus
+            if gpu.uuid in lost
+        )
+        self._missing = missing
 
     def _say(self, what: str, **more: object) -> None:
         told = f"{what}{more}" if what else ""

@@ -118,7 +118,7 @@ class Agent:
         beside = [
             asyncio.create_task(self._tidy()),
             asyncio.create_task(self._gpus.run()),
-            asyncio.create_task(self._models.run()),
+            self._looking_for_models,
         ]
         try:
             await asyncio.wait((dialling, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -214,6 +214,7 @@ class Agent:
             found=self._gpus_found,
         )
         self._models = ModelFiles(settings.model_paths, home / "models.json", self._tell_at_once)
+        self._looking_for_models = asyncio.create_task(self._models.run())
         self._capabilities = inventory.capabilities(
             settings, await self._gpus.first(), output_path=str(home / "runs")
         )

@@ -52,7 +52,10 @@ class ModelFiles:
         """Until cancelled. Without folders there is nothing to do."""
         try:
             while self._paths:
-                await self.look()
+                try:
+                    await self.look()
+                except Exception as error:
+                    self._say("models_not_read", repr(error))
                 await asyncio.sleep(EVERY_S)
         finally:
             self._stopped.set()

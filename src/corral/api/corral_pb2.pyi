@@ -516,7 +516,7 @@ class ListWorkersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GpuView(_message.Message):
-    __slots__ = ("uuid", "name", "vram_gb", "free", "free_gb", "ours_gb", "others_gb", "temperature_c", "utilisation", "tflops")
+    __slots__ = ("uuid", "name", "vram_gb", "free", "free_gb", "ours_gb", "others_gb", "temperature_c", "utilisation", "tflops", "lost")
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VRAM_GB_FIELD_NUMBER: _ClassVar[int]
@@ -527,6 +527,7 @@ class GpuView(_message.Message):
     TEMPERATURE_C_FIELD_NUMBER: _ClassVar[int]
     UTILISATION_FIELD_NUMBER: _ClassVar[int]
     TFLOPS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     name: str
     vram_gb: float
@@ -537,7 +538,8 @@ class GpuView(_message.Message):
     temperature_c: float
     utilisation: float
     tflops: float
-    def __init__(self, uuid: _Optional[str] = ..., name: _Optional[str] = ..., vram_gb: _Optional[float] = ..., free: _Optional[float] = ..., free_gb: _Optional[float] = ..., ours_gb: _Optional[float] = ..., others_gb: _Optional[float] = ..., temperature_c: _Optional[float] = ..., utilisation: _Optional[float] = ..., tflops: _Optional[float] = ...) -> None: ...
+    lost: bool
+    def __init__(self, uuid: _Optional[str] = ..., name: _Optional[str] = ..., vram_gb: _Optional[float] = ..., free: _Optional[float] = ..., free_gb: _Optional[float] = ..., ours_gb: _Optional[float] = ..., others_gb: _Optional[float] = ..., temperature_c: _Optional[float] = ..., utilisation: _Optional[float] = ..., tflops: _Optional[float] = ..., lost: _Optional[bool] = ...) -> None: ...
 
 class ChangeWorkerRequest(_message.Message):
     __slots__ = ("worker", "name", "draining", "labels")

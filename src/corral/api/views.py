@@ -223,7 +223,7 @@ def gpu_view(gpu: GPU, free: float, reading: Reading | None) -> pb.GpuView:
     )
     if reading is not None:
         view.free_gb, view.ours_gb = reading.free_gb, reading.ours_gb
-        view.others_gb = reading.others_gb
+        view.others_gb, view.lost = reading.others_gb, reading.lost
         if reading.temperature_c is not None:
             view.temperature_c = reading.temperature_c
         if reading.utilisation is not None:

@@ -315,6 +315,8 @@ def workers(as_json: AsJson = False) -> None:
 
 
 def _gpu(gpu: GpuView) -> str:
+    if gpu.lost:
+        return f"{gpu.name} {gpu.vram_gb:g} GB, lost by its driver"
     told = f"{gpu.name} {gpu.vram_gb:g} GB, {gpu.free * 100:.0f} % free"
     if gpu.others_gb:
         told += f", {gpu.others_gb:g} GB used by others"

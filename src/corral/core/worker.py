@@ -55,6 +55,8 @@ class Reading(Struct, frozen=True, gc=False, omit_defaults=True):
     temperature_c: float | None = None
     utilisation: float | None = None
     """How much of the last moment it was at work, 0 to 1."""
+    lost: bool = False
+    """Its driver does not answer for it any more; all of it counts as others'."""
 
 
 class Capabilities(Struct, frozen=True):

@@ -48,7 +48,9 @@ def models_in(root: str) -> Iterator[Found]:
         seen.add(real)
         try:
             with os.scandir(folder) as entries:
-                inside = sorted(entries, key=lambda entry: entry.name)
+                # Names that cannot be written down are nobody's models.
+                named = (entry for entry in entries if entry.name.isprintable())
+                inside = sorted(named, key=lambda entry: entry.name)
         except OSError:
             continue
         files = [entry for entry in inside if entry.is_file()]
@@ -65,7 +67,7 @@ def models_in(root: str) -> Iterator[Found]:
 
 def _files_below(folder: str) -> Iterator[str]:
     for path, _, names in os.walk(folder):
-        for name in names:
+        for name in filter(str.isprintable, names):
             yield os.path.join(path, name)
 
 

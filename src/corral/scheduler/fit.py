@@ -189,6 +189,9 @@ def refuse_beside_others(shape: Shape, worker: Worker) -> str | None:
     empty = Capacity(worker.capabilities, worker.taken)
     if empty.fits(shape.needs, above_vram_gb=shape.above_vram_gb) is not None:
         return None
+    lost = sum(one.lost for one in worker.readings)
+    if lost:
+        return f"needs {_wanted(shape)}, and its driver does not answer for {counted(lost, 'GPU')}"
     return f"needs {_wanted(shape)}, and {_others(empty)}"
 
 

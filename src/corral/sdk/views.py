@@ -155,6 +155,8 @@ class GpuView(Shown, frozen=True):
     temperature_c: float | None = None
     utilisation: float | None = None
     tflops: float = 0.0
+    lost: bool = False
+    """Its driver does not answer for it any more."""
 
 
 class ModelView(Shown, frozen=True):
