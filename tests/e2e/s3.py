@@ -53,11 +53,12 @@ class Wire:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)  # what was aborted closes in the next turn
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Levers are for the bytes of objects: what the controller asks first is let through."""
         there, here = await asyncio.open_connection("127.0.0.1", self._target)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        try:
             first = await reader.read(1 << 16)
             self.requests.append(first.split(b"\r\n")[0])
             cut = None
@@ -67,8 +68,12 @@ class Wire:
                     await asyncio.sleep(self.stalls.pop(0))
             here.write(first)
             await asyncio.gather(self._pass(reader, here), self._pass(there, writer, cut))
-        for one in (here, writer):
-            one.close()
+            for one in (here, writer):
+                one.close()
+                await one.wait_closed()
+        except (OSError, asyncio.CancelledError):
+            for one in (here, writer):
+                one.transport.abort()
 
     async def _pass(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, most: int | None = None
