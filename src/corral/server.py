@@ -241,6 +241,7 @@ class _Controller:
             blobs,
             limit=settings.asset_limit,
             root=SharedRoot(settings.assets.root),
+            spellings=settings.assets.spellings,
             bucket=Bucket(settings.assets, vault) if settings.assets.bucket else None,
         )
         artifacts = Artifacts(

@@ -114,6 +114,7 @@ class AssetSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Where inputs lie and artifacts go, beside the controller's own disk."""
 
     root: str = ""
+    spellings: tuple[str, ...] = ()
     bucket: str = ""
     endpoint: str = ""
     region: str = "us-east-1"
@@ -200,9 +201,9 @@ def client_address(environ: Mapping[str, str] | None = None) -> str | None:
     return (os.environ if environ is None else environ).get("CORRAL_ADDRESS")
 
 
-def client_root(home: Path | None = None) -> str:
-    """Where a client has the shared root; empty where it has none."""
-    return load(home).settings.assets.root
+def client_assets(home: Path | None = None) -> AssetSettings:
+    """Where a client has the shared root, and what else it may be called."""
+    return load(home).settings.assets
 
 
 def client_token(environ: Mapping[str, str] | None = None) -> str | None:

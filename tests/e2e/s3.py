@@ -28,7 +28,10 @@ class Wire:
         """Each new connection takes the first: so many bytes from the store, then it is gone."""
         self.stalls: list[float] = []
         """Each new connection takes the first: so long its request is held back."""
+        self.hangs_after: list[int] = []
+        """Each new connection takes the first: so many bytes from the store, then silence."""
         self.requests: list[bytes] = []
+        self.heads: list[bytes] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -53,25 +56,39 @@ class Wire:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)  # what was aborted closes in the next turn
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Levers are for the bytes of objects: what the controller asks first is let through."""
         there, here = await asyncio.open_connection("127.0.0.1", self._target)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        try:
             first = await reader.read(1 << 16)
             self.requests.append(first.split(b"\r\n")[0])
+            self.heads.append(first.split(b"\r\n\r\n")[0])
             cut = None
             if first.startswith(b"GET "):
                 cut = self.cut_after.pop(0) if self.cut_after else None
+                if self.hangs_after:
+                    here.write(first)
+                    await self._pass(there, writer, self.hangs_after.pop(0), hangs=True)
                 if self.stalls:
                     await asyncio.sleep(self.stalls.pop(0))
             here.write(first)
             await asyncio.gather(self._pass(reader, here), self._pass(there, writer, cut))
-        for one in (here, writer):
-            one.close()
+            for one in (here, writer):
+                one.close()
+                await one.wait_closed()
+        except (OSError, asyncio.CancelledError):
+            for one in (here, writer):
+                one.transport.abort()
 
     async def _pass(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, most: int | None = None
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        most: int | None = None,
+        *,
+        hangs: bool = False,
     ) -> None:
         while data := await source.read(1 << 16):
             if most is not None:
@@ -79,6 +96,8 @@ class Wire:
                 most -= len(data)
             sink.write(data)
             await sink.drain()
+            if most == 0 and hangs:
+                await asyncio.sleep(3600)
             if most == 0:
                 break
         sink.close()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import obstore
+import psutil
 import pytest
 from obstore.store import S3Store
 
@@ -82,6 +84,21 @@ def test_a_body_that_is_cut_off_is_gone_on_with(site: Site, file: Path) -> None:
     assert site.wire.cut_after == []
 
 
+def test_an_agent_that_is_killed_in_the_middle_goes_on_where_it_was(site: Site, file: Path) -> None:
+    asset = site.client.put(file)
+    site.wire.hangs_after = [900_000]
+    part = site.controller.home / "worker" / "assets" / "parts" / asset.sha256
+    handle = site.client.submit(digest, ("data",), inputs={"data": asset})
+    _until(lambda: part.exists() and part.stat().st_size > 500_000)
+    before = len(site.wire.heads)
+    _agent(site.controller).kill()
+    assert handle.result(60) == asset.sha256
+    (again,) = [one for one in site.wire.heads[before:] if one.startswith(b"GET")]
+    asked = re.search(rb"range: bytes=(\d+)-", again.lower())
+    assert asked is not None
+    assert int(asked[1]) > 500_000
+
+
 def test_a_url_that_expired_is_asked_for_again(site: Site, file: Path) -> None:
     asset = site.client.put(file)
     site.wire.stalls = [3.5]
@@ -96,10 +113,7 @@ def test_a_job_that_waits_for_its_inputs_is_cancelled_at_once(site: Site, file: 
     site.wire.stalls = [20.0]
     before = len(site.wire.requests)
     handle = site.client.submit(digest, ("data",), inputs={"data": asset})
-    deadline = time.monotonic() + 20
-    while not any(one.startswith(b"GET") for one in site.wire.requests[before:]):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    _until(lambda: any(one.startswith(b"GET") for one in site.wire.requests[before:]))
     handle.cancel()
     with pytest.raises(corral.JobCancelled):
         handle.result(5)
@@ -218,6 +232,19 @@ def test_credentials_and_urls_are_nowhere_but_in_the_vault(site: Site, file: Pat
     for where, text in {**texts, "a job": seen.encode(), "corral config": shown}.items():
         assert SECRET.encode() not in text, where
         assert b"X-Amz-Signature" not in text, where
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def _agent(controller: LiveController) -> psutil.Process:
+    assert controller.process is not None
+    children = psutil.Process(controller.process.pid).children()
+    return next(one for one in children if "corral.agent.main" in one.cmdline())
 
 
 def _bucket(site: Site) -> S3Store:

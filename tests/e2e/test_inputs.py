@@ -166,8 +166,9 @@ def test_an_attempt_fetches_what_its_job_names_and_nothing_else(
     assert client.run(fetch, asked, inputs={"mine": mine}) == [200, 403]
 
 
+@pytest.mark.parametrize("setting", ["ISOLATE=false", "SPAWN=true"])
 def test_without_a_sandbox_a_job_has_a_copy_of_its_own(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, setting: str
 ) -> None:
     (tmp_path / "kept").write_bytes(b"as it was")
 
@@ -176,7 +177,8 @@ def test_without_a_sandbox_a_job_has_a_copy_of_its_own(
         Path("kept").write_bytes(b"as I like it")
         return Path("kept").read_bytes()
 
-    environ = {"CORRAL_WORKER_ISOLATE": "false"}
+    name, _, value = setting.partition("=")
+    environ = {f"CORRAL_WORKER_{name}": value}
     with (
         LiveController(tmp_path_factory.mktemp("open"), environ=environ) as open_one,
         corral.Client(open_one.address, open_one.token) as client,
@@ -184,6 +186,7 @@ def test_without_a_sandbox_a_job_has_a_copy_of_its_own(
         asset = client.put(tmp_path / "kept")
         assert client.run(spoil, inputs={"kept": asset}) == b"as I like it"
         assert client.run(read, ("kept",), inputs={"kept": asset}) == b"as it was"
+        assert client.run(os.listdir) == []
 
 
 def test_a_damaged_asset_on_the_controller_is_a_named_failure(

@@ -16,6 +16,7 @@ import pytest
 
 import corral
 from corral.core.errors import AssetNotFound
+from tests.api.rest import Rest
 from tests.live import CORRAL, LiveController
 
 DATA = os.urandom(1_000_000)
@@ -34,7 +35,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     root = tmp_path_factory.mktemp("nas")
     (root / "models").mkdir()
     (root / "models" / "base.bin").write_bytes(DATA)
-    (home / "corral.yaml").write_text(f"assets:\n  root: {root}\n")
+    (home / "corral.yaml").write_text(
+        f"assets:\n  root: {root}\n  spellings: ['Z:\\models', //nas/share]\n"
+    )
     with (
         LiveController(home) as controller,
         corral.Client(controller.address, controller.token, home=home) as client,
@@ -51,6 +54,17 @@ def test_a_file_of_the_root_is_named_and_read_in_place(site: Site) -> None:
     asset = corral.shared("models/base.bin")
     found = site.client.run(look, ("base",), inputs={"base": asset})
     assert found == (str(site.root / "models" / "base.bin"), SHA256)
+
+
+@pytest.mark.parametrize("path", [r"z:\Models\models\base.bin", r"\\NAS\share\models\base.bin"])
+def test_other_spellings_of_the_root_are_the_same_file(site: Site, path: str) -> None:
+    rest = Rest(site.controller)
+    assert rest("POST", "/assets", {"path": path}).json["path"] == "models/base.bin"
+    source = "import hashlib; print(hashlib.sha256(open('x', 'rb').read()).hexdigest())"
+    body = {"script": {"source": source}, "inputs": {"x": {"path": path}}}
+    job = rest("POST", "/jobs", body).json["job_ids"][0]
+    rest.ended(job)
+    assert rest("GET", f"/jobs/{job}/output").body.decode().strip() == SHA256
 
 
 def test_putting_a_file_of_the_root_sends_nothing(site: Site) -> None:

@@ -174,6 +174,7 @@ class Assets:
         self._digests.forget(str(path))
         self._touched.pop(path.name, None)
         with suppress(OSError):
+            os.chmod(path, 0o600)  # Windows removes nothing that is read-only
             path.unlink()
 
     # --- room ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from corral.api import corral_pb2 as pb
 from corral.core.access import Caller
-from corral.core.assets import check_input_names, check_shared_path, is_digest
+from corral.core.assets import check_input_names, is_digest
 from corral.core.errors import (
     InvalidJob,
     TextTooLong,
@@ -211,8 +211,8 @@ def _inputs(sent: pb.JobSubmission, limits: Limits) -> tuple[Input, ...]:
             raise InvalidJob(f"The input {one.name!r} names no sha256: {one.sha256[:80]!r}.")
         if not one.sha256 and not one.path:
             raise InvalidJob(f"The input {one.name!r} needs the sha256 of an asset.")
-        path = check_shared_path(one.path) if one.path else ""
-        found.append(Input(name=one.name, sha256=one.sha256, size=one.size, path=path))
+        _text("inputs", one.path, limits.text)
+        found.append(Input(name=one.name, sha256=one.sha256, size=one.size, path=one.path))
     return tuple(sorted(found, key=lambda one: one.name))
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from corral.controller.blobs import Blobs
-from corral.controller.bucket import Bucket
-from corral.core.assets import check_shared_path, is_digest
+from corral.controller.bucket import PUT_LIMIT, Bucket
+from corral.core.assets import is_digest, named_in_root
 from corral.core.errors import AssetNotFound, AssetTooLarge, BlobNotFound, InvalidRequest
 from corral.core.job import Blob, Input
 from corral.shared_root import NotInRoot, SharedRoot
@@ -28,12 +28,14 @@ class Assets:
         *,
         limit: int,
         root: SharedRoot | None = None,
+        spellings: Sequence[str] = (),
         bucket: Bucket | None = None,
     ) -> None:
         self._blobs, self._limit = blobs, limit
         self._counting = asyncio.Semaphore(2)
         """Large files take long to count, and others need threads too."""
         self.root, self.bucket = root or SharedRoot(""), bucket
+        self._spellings = (self.root.root, *spellings)
 
     async def settle(self, wanted: Input) -> Input:
         """The input with the size and digest that it has here; AssetNotFound where it has none."""
@@ -53,9 +55,10 @@ class Assets:
                 f"The input {wanted.name!r} names {wanted.path} in the shared root, and this "
                 "controller has none. Set assets.root in its corral.yaml, or put the file."
             )
+        path = named_in_root(wanted.path, self._spellings)
         try:
             async with self._counting:
-                sha256, size = await asyncio.to_thread(self.root.digest, wanted.path)
+                sha256, size = await asyncio.to_thread(self.root.digest, path)
         except NotInRoot as error:
             raise AssetNotFound(
                 f"The input {wanted.name!r}: {error} `assets.root` says where the root is."
@@ -65,13 +68,12 @@ class Assets:
                 f"The input {wanted.name!r}: {wanted.path} in the shared root has changed; its "
                 f"sha256 is {sha256}, not {wanted.sha256}. Put or name it again."
             )
-        return replace(wanted, sha256=sha256, size=size)
+        return replace(wanted, sha256=sha256, size=size, path=path)
 
     async def find(self, sha256: str, size: int, path: str) -> Input | None:
         """What is here already of a file that somebody is about to send."""
         if sha256 and not is_digest(sha256):
             raise InvalidRequest(f"{sha256[:80]!r} is no sha256: it has 64 digits of 0-9a-f.")
-        path = check_shared_path(path) if path else ""
         if not sha256:
             if not path:
                 raise InvalidRequest("Give the sha256 of a file, or its path in the shared root.")
@@ -103,12 +105,11 @@ class Assets:
 
     async def place(self, sha256: str, size: int) -> str:
         """Where to PUT the bytes of an asset, or nothing for here."""
-        self.check_size(size)
-        return await self.bucket.sign_asset("PUT", sha256) if self.bucket else ""
-
-    def check_size(self, size: int) -> None:
         if size > self._limit:
             raise AssetTooLarge(f"{size:,} bytes; asset_limit allows {self._limit:,}.")
+        if self.bucket is None or size > PUT_LIMIT:
+            return ""
+        return await self.bucket.sign_asset("PUT", sha256)
 
     async def put(self, chunks: AsyncIterable[bytes], *, expected: str | None = None) -> Blob:
         return await self._blobs.put(

@@ -14,6 +14,8 @@ from corral.controller.vault import Vault
 from corral.core.errors import InvalidSettings, StorageFailed
 from corral.settings import AssetSettings
 
+PUT_LIMIT = 5 << 30
+"""What S3 takes in one piece. What is larger stays with the controller."""
 SEEN_S = 60.0
 """For so long an object that was there is not asked for again."""
 SEEN = 10_000

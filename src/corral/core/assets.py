@@ -66,6 +66,14 @@ def check_shared_path(path: str) -> str:
     return str(pure)
 
 
+def named_in_root(path: str, spellings: Iterable[str]) -> str:
+    """A path inside the shared root, given from there or by any spelling of the root."""
+    for root in spellings:
+        if (inside := inside_root(path, root)) is not None:
+            return inside
+    return check_shared_path(path)
+
+
 def inside_root(path: str, root: str) -> str | None:
     r"""Where a file lies inside a root, with forward slashes; None if outside. Both may be spelled
     as Windows or as POSIX has it.

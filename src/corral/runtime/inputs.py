@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 
 from corral.runtime.failures import AttemptFailed
@@ -22,7 +23,8 @@ def place(inputs: Mapping[str, str], folder: str, *, confined: bool) -> None:
             else:
                 with open(path, "rb") as source, open(target, "xb") as copy:
                     shutil.copyfileobj(source, copy, 1 << 20)
-                os.chmod(target, 0o444)
+                if sys.platform != "win32":  # which removes nothing that is read-only
+                    os.chmod(target, 0o444)
         except (FileExistsError, NotADirectoryError) as error:
             raise AttemptFailed(
                 "bad_package",

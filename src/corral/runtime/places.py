@@ -24,7 +24,7 @@ class BucketRefused(Exception):
 
 
 class NoPlace(Exception):
-    """The shared root cannot be written to from here."""
+    """It cannot go there from here; the controller takes it."""
 
 
 def to_bucket(url: Callable[[], str], body: IO[bytes], size: int) -> str:

@@ -94,7 +94,9 @@ class Transfer:
         from corral.runtime import places
 
         def url() -> str:
-            return str(self._tell(path, {"size": size})["put_url"])
+            if not (found := str(self._tell(path, {"size": size})["put_url"])):
+                raise places.NoPlace
+            return found
 
         try:
             if self._artifacts == "bucket":
@@ -103,7 +105,7 @@ class Transfer:
                 folder = f"{self._artifacts}/{self._own}"
                 sha256 = places.to_root(folder, name, body, size)
         except places.NoPlace:
-            return self._store(path, body, size)  # a root that is not ours to write to
+            return self._store(path, body, size)  # too large for a bucket, or a root not ours
         except places.BucketRefused as error:
             raise TransferFailed(f"{path} could not be stored: {error}.") from None
         except EOFError as error:

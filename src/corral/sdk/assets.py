@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from corral import settings
-from corral.core.assets import check_input_names, check_shared_path, inside_root
+from corral.core.assets import check_input_names, inside_root, named_in_root
 from corral.core.errors import InvalidJob, Unavailable
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Asset:
 def shared(path: str | os.PathLike[str]) -> Asset:
     """A file of the shared root by its place there, as `shared("checkpoints/base.safetensors")`.
     The controller finds its size and sha256 when a job names it."""
-    named = os.fspath(path)
-    inside = inside_root(named, settings.client_root()) or check_shared_path(named)
+    known = settings.client_assets()
+    inside = named_in_root(os.fspath(path), (known.root, *known.spellings))
     return Asset(sha256="", size=0, name=inside.rpartition("/")[2], path=inside)
 
 
@@ -71,7 +71,7 @@ async def put(connection: Connection, path: str | os.PathLike[str]) -> Asset:
     if not file.is_file():
         raise FileNotFoundError(f"There is no file {os.fspath(path)!r} to put.")
     sha256, size = await asyncio.to_thread(digest_of, file)
-    root = _resolved(settings.client_root(connection.door.home))
+    root = _resolved(settings.client_assets(connection.door.home).root)
     inside = inside_root(str(file.resolve()), root) or ""
     asked = pb.AssetRequest(sha256=sha256, size=size, path=inside)
     found = await connection.call("FindAsset", asked)
