@@ -8,7 +8,7 @@ PYTHON ?=
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format proto bench bench-decide bench-load bench-restart clean
+.PHONY: help setup demo test chaos check format proto bench bench-decide bench-faults bench-load bench-restart clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,10 +25,14 @@ demo: $(READY) ## an embedded controller: a function, a map of 200, a script, a 
 test: $(READY) ## all tests (ARGS='-k journal' passes arguments to pytest)
 	@$(BIN)/python -m pytest $(ARGS)
 
+chaos: $(READY) ## random faults over thousands of jobs, as root (ARGS='--seed 1 --seconds 60')
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
 check: $(READY) ## lint, format, types, import directions, generated code
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 src
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/generated.py check
 
@@ -47,6 +51,9 @@ bench-load: $(READY) ## 1 GB of output, 1,000 watchers, 100,000 queued jobs: mem
 
 bench-decide: $(READY) ## the scheduler: one decision over 50 and over 10,000 workers
 	@$(BIN)/python -m bench.decide $(ARGS)
+
+bench-faults: $(READY) ## lost workers and killed jobs: how soon work goes on elsewhere; 200 idle workers
+	@$(BIN)/python -m bench.faults $(ARGS)
 
 bench-restart: $(READY) ## a restart with 100,000 queued jobs: to /health and the first placement
 	@$(BIN)/python bench/restart.py $(ARGS)

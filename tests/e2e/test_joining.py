@@ -16,6 +16,7 @@ import pytest
 
 import corral
 from corral import trust
+from corral.cli.joining import enrol as _enrol
 from corral.core.errors import CorralError, JobFailed, Unauthorized
 from corral.invitation import Invitation, parse
 from tests.live import CORRAL, LiveController
@@ -27,12 +28,12 @@ YAML = "tls: always\nadvertise: 127.0.0.1\ngrace_s: 2\ncancel_grace_s: 1\nshutdo
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveController]:
     home = tmp_path_factory.mktemp("tls")
     (home / "corral.yaml").write_text(f"{YAML}worker: {{cpus: 1}}\n")
-    ports = [f"--port={_free_port()}", f"--grpc-port={_free_port()}"]  # the same after a restart
+    ports = [f"--port={free_port()}", f"--grpc-port={free_port()}"]  # the same after a restart
     with LiveController(home, *ports) as made:
         yield made
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as asked:
         return int(asked.getsockname()[1])
 
@@ -202,6 +203,17 @@ def test_an_old_invitation_is_void(
     refused = machine.run("worker", "join", before)
     assert refused.returncode
     assert "not good any more" in refused.stderr
+
+
+def test_who_never_connected_is_revoked_too(live: LiveController, client: corral.Client) -> None:
+    """Whoever got hold of an invitation may keep what it enrolled for later."""
+    told = parse(client.admin.invite_worker())
+    pem = trust.fetched(told.host, told.port, told.sha256)
+    card = _enrol(told.url, told.token, "lurker", pem)
+    assert not any(one.name == "lurker" for one in client.workers())
+    assert client.admin.revoke_worker("lurker").id == card["worker_id"]
+    with pytest.raises(CorralError, match="No worker is called"):
+        client.admin.revoke_worker("lurker")
 
 
 def test_a_client_elsewhere_logs_in(

@@ -38,6 +38,8 @@ METHODS: dict[str, Role] = {
     "RemoveSecret": ADMIN,
     "HealthCheck": READ,
     "PutPackage": SUBMIT,
+    "FindAsset": SUBMIT,
+    "PutAsset": SUBMIT,
     "GetBlob": READ,
 }
 
@@ -58,6 +60,8 @@ ROUTES: dict[tuple[str, str], Role] = {
     ("GET", "/jobs/{job}/artifacts"): READ,
     ("GET", "/jobs/{job}/artifacts/{name:path}"): READ,
     ("PUT", "/packages"): SUBMIT,
+    ("POST", "/assets"): SUBMIT,
+    ("PUT", "/assets"): SUBMIT,
     ("GET", "/batches"): READ,
     ("GET", "/batches/{batch:path}"): READ,
     ("POST", "/batches/{batch:path}/cancel"): SUBMIT,

@@ -42,7 +42,7 @@ def join(
         bool, typer.Option("--detach", "-d", help="Leave the worker running and return.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Leave the controller it belongs to for this one.")
+        bool, typer.Option("--again", help="Be a new worker, whatever this machine was before.")
     ] = False,
 ) -> None:
     """Makes this machine a worker of a controller elsewhere, from now on."""
@@ -68,7 +68,8 @@ def _invited(invitation: str, name: str, known: dict[str, Any], *, again: bool) 
     from corral import trust
 
     told = invitations.parse(invitation)
-    if known.get("certificate") and trust.fingerprint(known["certificate"]) == told.sha256:
+    pinned = known.get("certificate")
+    if pinned and trust.fingerprint(pinned) == told.sha256 and not again:
         output.say(f"This machine is already the worker {known['name']!r} of that controller.")
         return {**known, "url": told.url}
     _check_free(known, again=again)

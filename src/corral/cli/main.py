@@ -14,6 +14,7 @@ from corral.cli import (
     herding,
     joining,
     keeping,
+    putting,
     running,
     secret,
     simulating,
@@ -55,6 +56,7 @@ app.command()(controlling.down)
 app.command()(controlling.status)
 app.command(context_settings=_SCRIPT)(running.run)
 app.command(context_settings=_SCRIPT)(running.submit)
+app.command()(putting.put)
 app.command()(watching.jobs)
 app.command()(watching.show)
 app.command()(watching.logs)

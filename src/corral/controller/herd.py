@@ -14,7 +14,7 @@ from corral.controller.roster import Enrolled, Roster
 from corral.controller.store import Store
 from corral.controller.tailnet import TOKEN, Tailnet
 from corral.core.errors import Conflict, InvalidRequest, WorkerNotFound
-from corral.core.worker import Worker
+from corral.core.worker import Capabilities, Worker
 from corral.engines.agents import AgentsEngine
 from corral.invitation import Invitation
 
@@ -165,7 +165,14 @@ class Herd:
         return changed
 
     async def revoke(self, name: str) -> Worker:
-        worker = self.find(name)
+        enrolled = self._roster.find(name)
+        if enrolled is not None and not any(
+            worker.id == enrolled.id for worker in self._engine.workers()
+        ):  # it never connected; its credential is good until now all the same
+            nothing = Capabilities(cpus=0, memory_gb=0)
+            worker = Worker(enrolled.id, enrolled.name, self._engine.name, nothing, connected=False)
+        else:
+            worker = self.find(name)
         await self._roster.revoke(worker.id)
         self._engine.revoke(worker.id)
         return worker

@@ -75,6 +75,10 @@ class Roster:
     def get(self, worker: str) -> Enrolled | None:
         return self._by_id.get(worker)
 
+    def find(self, name: str) -> Enrolled | None:
+        """By name or id."""
+        return next((one for one in self._by_id.values() if name in (one.id, one.name)), None)
+
     def knows(self, worker: str) -> bool:
         return worker == self._local_id or worker in self._by_id
 

@@ -6,6 +6,7 @@ It changes only through `apply`, with heads whose facts are already on disk.
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from itertools import islice
 from corral.core.frames import ProgressFrame
 from corral.core.job import Head, JobId, QueueClass, Shape, State
 from corral.core.worker import Worker
+from corral.scheduler.circuit import CLOSED, Circuit
 from corral.scheduler.fit import Held
 from corral.scheduler.plan import Line, Placement, Seat, Snapshot, Waiting
 
@@ -44,6 +46,9 @@ class World:
         """By shape and worker: how long it takes there, and when it last did."""
         self.waiting = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 0}
         self.last_aged_at = 0.0
+        self.circuits: dict[str, Circuit] = {}
+        """By worker: what is held against it. Forgotten by a restart, which costs a few attempts
+        at most."""
         self.names: dict[str, str] = {}
         """What people call the workers, by id."""
         self.progress: dict[JobId, ProgressFrame] = {}
@@ -127,14 +132,15 @@ class World:
         else:
             line.append(waiting)
 
-    def wake_due(self, now: float) -> float | None:
-        """Lines up the retries whose time has come; returns when the next one's comes."""
+    def wake_due(self, now: float, longest_s: float = math.inf) -> float | None:
+        """Lines up the retries whose time has come; returns when the next one's comes. Where one
+        would wait for more than `longest_s` the clock was put back since: its time has come."""
         while self._delayed:
             due, seq, job = self._delayed[0]
             head = self.heads.get(job)
             if head is None or head.last_seq != seq or head.state is not State.QUEUED:
                 heapq.heappop(self._delayed)
-            elif due <= now:
+            elif due <= now or due - now > longest_s:
                 heapq.heappop(self._delayed)
                 self._line_up(head)
             else:
@@ -202,14 +208,19 @@ class World:
         )
 
     def seats(self, workers: Sequence[Worker]) -> tuple[Seat, ...]:
-        holds, reserved = self._holds, self._reserved
+        holds, reserved, circuits = self._holds, self._reserved, self.circuits
         seats = []
         for worker in workers:
             has = tuple(holds[worker.id].values()) if worker.id in holds else ()
             if coming := reserved.get(worker.id):
                 has += tuple(coming.values())
-            seats.append(Seat(worker, has))
+            circuit = circuits.get(worker.id, CLOSED) if circuits else CLOSED
+            seats.append(Seat(worker, has, circuit))
         return tuple(seats)
+
+    def next_probe(self, now: float) -> float | None:
+        """When the next open circuit lets a job through."""
+        return min((one.until for one in self.circuits.values() if one.is_open(now)), default=None)
 
     @property
     def anybody_waits(self) -> bool:

@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from corral.core.job import Blob, Failure, JobId, Needs, QueueClass
-from corral.core.worker import Capabilities
+from corral.core.model import Model
+from corral.core.worker import Capabilities, Reading
 
 VERSION = "1"
 COMPATIBLE: dict[str, str] = {"1": "0.1.0"}
@@ -23,6 +24,8 @@ CLOSE_UNAUTHORIZED = 4401
 CLOSE_REVOKED = 4403
 CLOSE_INCOMPATIBLE = 4426
 CLOSE_REPLACED = 4409
+CLOSE_OUT_OF_ORDER = 4428
+"""Another message before WorkerRegister, or a second WorkerRegister."""
 CLOSE_STOPPING = 4503
 
 
@@ -52,6 +55,12 @@ class WorkerRegister(Message, frozen=True):
     supported_models: tuple[str, ...] = ()
     attempts: tuple[tuple[JobId, int], ...] = ()
     """Attempts this worker still has, running or waiting, and results not yet received."""
+    leftovers: int = 0
+    """Processes of an agent before this one that it found and ended."""
+    models: tuple[Model, ...] = ()
+    """What is on its disk, so far as it has looked; a heartbeat tells what changes."""
+    models_loaded: tuple[str, ...] = ()
+    readings: tuple[Reading, ...] = ()
 
 
 class WorkerHeartbeat(Message, frozen=True):
@@ -59,6 +68,10 @@ class WorkerHeartbeat(Message, frozen=True):
     running: int = 0
     waiting: int = 0
     warm: int = 0
+    readings: tuple[Reading, ...] = ()
+    models: tuple[Model, ...] | None = None
+    """All that is on its disk, where that changed."""
+    models_loaded: tuple[str, ...] = ()
 
 
 class JobStarted(Message, frozen=True):
@@ -129,6 +142,8 @@ class WorkerWelcome(Message, frozen=True):
     grace_s: float
     url: str = ""
     """Where attempts fetch packages and store results; empty for where the worker dialled."""
+    artifacts: str = ""
+    """`root` or `bucket` where artifacts go there, empty where they go to the controller."""
 
 
 class JobDispatch(Message, frozen=True):

@@ -88,7 +88,7 @@ def standing(can: Capabilities, ahead: int, free_cpus: float) -> tuple[float, fl
     return ahead, -free_cpus / max(can.cpus, 0.1)
 
 
-def strongest(seats: Sequence[Seat], count: int) -> frozenset[str]:
+def strongest(seats: Sequence[Seat], count: int, now: float) -> frozenset[str]:
     """Those with the largest cards that are there; of equal ones first those that have nothing to
     do, so that batch may use the others."""
 
@@ -96,7 +96,7 @@ def strongest(seats: Sequence[Seat], count: int) -> frozenset[str]:
         can = seat.worker.capabilities
         return -biggest_card(can), bool(seat.held), -can.cpus, seat.worker.id
 
-    present = (one for one in seats if one.worker.connected and not one.worker.draining)
+    present = (one for one in seats if one.present(now))
     return frozenset(one.worker.id for one in nsmallest(count, present, key=order))
 
 
