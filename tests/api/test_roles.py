@@ -106,6 +106,16 @@ def test_no_route_answers_without_a_token(
         assert answer.code in ("unauthorized", "forbidden")
 
 
+@pytest.mark.parametrize(("method", "path"), sorted(JOINING))
+def test_nobody_asks_a_controller_on_loopback(
+    controller: LiveController, method: str, path: str
+) -> None:
+    body = {"name": "x", "commitment": "0" * 64} if method == "POST" else {"number": "0" * 64}
+    sent = None if method == "GET" else body
+    answer = Rest(controller, token="0" * 64)(method, _filled(path), sent)
+    assert (answer.status, answer.code) == (409, "conflict")
+
+
 @pytest.mark.parametrize(("method", "path"), GUARDED)
 def test_a_route_needs_its_role(
     controller: LiveController, tokens: dict[Role, str], method: str, path: str

@@ -207,7 +207,7 @@ def application(
         return JSONResponse(body, status)
 
     app.include_router(metrics)
-    app.include_router(joining.routes(parts))
+    app.include_router(joining.routes(parts.herd))
 
     @app.post("/enrol", include_in_schema=False)
     async def enrol(request: Request) -> JSONResponse:

@@ -9,21 +9,21 @@ from importlib import resources
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from msgspec import Struct
-from msgspec.structs import replace
 
 from corral import wheel
 from corral.api import incoming
 from corral.api.auth import bearer
 from corral.api.rest.answers import body_of
-from corral.api.rest.parts import Parts
+from corral.controller.herd import Herd
 from corral.controller.requests import KEPT_S
 from corral.core.errors import NotFound
+from corral.settings import LimitSettings
 from corral.wheel import Wheel
 
 CONSTRAINTS = "constraints.txt"
 ANSWER_WITHIN_S = 10.0
-OPEN_BYTES = 1000
-"""As much is read of somebody who has shown nothing yet."""
+SHORT = LimitSettings(body_bytes=1000, body_s=10.0)
+"""What is read of somebody who has shown nothing yet."""
 
 
 class Software:
@@ -53,9 +53,8 @@ class Revealing(Struct, forbid_unknown_fields=True):
     number: str
 
 
-def routes(parts: Parts) -> APIRouter:
-    router, software, herd = APIRouter(include_in_schema=False), Software(), parts.herd
-    short = replace(parts.limits, body_bytes=OPEN_BYTES)
+def routes(herd: Herd) -> APIRouter:
+    router, software = APIRouter(include_in_schema=False), Software()
 
     async def script(name: str) -> PlainTextResponse:
         pin = herd.pin()
@@ -93,13 +92,13 @@ def routes(parts: Parts) -> APIRouter:
     async def ask(request: Request) -> Response:
         """Open: a machine that found us asks to be a worker. The operator has the last word."""
         asking = herd.requests
-        wanted = body_of(await incoming.whole(request, short), Asking)
+        wanted = body_of(await incoming.whole(request, SHORT), Asking)
         asked = asking.ask(wanted.name, _address(request), wanted.commitment)
         return JSONResponse({"id": asked.id, "number": asked.number, "kept_s": KEPT_S}, 201)
 
     @router.put("/join-requests/{asked}")
     async def reveal(request: Request, asked: str) -> Response:
-        told = body_of(await incoming.whole(request, short), Revealing)
+        told = body_of(await incoming.whole(request, SHORT), Revealing)
         herd.reveal(asked, told.number)
         return JSONResponse({})
 
