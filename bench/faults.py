@@ -24,10 +24,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.bars import Figure, judged, line, told
+from bench.bars import MARKS, Figure, judged, line, told
 from bench.controllers import Controller
 from bench.machines import Machine, until
-from bench.report import MARKS, rounded, table
+from bench.report import rounded, table
 from bench.run import DATA, ROOT, machine
 from corral.sdk import figures
 from corral.sdk.client import Client, Handle
@@ -77,7 +77,7 @@ class Cluster:
         one.join(client)
         two.join(client)
 
-    def hanging(self) -> tuple[Handle[float], int]:
+    def hanging(self) -> tuple[Handle, int]:
         """A job that runs on `one`, and its process; it may go nowhere but to `two`."""
         change = self.client.admin.change_worker
         for name in ("one", "two"):
@@ -92,7 +92,7 @@ class Cluster:
         handle, pid = self.hanging()
         at = time.time()
         fault(pid)
-        took = handle.result(120) - at
+        took = float(handle.result(120)) - at
         assert handle.status().worker == "two", "it went elsewhere"
         return took
 
