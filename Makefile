@@ -8,7 +8,7 @@ PYTHON ?=
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format proto bench bench-decide bench-faults bench-load bench-restart clean
+.PHONY: help setup demo test chaos check format proto bench bench-decide bench-faults bench-load bench-restart clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,10 +25,14 @@ demo: $(READY) ## an embedded controller: a function, a map of 200, a script, a 
 test: $(READY) ## all tests (ARGS='-k journal' passes arguments to pytest)
 	@$(BIN)/python -m pytest $(ARGS)
 
+chaos: $(READY) ## random faults over thousands of jobs, as root (ARGS='--seed 1 --seconds 60')
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
 check: $(READY) ## lint, format, types, import directions, generated code
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 src
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/generated.py check
 

@@ -92,7 +92,7 @@ class Cluster:
         handle, pid = self.hanging()
         at = time.time()
         fault(pid)
-        took = float(handle.result(120)) - at
+        took: float = handle.result(120) - at
         assert handle.status().worker == "two", "it went elsewhere"
         return took
 

@@ -28,6 +28,7 @@ def markdown(document: dict[str, Any]) -> str:
         for one in document["rounds"]
     )
     floors = ", ".join(told(one["fsync_per_s"]) for one in document["rounds"])
+    python = ", ".join(f"{one['additions_per_s'] / 1e6:.1f}" for one in document["rounds"])
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     lines = [
         "# Corral beside its peers",
@@ -38,7 +39,7 @@ def markdown(document: dict[str, Any]) -> str:
         f"- Machine: {machine['cpu']}, {machine['cores']} cores, {machine['system']}, Python "
         f"{machine['python']}",
         f"- Highest load average at the start of a system, by round: {loads}; fsyncs of 1 kB a "
-        f"second, by round: {floors}",
+        f"second, by round: {floors}; million additions of Python a second: {python}",
         f"- Versions: {versions}",
         "",
         "## Corral and its bars",

@@ -11,7 +11,7 @@ import pytest
 
 
 @cache
-def _missing(program: str, package: str) -> str:
+def missing(program: str, package: str) -> str:
     """Why the program cannot be had here; empty when it is there, perhaps since now."""
     if shutil.which(program):
         return ""
@@ -29,7 +29,7 @@ def _missing(program: str, package: str) -> str:
 
 def needs(program: str, package: str) -> str:
     """The program's path; the test is skipped with the reason where there is none."""
-    reason = _missing(program, package)
+    reason = missing(program, package)
     if reason:
         pytest.skip(reason)
     found = shutil.which(program)

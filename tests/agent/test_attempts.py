@@ -6,10 +6,17 @@ import os
 import zipfile
 from io import BytesIO
 
+import pytest
+
 from corral.core.job import Blob, Needs, QueueClass, ScriptCall
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
+
+
+@pytest.fixture(params=[False, True], ids=["forked", "spawned"])
+def spawned(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
 def double(number: int) -> int:
@@ -104,6 +111,20 @@ async def test_a_script_runs_in_a_process_of_its_own(
     failure = (await controller.failed(job.job)).failure
     assert (failure.code, failure.exit_code) == ("exit_code", 3)
     assert controller.output(job.job) == "hello you\n"
+
+
+async def test_a_dispatch_said_again_after_its_end_is_nothing_new(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    job, other = controller.job(double, 4), controller.job(double, 5)
+    await controller.send(job)
+    assert await controller.value(job.job) == 8
+    await controller.send(job)  # its end was confirmed: the agent has forgotten its result
+    await controller.send(other)
+    assert await controller.value(other.job) == 10
+    ended = [one.job for one in controller.heard if isinstance(one, wire.JobCompleted)]
+    assert ended == [job.job, other.job]
 
 
 async def test_a_dispatch_said_twice_runs_once(

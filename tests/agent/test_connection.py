@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import time
 from pathlib import Path
 from typing import cast
+
+import msgspec
 
 from corral.agent.connection import Address, Connection, Side, jittered
 from corral.protocol import messages as wire
@@ -202,3 +205,14 @@ async def test_another_agent_in_its_place_ends_this_one(
     running = await start()
     await controller.sockets[-1].close(wire.CLOSE_REPLACED, "The same worker connected again.")
     assert await asyncio.wait_for(running, 10) == 75
+
+
+async def test_a_newer_controller_may_say_more_than_the_agent_knows(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    job = controller.job(abs, -3)
+    (said,) = json.loads(wire.encode([job]))
+    said |= {"mood": {"good": True}, "needs": {**said["needs"], "moons": 1}}
+    await controller.sockets[-1].send(msgspec.json.encode([said]))
+    assert await controller.value(job.job) == 3

@@ -19,6 +19,11 @@ from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
 
 
+@pytest.fixture(params=[False, True], ids=["forked", "spawned"])
+def spawn(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 class Blobs(ThreadingHTTPServer):
     """Keeps what is stored by its path, and who came with which token."""
 

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Cursor, Feed, Seen
 from corral.controller.intake import Intake
@@ -77,13 +78,15 @@ class Shell:
             pause=pause,
             keep_for_interactive=keep_for_interactive,
         )
+        blobs = Blobs(home / "blobs")
         self.recalling = Recalling(self.store, engines, self.loop)
         self.queue = Queue(
             self.store,
-            Blobs(home / "blobs"),
+            blobs,
             engines,
             self.loop,
             vault=self.vault,
+            assets=Assets(blobs, limit=1_000_000),
             document_limit=100_000,
             cancel_grace_s=1.0,
         )

@@ -29,9 +29,9 @@ class SmallDisk:
     """A file system of its own with a few megabytes. Where none can be mounted, a limit on the
     size of files does the same to one process: every write fails."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, size_mb: int = SIZE_MB) -> None:
         self.place = place
-        command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "tmpfs", str(place)]
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(place)]
         self.mounted = subprocess.run(command, capture_output=True).returncode == 0
         self._ballast = place / "ballast"
 

@@ -16,6 +16,7 @@ import pytest
 
 import corral
 from corral import trust
+from corral.cli.joining import enrol as _enrol
 from corral.core.errors import CorralError, JobFailed, Unauthorized
 from corral.invitation import Invitation, parse
 from tests.live import CORRAL, LiveController
@@ -61,7 +62,7 @@ class Machine:
         self.home.mkdir(exist_ok=True)
         with (self.home / "out").open("wb") as out:
             self.process = subprocess.Popen(
-                [CORRAL, "worker", "join", invitation, *words],
+                [CORRAL, "worker", "join", "--foreground", invitation, *words],
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -202,6 +203,17 @@ def test_an_old_invitation_is_void(
     refused = machine.run("worker", "join", before)
     assert refused.returncode
     assert "not good any more" in refused.stderr
+
+
+def test_who_never_connected_is_revoked_too(live: LiveController, client: corral.Client) -> None:
+    """Whoever got hold of an invitation may keep what it enrolled for later."""
+    told = parse(client.admin.invite_worker())
+    pem = trust.fetched(told.host, told.port, told.sha256)
+    card = _enrol(told.url, told.token, "lurker", pem)
+    assert not any(one.name == "lurker" for one in client.workers())
+    assert client.admin.revoke_worker("lurker").id == card["worker_id"]
+    with pytest.raises(CorralError, match="No worker is called"):
+        client.admin.revoke_worker("lurker")
 
 
 def test_a_client_elsewhere_logs_in(

@@ -6,10 +6,12 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
-from corral.core.events import AttemptExited, WorkerLost
+from corral.core.events import AttemptExited, WorkerJoined, WorkerLost
 from corral.core.job import Needs
-from corral.core.worker import Capabilities
+from corral.core.model import Model
+from corral.core.worker import Capabilities, Reading, Wishes
 from corral.engines.agents import INBOX_LIMIT, AgentsEngine
 from corral.engines.engine import Attempt
 from corral.protocol import messages as wire
@@ -132,6 +134,17 @@ async def test_a_message_after_goodbye_is_nobodys() -> None:
     assert not line.sent
 
 
+async def test_nobody_hears_a_revoked_worker() -> None:
+    engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
+    line = Line()
+    engine.join(line, register("w", ("j", 1)))
+    engine.revoke("w")
+    engine.hear("w", [wire.WorkerHeartbeat(), completed(), wire.WorkerGoodbye()])
+    reports = await anext(engine.events())
+    assert [type(report) for report in reports] == [WorkerJoined, WorkerLost]
+    assert not line.sent
+
+
 async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there() -> None:
     engine = AgentsEngine([], grace_s=60, output_limit=1)
     line = Line()
@@ -140,3 +153,44 @@ async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there
     assert line.paused
     await anext(engine.events())
     assert not line.paused
+
+
+def beat(*readings: Reading, **more: Any) -> wire.WorkerHeartbeat:
+    return wire.WorkerHeartbeat(readings=readings, **more)
+
+
+async def test_a_heartbeat_tells_what_others_hold_and_wakes_only_where_that_changed() -> None:
+    engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
+    woken = 0
+
+    def wake() -> None:
+        nonlocal woken
+        woken += 1
+
+    engine.changed = wake
+    engine.join(Line(), register("w"))
+    engine.hear("w", [beat(Reading("g", 24.0, temperature_c=40.0), load=0.5)])
+    assert woken == 0
+    engine.hear("w", [beat(Reading("g", 4.0, others_gb=20.0, temperature_c=41.0))])
+    (worker,) = engine.workers()
+    assert worker.taken == (("g", 20.0),)
+    assert worker.readings[0].temperature_c == 41.0
+    engine.hear("w", [beat(Reading("g", 4.0, others_gb=20.0, temperature_c=42.0))])
+    assert woken == 1
+    engine.hear("w", [beat(Reading("g", 24.0))])
+    assert (woken, engine.workers()[0].taken) == (2, ())
+
+
+async def test_a_heartbeat_tells_which_models_there_are_now() -> None:
+    engine = AgentsEngine(
+        [], grace_s=1.0, output_limit=1000, wishes=lambda worker: Wishes(labels=("ssd",))
+    )
+    engine.join(Line(), register("w"))
+    engine.hear("w", [beat(models=(Model("sdxl", 7, "ab"),), models_loaded=("sdxl",))])
+    engine.hear("w", [beat(models_loaded=("sdxl",))])
+    (worker,) = engine.workers()
+    assert worker.models == (Model("sdxl", 7, "ab"),)
+    assert worker.capabilities.models_present == ("sdxl",)
+    assert (worker.models_loaded, worker.capabilities.labels) == (("sdxl",), ("ssd",))
+    engine.wish("w")
+    assert engine.workers()[0].capabilities.models_present == ("sdxl",)

@@ -17,6 +17,12 @@ def test_both_ways_lead_to_the_same_plan(world: Snapshot) -> None:
     assert decide_among(Columns(world), world) == decide_among(Rooms(world), world)
 
 
+@given(snapshots(most=14, policies=True, models=True))
+@settings(max_examples=500, deadline=None)
+def test_so_they_do_where_models_are_wanted(world: Snapshot) -> None:
+    assert decide_among(Columns(world), world) == decide_among(Rooms(world), world)
+
+
 def test_more_marks_than_a_byte_has_levels() -> None:
     values = [float(n) for n in range(600)]
     found = reaching(values, values)

@@ -23,6 +23,7 @@ from websockets.typing import Data
 
 from corral import trust
 from corral.protocol.messages import (
+    CLOSE_INCOMPATIBLE,
     CLOSE_REPLACED,
     CLOSE_REVOKED,
     FromController,
@@ -44,6 +45,8 @@ FRAME_BYTES = 1 << 20
 BEHIND_BYTES = 1 << 20
 """Output that may wait to be sent before jobs wait in their own writes."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0
+BESIDE_WAIT_S = 0.1
+"""The longest where the controller is on the same machine: to look costs next to nothing."""
 SETTLED_S = 5.0
 """A connection that held for less is no reason to dial at once when it is lost."""
 OPEN_S = 8.0
@@ -94,6 +97,7 @@ class Side(Protocol):
     def started(self) -> list[Message]: ...
     def results(self) -> list[Message]: ...
     def caught_up(self) -> None: ...
+    def incompatible(self) -> None: ...
     def has_work_ahead(self) -> bool: ...
 
 
@@ -166,6 +170,7 @@ class Connection:
         """Stay connected, until cancelled, replaced, or tired of waiting."""
         loop = asyncio.get_running_loop()
         wait_s, away_since, told = FIRST_WAIT_S, loop.time(), ""
+        longest = BESIDE_WAIT_S if self._gives_up else LONGEST_WAIT_S
         while True:
             dialled = loop.time()
             try:
@@ -188,7 +193,7 @@ class Connection:
                 raise ControllerAway(reason)
             pause = self._pause(wait_s)
             await asyncio.sleep(min(pause, max(left, 0.01)) if self._gives_up else pause)
-            wait_s = min(wait_s * 2, LONGEST_WAIT_S)
+            wait_s = min(wait_s * 2, longest)
 
     async def _session(self) -> None:
         address = self._address()
@@ -213,6 +218,8 @@ class Connection:
                 raise Replaced(closed.rcvd.reason) from closed
             if closed.rcvd is not None and closed.rcvd.code == CLOSE_REVOKED:
                 raise Revoked(closed.rcvd.reason) from closed
+            if closed.rcvd is not None and closed.rcvd.code == CLOSE_INCOMPATIBLE:
+                self._side.incompatible()
             raise
         finally:
             if self._beating is not None:

@@ -100,10 +100,12 @@ class Tree:
     held as the one process it is, and after its death only what is older than that death is its.
     """
 
-    def __init__(self, pid: int, *, home: str, runner: str) -> None:
+    def __init__(self, pid: int, *, home: str, runner: str, signals: bool = True) -> None:
         self.pid = pid
         self.exited_at = 0.0
         self._home, self._runner = home, runner
+        self._signals = signals
+        """Whether its processes can be asked to end by a signal."""
         try:
             self._root: psutil.Process | None = psutil.Process(pid)
         except psutil.Error:
@@ -180,7 +182,8 @@ class Tree:
         tree: list[psutil.Process] = []
         if grace_s > 0:
             tree = await asyncio.to_thread(self._left)
-            _terminate(tree)
+            if self._signals:
+                _terminate(tree)
             until = loop.time() + grace_s
             while loop.time() < until and not settled():
                 if not any(_alive(process) for process in tree):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -324,7 +325,4 @@ def _file_size(path: str | Path) -> int:
 
 
 def _free(folder: Path) -> int:
-    if not hasattr(os, "statvfs"):
-        return 0
-    room = os.statvfs(folder)
-    return room.f_bavail * room.f_frsize
+    return shutil.disk_usage(folder).free

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 import structlog
-from fastapi import WebSocket
-from starlette.websockets import WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 from websockets.protocol import OPEN
@@ -131,8 +130,11 @@ class WorkerSocket:
         *,
         heartbeat_s: float,
         grace_s: float,
+        knows: Callable[[str], bool] = lambda worker: True,
+        artifacts: str = "",
     ) -> None:
-        self._engine, self._is_worker = engine, is_worker
+        self._artifacts = artifacts
+        self._engine, self._is_worker, self._knows = engine, is_worker, knows
         self._heartbeat_s, self._grace_s = heartbeat_s, grace_s
 
     async def serve(self, socket: WebSocket) -> None:
@@ -151,6 +153,7 @@ class WorkerSocket:
                 name=register.name or register.worker_id,
                 heartbeat_s=self._heartbeat_s,
                 grace_s=self._grace_s,
+                artifacts=self._artifacts,
             )
         )
         worker = self._engine.join(session, register)
@@ -171,7 +174,7 @@ class WorkerSocket:
                 messages = wire.decode_from_worker(frame)
             except msgspec.DecodeError as error:
                 log.warning("worker_malformed", worker=worker, error=str(error))
-                session.end((wire.CLOSE_MALFORMED, f"Not a frame of messages: {error}"[:120]))
+                session.end((wire.CLOSE_MALFORMED, _short(f"Not a frame of messages: {error}.")))
             else:
                 self._engine.hear(worker, messages)
 
@@ -198,17 +201,19 @@ class WorkerSocket:
         async with asyncio.timeout(REGISTER_WITHIN_S):
             frame = await _frame(socket)
         try:
+            for hello in wire.decode_hello(frame)[:1]:
+                if hello.runner_protocol:  # the rest may be nothing that we could read
+                    _check_version(hello.runner_protocol)
             first = wire.decode_from_worker(frame)
         except msgspec.DecodeError as error:
-            raise _Refused(wire.CLOSE_MALFORMED, f"Not a frame of messages: {error}") from None
+            raise _Refused(wire.CLOSE_MALFORMED, f"Not a frame of messages: {error}.") from None
         if len(first) != 1 or not isinstance(first[0], wire.WorkerRegister):
-            raise _Refused(wire.CLOSE_MALFORMED, "The first message must be WorkerRegister.")
+            raise _Refused(wire.CLOSE_OUT_OF_ORDER, "The first message must be WorkerRegister.")
         register = first[0]
-        if register.runner_protocol not in wire.COMPATIBLE:
-            raise _Refused(
-                wire.CLOSE_INCOMPATIBLE,
-                f"Protocol {register.runner_protocol!r} is not one of {sorted(wire.COMPATIBLE)}.",
-            )
+        _check_version(register.runner_protocol)
+        if not self._knows(register.worker_id):
+            # Perhaps it was out of reach when it was revoked: then it hears of it now.
+            raise _Refused(wire.CLOSE_REVOKED, "This worker is not known here. It may join again.")
         if not self._is_worker(register.worker_id, credential):
             raise _Refused(wire.CLOSE_UNAUTHORIZED, "This credential is not that worker's.")
         return register
@@ -247,7 +252,18 @@ class _Silence:
 class _Refused(Exception):
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
-        self.code, self.reason = code, reason[:120]
+        self.code, self.reason = code, _short(reason)
+
+
+def _short(reason: str) -> str:
+    """As much of it as fits into the frame that closes a connection: 123 bytes, not characters."""
+    data = reason.encode("utf-8", "replace")
+    return reason if len(data) <= 123 else data[:120].decode(errors="ignore") + "…"
+
+
+def _check_version(version: str) -> None:
+    if why := wire.refusal(version):
+        raise _Refused(wire.CLOSE_INCOMPATIBLE, why)
 
 
 async def _hung_up(socket: WebSocket) -> None:

@@ -17,6 +17,7 @@ from corral.core.events import (
     AttemptBegan,
     AttemptExited,
     AttemptOutput,
+    AttemptPlaced,
     AttemptReport,
     AttemptReturned,
     AttemptStarted,
@@ -210,8 +211,15 @@ class Intake:
         ended_so = State.SUCCEEDED if report.failure is None else State.FAILED
         if head.attempt == report.attempt and head.state in (ended_so, State.CANCELLED):
             return []
-        if head.attempt == report.attempt and head.state.held:
+        facts = [fact for _, fact in self._store.facts(head)]
+        if not any(
+            isinstance(fact, AttemptPlaced)
+            and (fact.attempt, fact.worker) == (report.attempt, report.worker)
+            for fact in facts
+        ):
             log.warning("foreign_result_dropped", job=report.job, worker=report.worker)
+            return []
+        if any(isinstance(one, ResultOrphaned) and one.attempt == report.attempt for one in facts):
             return []
         return [
             ResultOrphaned(

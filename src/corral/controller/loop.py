@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,11 +40,16 @@ class Loop:
         aging_s: float,
         pause: Pause,
         keep_for_interactive: int = 0,
+        backoff_max_s: float = math.inf,
     ) -> None:
         self._store, self._engines, self._tokens = store, engines, tokens
         self._vault = vault
         self._aging_s, self._keep = aging_s, keep_for_interactive
+        self._backoff_max_s = backoff_max_s
         self._wake = asyncio.Event()
+        self._left: frozenset[Shape] = frozenset()
+        """Shapes that the last decision left waiting, as long as nothing happened since: one more
+        of them behind the others changes nothing."""
         self._giving_up: set[asyncio.Task[None]] = set()
         self.pause = pause
         """Of the queue, by somebody's wish; it outlives a restart."""
@@ -58,6 +64,7 @@ class Loop:
         store.listen(self._committed)
 
     def wake(self) -> None:
+        self._left = frozenset()
         self._wake.set()
 
     def _committed(self, changes: Sequence[Change]) -> None:
@@ -74,8 +81,11 @@ class Loop:
             documents = self._store.documents(sent)
             for head in sent:
                 self._start(head, engines[head.worker], documents.get(head.submitted_seq))
-        if self._store.world.anybody_waits:
-            self._wake.set()
+        if self._store.world.anybody_waits and not all(
+            type(change.fact) is JobSubmitted and change.head.shape in self._left
+            for change in changes
+        ):
+            self.wake()
 
     async def run(self) -> None:
         while True:
@@ -114,7 +124,8 @@ class Loop:
     async def turn(self) -> float | None:
         """One decision and its consequences; returns when to look again if nothing happens."""
         world, now = self._store.world, time.time()
-        due = world.wake_due(now)
+        due = world.wake_due(now, self._backoff_max_s)
+        world.last_aged_at = min(world.last_aged_at, now)  # the clock may have been put back
         if self.why_paused():
             return None
         if world.lines:
@@ -127,7 +138,9 @@ class Loop:
                     world.release(plan.placements)
                 if plan.turn:
                     world.last_aged_at = now
-                self._wake.set()
+                self.wake()
+            elif plan.overdue is None:
+                self._left = frozenset(world.lines)
         return self._next_look(now, due)
 
     def place(self, submitted: Sequence[JobSubmitted]) -> Sequence[Placement]:

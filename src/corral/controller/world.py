@@ -6,6 +6,7 @@ It changes only through `apply`, with heads whose facts are already on disk.
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -131,14 +132,15 @@ class World:
         else:
             line.append(waiting)
 
-    def wake_due(self, now: float) -> float | None:
-        """Lines up the retries whose time has come; returns when the next one's comes."""
+    def wake_due(self, now: float, longest_s: float = math.inf) -> float | None:
+        """Lines up the retries whose time has come; returns when the next one's comes. Where one
+        would wait for more than `longest_s` the clock was put back since: its time has come."""
         while self._delayed:
             due, seq, job = self._delayed[0]
             head = self.heads.get(job)
             if head is None or head.last_seq != seq or head.state is not State.QUEUED:
                 heapq.heappop(self._delayed)
-            elif due <= now:
+            elif due <= now or due - now > longest_s:
                 heapq.heappop(self._delayed)
                 self._line_up(head)
             else:

@@ -118,6 +118,8 @@ class ArtifactStored(Fact, frozen=True):
     name: str
     size: int
     file_sha256: str
+    uri: str = ""
+    """Where its bytes are, if not with the controller."""
 
 
 class CheckpointStored(Fact, frozen=True):

@@ -26,7 +26,7 @@ from corral.core.events import (
 )
 from corral.core.frames import OutputFrame, ProgressFrame
 from corral.core.job import JobId
-from corral.core.worker import Wishes, Worker
+from corral.core.worker import Wishes, Worker, taken_by_others
 from corral.engines.engine import Attempt
 from corral.protocol import messages as wire
 
@@ -75,7 +75,7 @@ class AgentsEngine:
         self._said: dict[str, wire.WorkerRegister] = {}
         """What connected workers said of themselves."""
         self._workers = {
-            worker.id: self._as_wished(replace(worker, connected=False))
+            worker.id: self._as_wished(replace(worker, connected=False, readings=(), taken=()))
             for worker in known
             if worker.engine == self.name
         }
@@ -90,6 +90,8 @@ class AgentsEngine:
         """Set whenever no worker is connected."""
         self.settled = asyncio.Event()
         """Set whenever everything heard is on disk."""
+        self.changed: Callable[[], None] = lambda: None
+        """Told when a worker can do something that it could not do a moment ago."""
 
     def open(self, holding: Collection[str] = ()) -> None:
         """Starts the grace period of all known workers, and of any other that is `holding`
@@ -174,6 +176,10 @@ class AgentsEngine:
                 local=register.worker_id == self._local_id,
                 seen_at=time.time(),
                 version=register.software_version,
+                models=register.models,
+                models_loaded=register.models_loaded,
+                readings=register.readings,
+                taken=taken_by_others(register.readings),
             )
         )
         former = self._sessions.pop(worker.id, None)
@@ -250,6 +256,8 @@ class AgentsEngine:
 
     def hear(self, worker: str, heard: Sequence[wire.FromWorker]) -> None:
         """Messages of one frame. No more are read while the intake is behind."""
+        if worker not in self._sessions:
+            return  # it was revoked or said goodbye, and its socket is not closed yet
         now = time.time()
         for message in heard:
             self._hear(worker, message, now)
@@ -260,13 +268,16 @@ class AgentsEngine:
 
     def _hear(self, worker: str, message: wire.FromWorker, now: float) -> None:
         if isinstance(message, wire.WorkerHeartbeat):
-            self._workers[worker] = replace(self._workers[worker], seen_at=now)
+            self._beat(worker, message, now)
             return
         if isinstance(message, wire.WorkerGoodbye):
             self._goodbye(worker, message.reason)
             return
         if isinstance(message, wire.WorkerRegister):
-            return  # the socket sees to it that there is one
+            if worker in self._sessions:
+                told = "A worker registers once, with the first message of a connection."
+                self._sessions[worker].close(wire.CLOSE_OUT_OF_ORDER, told)
+            return
         if self._attempts.get((message.job, message.attempt)) != worker:
             if isinstance(message, (wire.JobCompleted, wire.JobFailed, wire.JobReturned)):
                 # Told again after its acknowledgement was lost on the way.
@@ -305,6 +316,27 @@ class AgentsEngine:
             self._report(worker, failed)
         else:
             self._report(worker, AttemptReturned(job, attempt, worker, message.reason))
+
+    def _beat(self, worker: str, beat: wire.WorkerHeartbeat, now: float) -> None:
+        known = self._workers[worker]
+        taken = taken_by_others(beat.readings)
+        new = replace(
+            known,
+            seen_at=now,
+            load=beat.load,
+            readings=beat.readings,
+            taken=taken,
+            models_loaded=beat.models_loaded,
+        )
+        said = self._said.get(worker)
+        if beat.models is not None and said is not None:
+            names = tuple(model.name for model in beat.models)
+            can = replace(said.capabilities, models_present=names)
+            self._said[worker] = replace(said, capabilities=can)
+            new = self._as_wished(replace(new, models=beat.models))
+        self._workers[worker] = new
+        if taken != known.taken or beat.models is not None:
+            self.changed()
 
     def _goodbye(self, worker: str, reason: str) -> None:
         self._sessions.pop(worker, None)

@@ -6,16 +6,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from corral.runtime.failures import OUT_OF_MEMORY_TYPES, type_name
 
-if TYPE_CHECKING:
-    from corral.runtime.sandbox import Bounds
-
 GIB = 1024**3
 KINDS = (PermissionError, MemoryError, ModuleNotFoundError)
+
+
+class Bounds(NamedTuple):
+    """What was left to this process: by default everything."""
+
+    memory_bytes: int = 0
+    files: bool = False
+    reads: Sequence[str] = ()
+    writes: Sequence[str] = ()
 
 
 def add(message: str, error: BaseException, bounds: Bounds) -> str:

@@ -52,6 +52,7 @@ class Transfer:
         attempt: int,
         *,
         certificate: str = "",
+        artifacts: str = "",
         patience_s: float = PATIENCE_S,
     ) -> None:
         parts = urlsplit(url)
@@ -59,6 +60,9 @@ class Transfer:
         self._secure = parts.scheme == "https"
         self._root = f"{parts.path.rstrip('/')}/attempts/{quote(job, safe='')}/{attempt}"
         self._token = token
+        self._artifacts = artifacts
+        """Where artifacts go: `bucket`, a folder of the shared root, or nothing: the controller."""
+        self._own = f"{job}/{attempt}"
         self._certificate = certificate
         """A file with the only certificate that the controller may show."""
         self._patience_s = patience_s
@@ -84,7 +88,37 @@ class Transfer:
         return self._store("checkpoint", body, size)
 
     def put_artifact(self, name: str, body: IO[bytes], size: int) -> tuple[str, int]:
-        return self._store(f"artifacts/{quote(name)}", body, size)
+        path = f"artifacts/{quote(name)}"
+        if not self._artifacts:
+            return self._store(path, body, size)
+        from corral.runtime import places
+
+        def url() -> str:
+            return str(self._tell(path, {"size": size})["put_url"])
+
+        try:
+            if self._artifacts == "bucket":
+                sha256 = self._persist(path, lambda _: places.to_bucket(url, body, size))
+            else:
+                folder = f"{self._artifacts}/{self._own}"
+                sha256 = places.to_root(folder, name, body, size)
+        except places.NoPlace:
+            return self._store(path, body, size)  # a root that is not ours to write to
+        except places.BucketRefused as error:
+            raise TransferFailed(f"{path} could not be stored: {error}.") from None
+        except EOFError as error:
+            raise TransferFailed(f"{path}: {error}.") from None
+        self._persist(path, lambda _: self._tell(path, {"size": size, "sha256": sha256}))
+        return sha256, size
+
+    def _tell(self, path: str, told: dict[str, Any]) -> Any:
+        connection = self._connected()
+        connection.request(
+            "POST", f"{self._root}/{path}", json.dumps(told).encode(), self._headers()
+        )
+        answer = connection.getresponse()
+        _check(answer, path)
+        return json.loads(answer.read())
 
     def close(self) -> None:
         if self._connection is not None:
@@ -170,7 +204,7 @@ class Transfer:
         if self._connection is None:
             if self._secure:
                 self._connection = http.client.HTTPSConnection(
-                    self._netloc, timeout=SOCKET_TIMEOUT_S, context=_pinned(self._certificate)
+                    self._netloc, timeout=SOCKET_TIMEOUT_S, context=pinned(self._certificate)
                 )
             else:
                 self._connection = http.client.HTTPConnection(
@@ -182,7 +216,7 @@ class Transfer:
         return {"Authorization": f"Bearer {self._token}"}
 
 
-def _pinned(certificate: str) -> ssl.SSLContext:
+def pinned(certificate: str) -> ssl.SSLContext:
     """Whatever the controller is called where we reach it: it is known by its certificate."""
     import ssl
 

@@ -13,9 +13,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 
 from corral.core.job import Needs, QueueClass, Shape
-from corral.core.worker import SLACK, Worker
+from corral.core.worker import SLACK, Capabilities, Holding, Worker
 from corral.scheduler.circuit import CLOSED
-from corral.scheduler.fit import Room, ahead_for, ahead_limit
+from corral.scheduler.fit import (
+    Room,
+    ahead_for,
+    ahead_limit,
+    ahead_of_cards,
+    refuse_beside_others,
+)
+from corral.scheduler.models import Models, _indices
 from corral.scheduler.rank import (
     NEUTRAL,
     UNKNOWN,
@@ -160,8 +167,13 @@ class Columns:
         self._on_probe = 0
         if any(seat.circuit is not CLOSED for seat in self._seats):
             self._on_probe = bits([one.on_probe(world.now) for one in reversed(self._seats)])
+        self._shared = [index for index, one in enumerate(self._workers) if one.taken]
+        """Whose GPUs others use too."""
+        self._now = world.now
         self._know(world.lines)
         self._measure(world.lines)
+        self._models = Models(world.lines, self._workers, self._rooms, bits)
+        self._models.able = self._able_beside_others
         self._orders: dict[Purpose, tuple[int, list[Cards]]] = {}
         count = world.keep_for_interactive
         self._kept = self._ids(strongest(world.seats, count, world.now)) if count else 0
@@ -244,6 +256,8 @@ class Columns:
                 who &= ~(1 << self._places[avoided])
         if shape.queue_class is not QueueClass.INTERACTIVE:
             who &= ~self._reserved
+        if needs.models:
+            who &= self._models.possible(needs.models)
         if needs.wants_gpu:
             who &= ~self._classes.get("cpu-only", 0)
             enough, beyond = self._vram[needs.gpus or 1]
@@ -277,13 +291,13 @@ class Columns:
             self._queues[length] = bits([one == length for one in reversed(self._ahead)])
         limits = [one.capabilities for one in self._backward]
         self._open = {
-            each: bits(
+            kind: bits(
                 [
-                    can.ahead > 0 and ahead < ahead_limit(can, each)
+                    can.ahead > 0 and ahead < _takes_ahead(can, kind)
                     for can, ahead in zip(limits, reversed(self._ahead), strict=True)
                 ]
             )
-            for each in {ahead_for(line.typical_s) for line in lines}
+            for kind in set(map(_kind_ahead, lines))
         }
         sizes = [(one.suits, one.weight, biggest_card(one)) for one in cans]
         self._cards: dict[tuple[str, float, float], Cards] = {size: Cards() for size in sizes}
@@ -327,7 +341,7 @@ class Columns:
 
     def able(self, line: Line, *, turn: bool = False) -> Able:
         shape = line.shape
-        who = self._able(shape) & self._present
+        who = self._able_beside_others(shape) & self._present
         if self._kept and not turn and shape.queue_class is QueueClass.BATCH:
             who &= ~self._kept
         wanted = purpose(shape)
@@ -349,16 +363,75 @@ class Columns:
             self._orders[wanted] = suited, [self._cards[size] for size in sizes]
         return self._orders[wanted]
 
+    def _able_beside_others(self, shape: Shape) -> int:
+        """Without those where processes that are not ours leave too little for it."""
+        who = self._able(shape)
+        if shape.needs.wants_gpu:
+            for index in self._shared:
+                if who >> index & 1 and refuse_beside_others(shape, self._workers[index]):
+                    who ^= 1 << index
+        return who
+
     def keep(self, line: Line, able: Able) -> str:
-        """The first of them takes nothing else in this decision."""
+        """The first of them takes nothing else in this decision, or the best to load its models."""
         first = able.who & -able.who
+        if line.shape.needs.models:
+            first = self._models.emptied_first(line.shape, able.who)
         self._present &= ~first
         return self._workers[first.bit_length() - 1].id
 
     def place(self, line: Line, waiting: Waiting, able: Able, *, ahead: bool) -> Placement | None:
+        if line.shape.needs.models:
+            return self._place_with_models(line, waiting, able, ahead=ahead)
         return self._place_now(line, waiting, able) or (
             self._place_ahead(line, waiting, able) if ahead else None
         )
+
+    def _place_with_models(
+        self, line: Line, waiting: Waiting, able: Able, *, ahead: bool
+    ) -> Placement | None:
+        """Nothing of the search is kept for the next of the line: what is loaded has changed."""
+        shape, who = line.shape, able.who
+        if ahead:  # not a turn
+            who = self._models.willing(shape, self._now - waiting.since, who)
+        levels = self._models.levels(shape.needs.models)
+        free = who & able.fit & self._fitting(shape.needs)
+        while free:
+            some = next(found for level in levels if (found := free & level))
+            index, bit = self._best_of(some, able)
+            room = self._room(index)
+            shut = room.closed or room.blocked(shape.needs)
+            holding = None if shut else room.fits_now(shape)
+            if holding is None:
+                free ^= bit
+                able.fit ^= bit
+                continue
+            why = reason(line, able.wanted, room, able.count, ahead=False)
+            self._take(index, bit, room, holding)
+            self._models.load(shape, room, bit)
+            return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
+        behind = who & able.behind & self._open[_kind_ahead(line)] if ahead else 0
+        if not behind:
+            return None
+        some = next(found for level in levels if (found := behind & level))
+        shortest = next(found for n in sorted(self._queues) if (found := some & self._queues[n]))
+        bit = shortest & -shortest
+        index = bit.bit_length() - 1
+        room = self._room(index)
+        why = reason(line, able.wanted, room, able.count, ahead=True)
+        self._send_ahead(index, bit, room, shape.needs)
+        self._models.load(shape, room, bit)
+        return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
+
+    def _best_of(self, some: int, able: Able) -> tuple[int, int]:
+        """Of these the one to prefer, and its bit. Everybody with room stands somewhere."""
+        for cards in able.cards:
+            if found := some & cards.everyone:
+                key = min(key for key in map(self._keys.__getitem__, _indices(found)) if key)
+                alike = found & cards.kinds[key]
+                bit = _quickest(able.paces, alike) if able.paces else alike & -alike
+                return bit.bit_length() - 1, bit
+        raise AssertionError("somebody with room stands nowhere")
 
     def _place_now(self, line: Line, waiting: Waiting, able: Able) -> Placement | None:
         """`able.fit` may still name some that others filled meanwhile: whoever would be chosen is
@@ -375,24 +448,27 @@ class Columns:
                 able.fit = (able.fit ^ bit) & self._fitting(shape.needs)
                 continue
             why = reason(line, able.wanted, room, able.count, ahead=False)
-            capacity = room.capacity
-            capacity.take(holding)
-            asked_for = self._free_cpus.fall(index, capacity.cpus + SLACK, bit)
-            if holding.memory_gb:
-                self._free_memory.fall(index, capacity.memory_gb + SLACK, bit)
-            if holding.devices:
-                tenths = list(capacity.tenths.values())
-                self._share.fall(index, max(tenths), bit)
-                self._whole.fall(index, tenths.count(10), bit)
-            self._move(index, bit, room if asked_for else None)
-            if self._on_probe & bit:
-                room.probe()
-                self._present &= ~bit
+            self._take(index, bit, room, holding)
             return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
         return None
 
+    def _take(self, index: int, bit: int, room: Room, holding: Holding) -> None:
+        capacity = room.capacity
+        capacity.take(holding)
+        asked_for = self._free_cpus.fall(index, capacity.cpus + SLACK, bit)
+        if holding.memory_gb:
+            self._free_memory.fall(index, capacity.memory_gb + SLACK, bit)
+        if holding.devices:
+            tenths = list(capacity.tenths.values())
+            self._share.fall(index, max(tenths), bit)
+            self._whole.fall(index, tenths.count(10), bit)
+        self._move(index, bit, room if asked_for else None)
+        if self._on_probe & bit:
+            room.probe()
+            self._present &= ~bit
+
     def _place_ahead(self, line: Line, waiting: Waiting, able: Able) -> Placement | None:
-        behind = able.behind & self._open[ahead_for(line.typical_s)]
+        behind = able.behind & self._open[_kind_ahead(line)]
         if not behind:
             return None
         while not (shortest := behind & self._queues.get(able.ahead, 0)):
@@ -401,18 +477,21 @@ class Columns:
         index = bit.bit_length() - 1
         room = self._room(index)
         why = reason(line, able.wanted, room, able.count, ahead=True)
+        self._send_ahead(index, bit, room, line.shape.needs)
+        return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
+
+    def _send_ahead(self, index: int, bit: int, room: Room, needs: Needs) -> None:
         self._queues[room.ahead] ^= bit
-        room.send_ahead(line.shape.needs)
+        room.send_ahead(needs)
         self._ahead[index] = room.ahead
         self._queues[room.ahead] = self._queues.get(room.ahead, 0) | bit
         self._calm &= ~bit
         if room.ahead_without_gpu:
             self._calm_without_gpu &= ~bit
-        for each, who in self._open.items():
-            if who & bit and room.ahead >= ahead_limit(room.worker.capabilities, each):
-                self._open[each] = who ^ bit
+        for kind, who in self._open.items():
+            if who & bit and room.ahead >= _takes_ahead(room.worker.capabilities, kind):
+                self._open[kind] = who ^ bit
         self._move(index, bit, room)
-        return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
 
     def _fitting(self, needs: Needs) -> int:
         """Who has room now, as far as sums can tell."""
@@ -464,13 +543,21 @@ def _quickest(paces: dict[int, tuple[int, float]], alike: int) -> int:
     return 1 << min(known)[1]
 
 
-def _indices(who: int) -> list[int]:
-    found = []
-    while who:
-        bit = who & -who
-        found.append(bit.bit_length() - 1)
-        who ^= bit
-    return found
+KindAhead = tuple[int, int, int]
+"""How many go ahead of a processor; and of what kind of cards, where work with models waits for
+them."""
+
+
+def _kind_ahead(line: Line) -> KindAhead:
+    needs, each = line.shape.needs, ahead_for(line.typical_s)
+    return (each, needs.gpus, needs.gpu_tenths) if needs.models else (each, 0, 0)
+
+
+def _takes_ahead(can: Capabilities, kind: KindAhead) -> int:
+    each, gpus, tenths = kind
+    if gpus or tenths:
+        return ahead_of_cards(can, each, gpus, tenths)
+    return ahead_limit(can, each)
 
 
 def _members(indices: Sequence[int]) -> int:

@@ -20,8 +20,7 @@ __all__ = ["Line", "Placement", "Plan", "Seat", "Snapshot", "Waiting", "decide"]
 CLASS_ORDER = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 1}
 
 MANY = 8
-"""From so many workers on it is quicker to ask all of them at once; what they have loaded changes
-with every placement, so where models are wanted they are asked one by one."""
+"""From so many workers on it is quicker to ask all of them at once."""
 
 
 A = TypeVar("A")
@@ -39,7 +38,7 @@ class Workers(Protocol[A]):
 
 def decide(world: Snapshot) -> Plan:
     """The same snapshot gives the same plan on any machine."""
-    if len(world.seats) < MANY or any(line.shape.needs.models for line in world.lines):
+    if len(world.seats) < MANY:
         return decide_among(Rooms(world), world)
     return decide_among(Columns(world), world)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from corral.core.job import QueueClass, Shape
 from corral.scheduler.affinity import Wanted
-from corral.scheduler.fit import Room, refuse_ever
+from corral.scheduler.fit import Room, refuse_beside_others, refuse_ever
 from corral.scheduler.rank import (
     NEUTRAL,
     emptied,
@@ -42,7 +42,12 @@ class Rooms:
 
     def able(self, line: Line, *, turn: bool = False) -> list[Room]:
         shape = line.shape
-        able = [room for room in self._rooms if refuse_ever(shape, room.worker) is None]
+        able = [
+            room
+            for room in self._rooms
+            if refuse_ever(shape, room.worker) is None
+            and refuse_beside_others(shape, room.worker) is None
+        ]
         if self._not_for_batch and not turn and shape.queue_class is QueueClass.BATCH:
             return [room for room in able if room.worker.id not in self._not_for_batch]
         return able

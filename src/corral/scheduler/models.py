@@ -1,0 +1,165 @@
+"""What many workers have loaded, as sets: `affinity` and `rank.missing` for all of them at once.
+
+What is loaded changes with every placement that loads something, in both directions: so nothing is
+remembered here beyond the next such change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from corral.core.job import QueueClass, Shape
+from corral.core.worker import Worker
+from corral.scheduler.affinity import PATIENCE_S, SMALL_FIRST_S, Wanted, standing
+from corral.scheduler.fit import Room
+from corral.scheduler.rank import biggest_card
+from corral.scheduler.snapshot import Line
+
+Names = tuple[str, ...]
+
+
+class Models:
+    """Of the lines that want models; `able` says who could ever run a shape."""
+
+    def __init__(
+        self,
+        lines: Sequence[Line],
+        workers: Sequence[Worker],
+        rooms: Sequence[Room | None],
+        bits: Callable[[Sequence[int]], int],
+    ) -> None:
+        self._shapes = [line.shape for line in lines if line.shape.needs.models]
+        self._wanted = Wanted((line.shape, len(line.waiting)) for line in lines)
+        self._workers = workers
+        self.able: Callable[[Shape], int] = lambda shape: 0
+        self._could: dict[Shape, int] = {}
+        self._willing: dict[Shape, tuple[int, int]] = {}
+        self._version = 0
+        backward = workers[::-1]
+        names = {model for shape in self._shapes for model in shape.needs.models}
+        present = {
+            model: bits([model in one.capabilities.models_present for one in backward])
+            for model in names
+        }
+        fetching = bits([one.capabilities.fetches_models for one in backward]) if names else 0
+        self._possible = {
+            model: fetching
+            | present[model]
+            | bits([model in one.models_loaded for one in backward])
+            for model in names
+        }
+        everyone = (1 << len(workers)) - 1
+        self._present: dict[Names, int] = {}
+        self._loaded: dict[Names, int] = {}
+        sets = {shape.needs.models for shape in self._shapes}
+        having = [
+            one.models_loaded if room is None else room.models
+            for one, room in zip(workers, rooms, strict=True)
+        ][::-1]
+        for wanted in sets:
+            who = everyone
+            for model in wanted:
+                who &= present[model]
+            self._present[wanted] = who
+            self._loaded[wanted] = bits([all(one in have for one in wanted) for have in having])
+        self._cards: list[int] = []
+        """Everybody by the largest card, small ones first."""
+        if any(shape.queue_class is QueueClass.INTERACTIVE for shape in self._shapes):
+            sizes = [biggest_card(one.capabilities) for one in backward]
+            self._cards = [bits([one == size for one in sizes]) for size in sorted(set(sizes))]
+
+    def possible(self, models: Names) -> int:
+        """Who can have them loaded, sooner or later."""
+        who = -1
+        for model in models:
+            who &= self._possible[model]
+        return who
+
+    def levels(self, models: Names) -> tuple[int, int, int]:
+        """As `rank.missing`: who has them loaded, who on its disk, who has to fetch some."""
+        loaded, present = self._loaded[models], self._present[models]
+        return loaded, present & ~loaded, ~(present | loaded)
+
+    def willing(self, shape: Shape, waited_s: float, able: int) -> int:
+        """As `Wanted.willing`."""
+        gladly = able & self._loaded[shape.needs.models]
+        if shape.queue_class is QueueClass.INTERACTIVE:
+            if waited_s >= (PATIENCE_S if gladly else SMALL_FIRST_S):
+                return able
+            if not gladly:
+                gladly = self._smaller_half(shape.needs.models, able)
+        version, others = self._willing.get(shape, (-1, 0))
+        if version != self._version:
+            others = ~self._with_own_work(shape)
+            self._willing[shape] = self._version, others
+        return able & (gladly | others)
+
+    def _smaller_half(self, models: Names, able: int) -> int:
+        left = (able.bit_count() + 1) // 2
+        found = 0
+        for level in self.levels(models):
+            for card in self._cards:
+                some = able & level & card
+                count = some.bit_count()
+                if count > left:
+                    some, count = _lowest(some, left), left
+                found |= some
+                left -= count
+                if not left:
+                    return found
+        return found
+
+    def _with_own_work(self, shape: Shape) -> int:
+        """As `Wanted.own_work`: who has something loaded for which others wait that go first."""
+        urgent = shape.queue_class is QueueClass.INTERACTIVE
+        who = 0
+        for other in self._wanted.shapes():
+            if urgent or standing(other) <= standing(shape):
+                if other not in self._could:
+                    self._could[other] = self.able(other)
+                who |= self._loaded[other.needs.models] & self._could[other]
+        return who
+
+    def load(self, shape: Shape, room: Room, bit: int) -> None:
+        """One of this shape was placed there."""
+        before = room.models
+        room.load(shape.needs)
+        if room.models is not before:
+            self._version += 1
+            for wanted, who in self._loaded.items():
+                has = who | bit if room.models.issuperset(wanted) else who & ~bit
+                self._loaded[wanted] = has
+        if self._wanted.placed(shape):
+            self._version += 1
+
+    def emptied_first(self, shape: Shape, able: int) -> int:
+        """The bit of the worker to empty, as `rank.emptied` says it."""
+        for level in self.levels(shape.needs.models):
+            if some := able & level:
+                indices = _indices(some)
+                first = min(
+                    indices, key=lambda index: biggest_card(self._workers[index].capabilities)
+                )
+                return 1 << first
+        return 0
+
+
+def _lowest(who: int, count: int) -> int:
+    """The first `count` members."""
+    low, high = 0, who.bit_length()
+    while low < high:
+        middle = (low + high) // 2
+        if (who & ((1 << middle) - 1)).bit_count() < count:
+            low = middle + 1
+        else:
+            high = middle
+    return who & ((1 << low) - 1)
+
+
+def _indices(who: int) -> list[int]:
+    found = []
+    while who:
+        bit = who & -who
+        found.append(bit.bit_length() - 1)
+        who ^= bit
+    return found

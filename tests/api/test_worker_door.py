@@ -1,0 +1,321 @@
+"""hypothesis at `/worker`: whatever a worker says, the controller goes on, believes it nothing that
+is not its own, and hangs up with a code and a sentence where it cannot go on with it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import corral
+from corral.core.errors import Conflict
+from corral.core.job import Blob, Failure
+from corral.protocol import messages as wire
+from tests.api.rest import Rest
+from tests.api.worker_door import Card, Door
+from tests.crash.books import stories
+from tests.live import LiveController
+
+TOO_BIG = 1009
+"""What the protocol itself says of a message over the limit."""
+OURS = {
+    wire.CLOSE_MALFORMED,
+    wire.CLOSE_UNAUTHORIZED,
+    wire.CLOSE_REVOKED,
+    wire.CLOSE_INCOMPATIBLE,
+    wire.CLOSE_OUT_OF_ORDER,
+}
+FRAME_BYTES = 1 << 20
+EXAMPLES = settings(
+    max_examples=60,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveController]:
+    environ = {
+        "CORRAL_LIMITS_FRAME_BYTES": str(FRAME_BYTES),
+        "CORRAL_GRACE_S": "60",
+        "CORRAL_WORKER_NAME": "home",
+        "CORRAL_BACKOFF_S": "0",
+    }
+    with LiveController(tmp_path_factory.mktemp("door"), environ=environ) as controller:
+        yield controller
+        with corral.Client(controller.address, controller.token) as client:
+            assert client.run(abs, (-1,), output=None) == 1, "it works as ever"
+    assert "Traceback" not in controller.log
+    stories(controller.home)
+
+
+@pytest.fixture(scope="module")
+def rogue(asked: LiveController) -> Card:
+    return Card(asked, "rogue")
+
+
+def sentence(closed: tuple[int, str]) -> int:
+    """The code it hung up with; with it comes a sentence."""
+    code, reason = closed
+    assert len(reason) > 10, closed
+    assert reason.endswith((".", "…")), closed
+    return code
+
+
+# --- what anybody could say ---
+
+TEXTS = st.text(max_size=30) | st.sampled_from(["🐎" * 60, "\0", "x" * 5000, "w-0", "1", "2"])
+NUMBERS = st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.integers(-2, 3)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+TAGS = [kind.__name__ for kind in (*wire.FromWorker.__args__, *wire.FromController.__args__)]
+TAGGED = st.builds(
+    lambda tag, fields: {**fields, "type": tag},
+    st.sampled_from(TAGS) | TEXTS,
+    st.dictionaries(
+        st.sampled_from(["job", "attempt", "at", "seconds", "digest", "reason"]) | TEXTS, JSON
+    ),
+)
+MALFORMED = (
+    st.binary(max_size=60)
+    | JSON.map(lambda value: json.dumps(value).encode())
+    | st.lists(TAGGED, min_size=1, max_size=3).map(lambda value: json.dumps(value).encode())
+)
+
+
+def readable(frame: bytes) -> list[wire.FromWorker] | None:
+    try:
+        return wire.decode_from_worker(frame)
+    except msgspec.DecodeError:
+        return None
+
+
+def test_anything_instead_of_a_register(asked: LiveController, rogue: Card) -> None:
+    @EXAMPLES
+    @given(MALFORMED, st.booleans())
+    def ask(frame: bytes, as_text: bool) -> None:
+        with Door(asked, rogue.credential) as door:
+            if as_text:
+                door.say_text(frame.decode(errors="replace"))
+                frame = frame.decode(errors="replace").encode()
+            else:
+                door.say_bytes(frame)
+            found = readable(frame)
+            expected = wire.CLOSE_MALFORMED if found is None else wire.CLOSE_OUT_OF_ORDER
+            assert sentence(door.closed()) == expected
+
+    ask()
+
+
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "worker_id": TEXTS,
+        "software_version": TEXTS,
+        "runner_protocol": TEXTS,
+        "name": TEXTS,
+        "gpu_name": TEXTS,
+        "vram_gb": NUMBERS,
+        "max_batch": NUMBERS,
+        "supported_models": st.lists(TEXTS, max_size=2),
+        "attempts": st.lists(st.tuples(TEXTS, NUMBERS) | JSON, max_size=2),
+        "capabilities": JSON
+        | st.fixed_dictionaries(
+            {"cpus": NUMBERS, "memory_gb": NUMBERS},
+            optional={
+                "gpus": st.lists(
+                    st.fixed_dictionaries({"uuid": TEXTS, "name": TEXTS, "vram_gb": NUMBERS}),
+                    max_size=3,
+                ),
+                "labels": st.lists(TEXTS, max_size=2),
+                "ahead": NUMBERS,
+                "workloads": st.just([]),
+            },
+        ),
+    },
+)
+
+
+def test_any_register(asked: LiveController, rogue: Card) -> None:
+    """Welcomed, whatever it says it has, or told why not."""
+    own = json.loads(wire.encode(rogue.register(capabilities={"cpus": 1, "memory_gb": 1})))
+
+    @EXAMPLES
+    @given(FIELDS)
+    def ask(fields: dict[str, Any]) -> None:
+        frame = json.dumps([{**own, **fields}]).encode()
+        with (
+            Door(asked, rogue.credential) as door,
+            corral.Client(asked.address, asked.token) as client,
+        ):
+            door.say_bytes(frame)
+            try:
+                (welcome,) = door.hear()
+                assert isinstance(welcome, wire.WorkerWelcome)
+                assert readable(frame) is not None
+                door.say(wire.WorkerHeartbeat())
+                assert "rogue" in {worker.name for worker in client.workers()}
+            except Exception as error:
+                if not hasattr(error, "rcvd"):
+                    raise
+                assert sentence(door.closed()) in OURS
+
+    ask()
+    with Door(asked, rogue.credential) as door:
+        door.joined(rogue.register())
+
+
+def test_malformed_after_the_register(asked: LiveController, rogue: Card) -> None:
+    @EXAMPLES
+    @given(MALFORMED.filter(lambda frame: readable(frame) is None))
+    def ask(frame: bytes) -> None:
+        with Door(asked, rogue.credential) as door:
+            door.joined(rogue.register())
+            door.say_bytes(frame)
+            assert sentence(door.closed()) == wire.CLOSE_MALFORMED
+
+    ask()
+
+
+def test_each_no_has_a_code_of_its_own(asked: LiveController, rogue: Card) -> None:
+    other = Card(asked, "other")
+    cases: list[tuple[int, str, wire.WorkerRegister]] = [
+        (wire.CLOSE_INCOMPATIBLE, rogue.credential, rogue.register(runner_protocol="🐎" * 99)),
+        (wire.CLOSE_UNAUTHORIZED, "wrong", rogue.register()),
+        (wire.CLOSE_UNAUTHORIZED, rogue.credential, other.register()),
+        (wire.CLOSE_UNAUTHORIZED, asked.token, rogue.register()),
+        (wire.CLOSE_REVOKED, rogue.credential, rogue.register(worker_id="w-nobody")),
+    ]
+    for expected, credential, register in cases:
+        with Door(asked, credential) as door:
+            door.say(register)
+            assert sentence(door.closed()) == expected
+    with Door(asked, rogue.credential) as door:
+        door.joined(rogue.register())
+        door.say(rogue.register())
+        assert sentence(door.closed()) == wire.CLOSE_OUT_OF_ORDER
+    with Door(asked, rogue.credential) as door:
+        door.say(rogue.register(), wire.WorkerHeartbeat())
+        assert sentence(door.closed()) == wire.CLOSE_OUT_OF_ORDER
+    for registered in (False, True):
+        with Door(asked, rogue.credential) as door:
+            if registered:
+                door.joined(rogue.register())
+            door.say_bytes(b"[" + b" " * FRAME_BYTES + b"]")
+            code, reason = door.closed()
+            assert (code, "limit" in reason) == (TOO_BIG, True), reason
+    with Door(asked, rogue.credential) as first, Door(asked, rogue.credential) as second:
+        first.joined(rogue.register())
+        second.joined(rogue.register())
+        assert sentence(first.closed()) == wire.CLOSE_REPLACED
+
+
+# --- what a worker could say of jobs ---
+
+
+def about(jobs: st.SearchStrategy[str], attempts: st.SearchStrategy[int]) -> Any:
+    """Any message about these attempts."""
+    at = st.floats(0, 1e12) | st.sampled_from([0.0, -1.0, 1e300])
+    failures = st.builds(
+        Failure,
+        code=st.sampled_from(["exception", "cancelled", "out_of_memory", "worker_lost", "odd"]),
+        message=TEXTS,
+    )
+    blobs = st.none() | st.binary(max_size=20).map(Blob.of)
+    key = {"job": jobs, "attempt": attempts}
+    ended = {**key, "at": at, "seconds": at, "digest": TEXTS}
+    words = st.sampled_from(["stdout", "stderr", "odd"])
+    return st.one_of(
+        st.builds(wire.JobStarted, **key, at=at, devices=st.just(("GPU-0",))),
+        st.builds(wire.JobOutput, **key, stream=words, text=TEXTS),
+        st.builds(wire.JobProgress, **key, fraction=st.none() | at, message=TEXTS),
+        st.builds(wire.JobCompleted, **ended, result=blobs),
+        st.builds(wire.JobFailed, **ended, failure=failures),
+        st.builds(wire.JobReturned, **key, reason=TEXTS),
+    )
+
+
+def test_jobs_of_others(asked: LiveController, rogue: Card) -> None:
+    """One that another worker runs, one that ended, one that waits: nothing of it is believed, not
+    even after it was claimed. Nor are attempts that never were."""
+    honest = Card(asked, "honest")
+    with (
+        corral.Client(asked.address, asked.token) as client,
+        Door(asked, honest.credential) as door,
+    ):
+        door.joined(honest.register())
+        running = client.submit(abs, (-1,), worker="honest")
+        dispatch = door.dispatched(running.id)
+        door.say(wire.JobStarted(running.id, 1, 1.0))
+        ended = client.submit(abs, (-2,), worker="home")
+        assert ended.result(20) == 2
+        waiting = client.submit(abs, (-3,), gpus=60, wait=True)
+        jobs = [running.id, ended.id, waiting.id]
+        while client.job(running.id).status().state != "running":
+            pass
+        before = {job: stories(asked.home)[job] for job in jobs}
+
+        @EXAMPLES
+        @given(
+            st.lists(about(st.sampled_from([*jobs, "nobody"]), st.integers(0, 3)), max_size=4),
+            st.lists(st.tuples(st.sampled_from([*jobs, "nobody"]), st.integers(0, 3)), max_size=3),
+        )
+        def ask(said: list[wire.Message], claimed: list[tuple[str, int]]) -> None:
+            with Door(asked, rogue.credential) as other:
+                other.joined(rogue.register(attempts=tuple(claimed)))
+                other.say(*said, wire.WorkerGoodbye())
+
+        ask()
+        assert {job: stories(asked.home)[job] for job in jobs} == before
+        door.say(wire.JobCompleted(running.id, 1, 1.0, 1.0, dispatch.digest, None))
+        running_view = client.job(running.id)
+        while not running_view.status().ended:
+            pass
+        assert running_view.status().state == "succeeded"
+        waiting.cancel()
+
+
+OWN = "the job that it got"
+
+
+def test_anything_about_its_own_attempts(asked: LiveController, rogue: Card) -> None:
+    """In any order, with any numbers: the job has one end, and everybody can read it."""
+    seen: list[str] = []
+
+    @EXAMPLES
+    @given(st.lists(about(st.just(OWN), st.just(1) | st.integers(0, 3)), max_size=5))
+    def ask(said: list[Any]) -> None:
+        with (
+            corral.Client(asked.address, asked.token) as client,
+            Door(asked, rogue.credential) as door,
+        ):
+            door.joined(rogue.register())
+            job = client.submit(abs, (-1,), worker="rogue", retries=1)
+            seen.append(job.id)
+            door.dispatched(job.id)
+            door.say(*(msgspec.structs.replace(one, job=job.id) for one in said))
+            with contextlib.suppress(Conflict):  # it may have ended
+                job.cancel()
+            failure = Failure("cancelled", "It was cancelled.")
+            while not job.status().ended:
+                attempt = max(1, job.status().attempt)
+                door.say(wire.JobFailed(job.id, attempt, 1.0, 1.0, "", failure))
+            assert job.status().state in ("cancelled", "succeeded", "failed")
+
+    ask()
+    written = stories(asked.home)
+    assert all(len(written[job]) > 1 for job in seen)
+    listed = Rest(asked)("GET", "/jobs?limit=100")
+    assert listed.status == 200

@@ -1,0 +1,166 @@
+"""Does what the schedule says to a cluster of namespaces, and undoes it when its time is over."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+
+import corral
+from corral.core.errors import CorralError, WorkerNotFound
+from tests.chaos.schedule import CONTROLLER, HOUR_S, Fault
+from tests.network.machines import Cluster, Worker
+from tests.network.meddler import Mischief
+from tests.network.wires import BOTH
+
+ASK_AGAIN_S = 0.3
+Action = Callable[[], None]
+
+
+class Inflictor:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.injected: Counter[str] = Counter()
+        self._due: list[tuple[float, int, Action]] = []
+        self._order = itertools.count()
+        self._down: dict[str, int] = {}
+        """Machines that nobody starts again now, and by how many faults."""
+        self._asked = ThreadPoolExecutor(1)
+        """Somebody else asks: the controller may be stalled, and this one must let it go on."""
+        self._over = False
+
+    def plan(self, faults: list[Fault], begun: float) -> None:
+        for fault in faults:
+            self._at(begun + fault.at_s, lambda fault=fault: self._inflict(fault))  # type: ignore[misc]
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._due)
+
+    def turn(self) -> None:
+        """Does what is due, and starts again what has ended, as a service would."""
+        while self._due and self._due[0][0] <= time.monotonic():
+            heapq.heappop(self._due)[2]()
+        process = self._cluster.controller.process
+        if not self._down.get(CONTROLLER) and process is not None and process.poll() is not None:
+            self._cluster.controller.start()
+        for worker in self._cluster.workers.values():
+            if not self._down.get(worker.name):
+                worker.start_if_ended()
+
+    def _at(self, when: float, action: Action) -> None:
+        heapq.heappush(self._due, (when, next(self._order), action))
+
+    def _later(self, seconds: float, action: Action) -> None:
+        self._at(time.monotonic() + seconds, action)
+
+    # --- each kind ---
+
+    def _inflict(self, fault: Fault) -> None:
+        self.injected[fault.kind] += 1
+        if fault.kind.startswith("controller"):
+            return self._controller(fault)
+        if fault.kind == "clock jumped":
+            clocks = {name: worker.clock for name, worker in self._cluster.workers.items()}
+            clock = {**clocks, CONTROLLER: self._cluster.clock}[fault.target]
+            return clock.set((-HOUR_S, 0, HOUR_S)[int(fault.detail * 3)])
+        worker = self._cluster.workers[fault.target]
+        if fault.kind.startswith("wire"):
+            self._wire(worker, fault)
+        elif fault.kind.startswith("messages"):
+            self._messages(fault)
+        elif fault.kind == "agent stalled":
+            worker.signal(signal.SIGSTOP)
+            self._later(fault.lasting_s, lambda: worker.signal(signal.SIGCONT))
+        elif fault.kind == "agent killed":
+            worker.kill()
+            self._keep_down(worker.name, fault.lasting_s)
+        elif fault.kind == "job process killed":
+            self._job_process(worker, fault.detail)
+        elif fault.kind == "drained and resumed":
+            self._wish(worker, draining=True)
+            self._later(fault.lasting_s, lambda: self._wish(worker, draining=False))
+        else:
+            self._revoke(worker)
+
+    def _wire(self, worker: Worker, fault: Fault) -> None:
+        network = self._cluster.network
+        if "both" in fault.kind:
+            network.cut(worker.name, *BOTH)
+        else:
+            network.cut(worker.name, "up" if "up" in fault.kind else "down")
+        self._later(fault.lasting_s, lambda: network.heal(worker.name))
+
+    def _messages(self, fault: Fault) -> None:
+        meddler = self._cluster.meddler
+        assert meddler is not None
+        seed = int(fault.detail * 2**32)
+        if fault.kind == "messages repeated":
+            meddler.mischief = Mischief(repeat=0.4, delay_s=0.3, seed=seed)
+        else:
+            meddler.mischief = Mischief(swap=0.3, delay=0.3, delay_s=0.1, seed=seed)
+        self._later(fault.lasting_s, lambda: setattr(meddler, "mischief", Mischief()))
+
+    def _controller(self, fault: Fault) -> None:
+        controller = self._cluster.controller
+        assert controller.process is not None
+        if fault.kind == "controller stalled":
+            controller.process.send_signal(signal.SIGSTOP)
+            self._later(fault.lasting_s, lambda: _go_on(controller.process))
+        else:
+            controller.kill()
+            self._keep_down(CONTROLLER, fault.lasting_s)
+
+    def _keep_down(self, name: str, seconds: float) -> None:
+        self._down[name] = self._down.get(name, 0) + 1
+
+        def up() -> None:
+            self._down[name] -= 1
+
+        self._later(seconds, up)
+
+    def _job_process(self, worker: Worker, which: float) -> None:
+        running = sorted(worker.job_processes(), key=lambda process: process.pid)
+        if running:
+            with contextlib.suppress(psutil.Error):
+                running[int(which * len(running))].kill()
+
+    # --- what is asked of the controller, in order, and again until it answers ---
+
+    def _wish(self, worker: Worker, *, draining: bool) -> None:
+        self._ask(lambda client: client.admin.change_worker(worker.known_as, draining=draining))
+
+    def _revoke(self, worker: Worker) -> None:
+        """It hears of it, ends, and is started again: with a new credential."""
+        self._ask(lambda client: client.admin.revoke_worker(worker.known_as))
+
+    def _ask(self, question: Callable[[corral.Client], object]) -> None:
+        self._asked.submit(self._until_answered, question)
+
+    def _until_answered(self, question: Callable[[corral.Client], object]) -> None:
+        while not self._over:
+            try:
+                with self._cluster.client() as client:
+                    question(client)
+                return
+            except WorkerNotFound:
+                return  # it has not joined again since it was revoked
+            except (CorralError, OSError, ValueError):
+                time.sleep(ASK_AGAIN_S)
+
+    def close(self) -> None:
+        self._over = True
+        self._asked.shutdown()
+
+
+def _go_on(process: subprocess.Popen[bytes] | None) -> None:
+    if process is not None and process.poll() is None:
+        process.send_signal(signal.SIGCONT)

@@ -1,0 +1,123 @@
+"""What holds at every moment and at the end. Each look counts what it looked at."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from contextlib import closing
+
+from corral.controller.record import Record
+from corral.core.events import AttemptPlaced, AttemptStarted, JobFailed, JobSucceeded
+from tests.chaos.work import LARGE, Drover
+from tests.crash.books import ENDS, lawful
+from tests.network import laws
+from tests.network.machines import Cluster
+
+SINCE = """
+SELECT seq, at, kind, job, prev, body, document, crc FROM journal WHERE seq > ? ORDER BY seq
+"""
+
+
+class Violation(Exception):
+    """Something that may never be was seen."""
+
+
+class Invariants:
+    def __init__(self, cluster: Cluster, drover: Drover) -> None:
+        self._cluster, self._drover = cluster, drover
+        self.held: Counter[str] = Counter()
+        self._stories: dict[str, list[object]] = defaultdict(list)
+        self._seq = 0
+
+    def look(self) -> None:
+        """At what was written since the last time."""
+        database = self._cluster.controller.home / "journal" / "corral.db"
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+            new = [Record._make(row) for row in connection.execute(SINCE, (self._seq,))]
+        touched = set()
+        for record in new:
+            _must(record.seq == self._seq + 1, f"record {self._seq + 1} is missing")
+            _must(record.intact(), f"record {record.seq} is damaged")
+            self._seq = record.seq
+            if record.job:
+                self._stories[record.job].append(record.fact())
+                touched.add(record.job)
+        self.held["records are whole and without gaps"] += len(new)
+        for job in touched:
+            try:
+                lawful(job, self._stories[job])  # type: ignore[arg-type]
+            except AssertionError as error:
+                raise Violation(str(error)) from None
+        self.held["no attempt number repeats, no job ends twice"] += len(touched)
+        ended = sum(any(isinstance(fact, ENDS) for fact in self._stories[job]) for job in touched)
+        self._drover.ended = len(self._drover.accepted) - len(self.unended())
+        self.held["ends seen while it went on"] += ended
+        log = self._cluster.controller.log
+        _must(
+            "Traceback" not in log, "the controller broke:\n" + log[log.find("Traceback") :][:2000]
+        )
+
+    def unended(self) -> list[str]:
+        return [
+            job
+            for job in list(self._drover.accepted)
+            if not any(isinstance(fact, ENDS) for fact in self._stories[job])
+        ]
+
+    def final(self) -> None:
+        """When everything has come to rest."""
+        self.look()
+        jobs = list(self._drover.accepted)
+        _must(not (left := self.unended()), f"{len(left)} jobs have no end: {left[:5]}")
+        self.held["every accepted job has an end"] += len(jobs)
+        for job, (number, kind) in self._drover.accepted.items():
+            (end,) = [fact for fact in self._stories[job] if isinstance(fact, ENDS)]
+            if kind == "fails":
+                right = isinstance(end, JobFailed) and f"as asked, {number}" in end.failure.message
+            else:
+                right = isinstance(end, JobSucceeded)
+            _must(right, f"{job} ({kind} {number}) ended with {end}")
+        self.held["every end is the right one"] += len(jobs)
+        self._results(jobs)
+        _must(
+            laws.replayed(self._cluster.controller.home, jobs) == laws.told(self._cluster, jobs),
+            "the journal replays to another state",
+        )
+        self.held["the journal replays to the same state"] += len(jobs)
+        self._executions(jobs)
+
+    def _results(self, jobs: list[str]) -> None:
+        with self._cluster.client() as client:
+            for job in jobs:
+                number, kind = self._drover.accepted[job]
+                if kind != "fails":
+                    value = client.job(job).result(timeout=10)
+                    expected = b"x" * LARGE if kind == "large" else number
+                    _must(value == expected, f"{job} ({kind} {number}) has another result")
+        self.held["every result is the right one"] += len(jobs)
+
+    def _executions(self, jobs: list[str]) -> None:
+        runs = Counter(self._drover.runs)
+        twice = [run for run, count in runs.items() if count > 1]
+        _must(not twice, f"attempts that ran twice: {twice[:5]}")
+        self.held["no attempt ran twice"] += len(runs)
+        placed = {
+            f"{job}.{fact.attempt}"
+            for job in jobs
+            for fact in self._stories[job]
+            if isinstance(fact, AttemptPlaced | AttemptStarted)
+        }
+        foreign = [run for run in runs if run not in placed and run.split(".")[0] in set(jobs)]
+        _must(not foreign, f"attempts that nobody placed: {foreign[:5]}")
+
+    def processes(self) -> None:
+        """When all agents are gone."""
+        for worker in self._cluster.workers.values():
+            left = worker.job_processes()
+            _must(not left, f"{worker.name} left {left}")
+            self.held["no job process is left behind"] += 1
+
+
+def _must(true: object, otherwise: str) -> None:
+    if not true:
+        raise Violation(otherwise)
