@@ -111,9 +111,15 @@ def test_what_a_worker_held_that_said_goodbye_goes_elsewhere_at_once(
     client.admin.change_worker("here", draining=True)
     hanging = client.submit(first_hangs)
     eventually(lambda: running_on(hanging, "there"))
-    client.admin.change_worker("here", draining=False)
+    behind = client.submit(abs, (-1,))
+    eventually(lambda: behind.status().state == "placed")
     agent.send_signal(signal.SIGTERM)
+    machine.ended()
+    told = behind.status()
+    assert (told.state, told.attempt) == ("queued", 1), "it was returned, and not sent there again"
+    client.admin.change_worker("here", draining=False)
     assert hanging.result(30) == "2"
+    assert behind.result(30) == 1
     assert hanging.status().worker == "here"
 
 
