@@ -155,6 +155,8 @@ async def test_a_drain_returns_what_waits_ends_what_runs_and_says_goodbye(
     await controller.expect(wire.JobStarted, long.job)
     await controller.send(wire.Drain(0.2), controller.job(patient))
     await controller.expect(wire.WorkerGoodbye)
+    kinds = [type(m) for m in controller.heard if getattr(m, "leaving", True)]
+    assert kinds.index(wire.WorkerHeartbeat) < kinds.index(wire.JobReturned), "told before"
     assert (await controller.failed(long.job)).failure.code == "worker_stopping"
     returned = [m.job for m in controller.heard if isinstance(m, wire.JobReturned)]
     assert len(returned) == 2

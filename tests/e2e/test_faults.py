@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ def live(tmp_path: Path) -> Iterator[LiveController]:
 @pytest.fixture
 def client(live: LiveController) -> Iterator[corral.Client]:
     with corral.Client(home=live.home) as made:
+        eventually(lambda: connected(made, "here"))
         yield made
 
 
@@ -109,9 +111,15 @@ def test_what_a_worker_held_that_said_goodbye_goes_elsewhere_at_once(
     client.admin.change_worker("here", draining=True)
     hanging = client.submit(first_hangs)
     eventually(lambda: running_on(hanging, "there"))
-    client.admin.change_worker("here", draining=False)
+    behind = client.submit(abs, (-1,))
+    eventually(lambda: behind.status().state == "placed")
     agent.send_signal(signal.SIGTERM)
+    machine.ended()
+    told = behind.status()
+    assert (told.state, told.attempt) == ("queued", 1), "it was returned, and not sent there again"
+    client.admin.change_worker("here", draining=False)
     assert hanging.result(30) == "2"
+    assert behind.result(30) == 1
     assert hanging.status().worker == "here"
 
 
@@ -131,3 +139,48 @@ def test_a_result_outlives_controller_and_agent(
     with corral.Client(home=live.home) as again:
         machine.join(again.admin.invite_worker())
         assert again.job(handle.id).result(30) == "1", "the same attempt, on a new agent"
+
+
+def test_a_result_that_comes_too_late_changes_nothing(
+    live: LiveController, client: corral.Client, machine: Machine, tmp_path: Path
+) -> None:
+    agent = joined(machine, client)
+    client.admin.change_worker("here", draining=True)
+    handle = client.submit(wait_for, (str(tmp_path / "go"),))
+    eventually(lambda: running_on(handle, "there"))
+    client.admin.change_worker("here", draining=False)
+    live.kill()
+    (tmp_path / "go").touch()
+    kept = machine.home / "worker" / KEPT
+    eventually(kept.exists)
+    agent.kill()
+    machine.ended()
+    yaml = live.home / "corral.yaml"
+    yaml.write_text(yaml.read_text().replace("grace_s: 600", "grace_s: 1"))
+    live.start()
+    with corral.Client(home=live.home) as again:
+        late = again.job(handle.id)
+        assert late.result(30) == "2"
+        machine.join(again.admin.invite_worker())
+        eventually(lambda: any("late result of attempt 1" in line for line in late.why().history))
+        assert late.result(5) == "2"
+        eventually(lambda: not kept.exists())
+
+
+def test_a_worker_that_can_start_nothing_does_not_eat_the_retries(
+    client: corral.Client, machine: Machine
+) -> None:
+    """What its runners are made of is gone from its disk: whatever it gets dies at once."""
+    yaml = machine.home / "corral.yaml"
+    yaml.write_text(yaml.read_text().replace("cpus: 1,", "cpus: 2, weight: 9,"))
+    agent = joined(machine, client)
+    shutil.rmtree(machine.home / "worker" / "kit")
+    for runner in agent.children(recursive=True):
+        runner.kill()
+    handles = [client.submit(abs, (-number,)) for number in range(30)]
+    assert [handle.result(60) for handle in handles] == list(range(30))
+    assert {handle.status().worker for handle in handles} == {"here"}
+    lost = [line for handle in handles for line in handle.why().history if "process_died" in line]
+    assert 3 <= len(lost) <= 8, "those that opened its circuit, and what was beginning then"
+    view = next(worker for worker in client.workers() if worker.name == "there")
+    assert "its circuit is open" in view.circuit

@@ -44,6 +44,19 @@ async def test_the_grace_of_a_silent_worker_began_with_its_last_word() -> None:
     assert isinstance(lost, WorkerLost)
 
 
+async def test_a_worker_that_leaves_takes_nothing_new_until_it_is_back() -> None:
+    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    engine.join(Line(), register("w"))
+    engine.hear("w", [wire.WorkerHeartbeat()])
+    assert not engine.workers()[0].draining
+    engine.hear("w", [wire.WorkerHeartbeat(leaving=True)])
+    assert engine.workers()[0].draining
+    engine.wish("w")
+    assert engine.workers()[0].draining, "whatever the operator wishes meanwhile"
+    engine.join(Line(), register("w"))
+    assert not engine.workers()[0].draining
+
+
 async def test_goodbye_frees_at_once() -> None:
     engine = AgentsEngine([], grace_s=3600.0, output_limit=1000)
     line = Line()

@@ -297,6 +297,7 @@ class Agent:
 
     async def _leave(self, grace_s: float, reason: str) -> None:
         log.info("worker_leaving", reason=reason, running=self._ledger.running, grace_s=grace_s)
+        self._tell_at_once()  # or what is returned now would be sent here again
         self._ledger.return_waiting(reason)
         quiet = asyncio.create_task(self._ledger.until_quiet())
         hurry = asyncio.create_task(self._hurry.wait())
@@ -352,6 +353,7 @@ class Agent:
             readings=self._gpus.readings,
             models=news,
             models_loaded=self._runners.models(),
+            leaving=self._leaving is not None,
         )
 
     def disconnected(self) -> None:
@@ -386,6 +388,8 @@ class Agent:
         self._look_for_update()
         if self._leaving is None:
             self._ledger.draining = ""
+        else:
+            self._connection.send(self.heartbeat())  # it says that we leave
 
     def _artifacts_go(self, where: str) -> str:
         """To the bucket, or into a folder that jobs may write to; otherwise to the controller."""

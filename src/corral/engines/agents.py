@@ -72,6 +72,8 @@ class AgentsEngine:
         self._grace_s, self._output_limit, self._local_id = grace_s, output_limit, local_id
         self._wishes = wishes
         """What the operator wishes of a worker."""
+        self._leaving: set[str] = set()
+        """Workers that said so: they take nothing new."""
         self._said: dict[str, wire.WorkerRegister] = {}
         """What connected workers said of themselves."""
         self._workers = {
@@ -167,6 +169,7 @@ class AgentsEngine:
     def join(self, session: Session, register: wire.WorkerRegister) -> Worker:
         """A worker registered. A second socket of the same worker replaces the first."""
         self._said[register.worker_id] = register
+        self._leaving.discard(register.worker_id)
         worker = self._as_wished(
             Worker(
                 id=register.worker_id,
@@ -211,7 +214,7 @@ class AgentsEngine:
         return replace(
             worker,
             name=wishes.name or worker.name,
-            draining=wishes.draining,
+            draining=wishes.draining or worker.id in self._leaving,
             capabilities=replace(can, labels=labels),
         )
 
@@ -318,6 +321,9 @@ class AgentsEngine:
             self._report(worker, AttemptReturned(job, attempt, worker, message.reason))
 
     def _beat(self, worker: str, beat: wire.WorkerHeartbeat, now: float) -> None:
+        if beat.leaving and worker not in self._leaving:
+            self._leaving.add(worker)
+            self._workers[worker] = self._as_wished(self._workers[worker])
         known = self._workers[worker]
         taken = taken_by_others(beat.readings)
         new = replace(

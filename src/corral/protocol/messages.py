@@ -72,6 +72,8 @@ class WorkerHeartbeat(Message, frozen=True):
     models: tuple[Model, ...] | None = None
     """All that is on its disk, where that changed."""
     models_loaded: tuple[str, ...] = ()
+    leaving: bool = False
+    """It takes nothing new, and says goodbye when what runs there has ended."""
 
 
 class JobStarted(Message, frozen=True):
