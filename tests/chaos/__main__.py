@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,7 @@ def main() -> int:
     if why := wires.unavailable() or machines.no_clock():
         sys.stderr.write(f"make chaos: {why}\n")
         return 2
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     print(f"chaos: seed {asked.seed}, {asked.seconds:g} s, {len(WORKERS)} workers", flush=True)
     with _cluster() as cluster:
         drover = Drover(cluster, asked.seed, asked.jobs)
@@ -61,16 +63,15 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _cluster() -> Iterator[Cluster]:
-    network = wires.Network(["controller", *WORKERS])
-    place = Path(tempfile.mkdtemp(prefix="corral-chaos-"))
-    cluster = Cluster(network, place, WORKERS)
-    try:
+    with contextlib.ExitStack() as stack:
+        network = wires.Network(["controller", *WORKERS])
+        stack.callback(network.close)
+        place = Path(tempfile.mkdtemp(prefix="corral-chaos-"))
+        stack.callback(shutil.rmtree, place, ignore_errors=True)
+        cluster = Cluster(network, place, WORKERS)
+        stack.callback(cluster.stop)
         cluster.start()
         yield cluster
-    finally:
-        cluster.stop()
-        network.close()
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _logs(cluster: Cluster) -> Path:
@@ -93,24 +94,21 @@ def _wreak(
     begun = time.monotonic()
     inflictor.plan(schedule(asked.seed, asked.seconds, WORKERS), begun)
     drover.start()
-    try:
-        looked = begun
-        while time.monotonic() < begun + asked.seconds or inflictor.busy:
-            inflictor.turn()
-            if time.monotonic() > looked + LOOK_S:
-                invariants.look()
-                looked = time.monotonic()
-            time.sleep(0.02)
-    finally:
-        drover.stop()
-        inflictor.close()
+    looked = begun
+    while time.monotonic() < begun + asked.seconds or inflictor.busy:
+        inflictor.turn()
+        if time.monotonic() > looked + LOOK_S:
+            invariants.look()
+            looked = time.monotonic()
+        time.sleep(0.02)
+    cluster.mend()
+    drover.stop()
 
     def at_rest() -> bool:
         inflictor.turn()
         invariants.look()
         return not invariants.unended()
 
-    cluster.mend()
     eventually(at_rest, "every accepted job ends", REST_S)
     invariants.final()
     for worker in cluster.workers.values():

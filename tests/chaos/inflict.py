@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import queue
 import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 
@@ -23,6 +24,7 @@ from tests.network.wires import BOTH
 
 ASK_AGAIN_S = 0.3
 Action = Callable[[], None]
+Question = Callable[[corral.Client], object]
 
 
 class Inflictor:
@@ -33,9 +35,9 @@ class Inflictor:
         self._order = itertools.count()
         self._down: dict[str, int] = {}
         """Machines that nobody starts again now, and by how many faults."""
-        self._asked = ThreadPoolExecutor(1)
-        """Somebody else asks: the controller may be stalled, and this one must let it go on."""
-        self._over = False
+        self._questions: queue.SimpleQueue[Question] = queue.SimpleQueue()
+        # Somebody else asks: the controller may be stalled, and this one must let it go on.
+        threading.Thread(target=self._asking, daemon=True).start()
 
     def plan(self, faults: list[Fault], begun: float) -> None:
         for fault in faults:
@@ -43,7 +45,7 @@ class Inflictor:
 
     @property
     def busy(self) -> bool:
-        return bool(self._due)
+        return bool(self._due) or not self._questions.empty()
 
     def turn(self) -> None:
         """Does what is due, and starts again what has ended, as a service would."""
@@ -142,11 +144,15 @@ class Inflictor:
         """It hears of it, ends, and is started again: with a new credential."""
         self._ask(lambda client: client.admin.revoke_worker(worker.known_as))
 
-    def _ask(self, question: Callable[[corral.Client], object]) -> None:
-        self._asked.submit(self._until_answered, question)
+    def _ask(self, question: Question) -> None:
+        self._questions.put(question)
 
-    def _until_answered(self, question: Callable[[corral.Client], object]) -> None:
-        while not self._over:
+    def _asking(self) -> None:
+        while True:
+            self._until_answered(self._questions.get())
+
+    def _until_answered(self, question: Question) -> None:
+        while True:
             try:
                 with self._cluster.client() as client:
                     question(client)
@@ -155,10 +161,6 @@ class Inflictor:
                 return  # it has not joined again since it was revoked
             except (CorralError, OSError, ValueError):
                 time.sleep(ASK_AGAIN_S)
-
-    def close(self) -> None:
-        self._over = True
-        self._asked.shutdown()
 
 
 def _go_on(process: subprocess.Popen[bytes] | None) -> None:

@@ -14,6 +14,7 @@ from tests.network.machines import Cluster
 OUTSTANDING = 300
 """So many wait or run at a time."""
 LARGE = 20_000
+STOP_S = 30.0
 
 
 def work(yard: str, number: int, kind: str, seconds: float) -> Any:
@@ -44,14 +45,16 @@ class Drover:
         self.ended = 0
         """How many have ended, as others see it."""
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="drover")
+        # A controller that hangs must not keep this program from saying so.
+        self._thread = threading.Thread(target=self._run, name="drover", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(STOP_S)
+        assert not self._thread.is_alive(), f"a submission has no answer after {STOP_S:g} s"
 
     def _run(self) -> None:
         number = 0

@@ -66,6 +66,27 @@ async def test_many_facts_are_written_by_the_thread(journal: WatchedJournal) -> 
     await store.close()
 
 
+async def test_who_cannot_be_told_ends_the_controller_and_hangs_nobody(
+    journal: WatchedJournal,
+) -> None:
+    store = opened(journal)
+
+    def breaks(changes: object) -> None:
+        raise KeyError("a mistake of ours")
+
+    store.listen(breaks)
+    async with asyncio.timeout(5):
+        (change,) = await store.append(facts("kept"))
+        assert change.head.id == "kept", "it is on disk, so it is acknowledged"
+        assert store.failed.is_set()
+        with pytest.raises(StorageFailed):
+            await store.append(facts("later"))
+    await store.close()
+    again = opened(WatchedJournal(journal.folder))
+    assert set(again.world.heads) == {"kept"}
+    await again.close()
+
+
 async def test_a_slow_disk_is_waited_for_by_the_thread(journal: WatchedJournal) -> None:
     store, here = opened(journal), threading.current_thread().name
     journal.slow_s = 5 * QUICK_S

@@ -24,10 +24,12 @@ from corral.core.errors import (
 from corral.core.events import (
     AttemptExited,
     AttemptOutput,
+    AttemptPlaced,
     AttemptStarted,
     JobCancelled,
     JobFailed,
     JobRequeued,
+    JobStopping,
     WorkerJoined,
 )
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
@@ -156,6 +158,19 @@ async def test_a_late_result_is_an_orphan_and_a_doubled_one_is_nothing(tmp_path:
         assert corral.facts(job)[-1] == "ResultOrphaned"
         assert corral.facts(job).count("ResultOrphaned") == 1
         assert corral.store.head(job).state is State.SUCCEEDED
+
+
+async def test_a_worker_revoked_while_it_was_chosen(tmp_path: Path) -> None:
+    """The placement is on disk when nobody knows that worker any more: the job goes elsewhere."""
+    async with shell(tmp_path, []) as corral:
+        jobs = [await corral.submit(text=str(n)) for n in range(2)]
+        placed = [AttemptPlaced(job=job, at=1.0, attempt=1, worker="gone") for job in jobs]
+        stopping = JobStopping(job=jobs[1], at=1.0, attempt=1)
+        await corral.store.append([*placed, stopping])
+        await corral.until(jobs[0], JobRequeued)
+        assert corral.store.head(jobs[0]).state is State.QUEUED
+        assert (await corral.until_ended(jobs[1])).state is State.CANCELLED
+        assert (await corral.submit(text="later")) in corral.store.world.heads
 
 
 async def test_nobody_speaks_for_another_workers_attempt(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from corral.controller.why import explain
+from corral.controller.world import World
 from corral.core.errors import Conflict, HomeUnusable
 from corral.core.events import AttemptPlaced
-from corral.core.job import JobId, State
+from corral.core.job import Head, JobId, Shape, State
 from tests.controller.shell import Needs, QueueClass, Shell, shell, worker
 
 ONE_GPU = Needs(gpus=1)
@@ -84,3 +85,18 @@ async def test_a_torn_word_about_the_pause_is_not_guessed(tmp_path: Path) -> Non
     with pytest.raises(HomeUnusable, match="nothing clear"):
         async with shell(tmp_path):
             pass
+
+
+def test_a_clock_that_was_put_back_delays_no_retry() -> None:
+    now, longest_s = 1_000_000.0, 60.0
+    world = World()
+    waits, late = (
+        Head(name, Shape(Needs()), State.QUEUED, now, n, n, "", not_before=now + seconds)
+        for n, (name, seconds) in enumerate([("waits", 30.0), ("late", 3630.0)], 1)
+    )
+    world.apply(waits)
+    assert world.wake_due(now, longest_s) == now + 30.0
+    world.apply(late)
+    world.wake_due(now + 31.0, longest_s)
+    lined_up = [one.job for line in world.lines.values() for one in line]
+    assert lined_up == ["waits", "late"], "an hour is more than any retry waits"

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from corral.core.events import AttemptExited, WorkerJoined, WorkerLost
+from corral.core.events import AttemptExited, AttemptReturned, WorkerJoined, WorkerLost
 from corral.core.job import Needs
 from corral.core.model import Model
 from corral.core.worker import Capabilities, Reading, Wishes
@@ -145,6 +145,21 @@ async def test_a_message_after_goodbye_is_nobodys() -> None:
     engine.join(line, register("w"))
     engine.hear("w", [wire.WorkerGoodbye(), completed()])
     assert not line.sent
+
+
+async def test_what_is_placed_on_a_worker_that_has_left_is_given_back() -> None:
+    """Its loss was reported before anybody knew of the placement."""
+    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    gone, away = Line(), Line()
+    engine.join(gone, register("gone"))
+    engine.join(away, register("away"))
+    engine.hear("gone", [wire.WorkerGoodbye()])
+    engine.leave(away, "away")
+    engine.start(attempt("away"))
+    engine.start(attempt("gone"))
+    reports = await anext(engine.events())
+    returned = [report for report in reports if isinstance(report, AttemptReturned)]
+    assert [report.worker for report in returned] == ["gone"], "the other one may be back in time"
 
 
 async def test_nobody_hears_a_revoked_worker() -> None:

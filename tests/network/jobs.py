@@ -30,6 +30,7 @@ class Gated:
 
     def __init__(self, cluster: Cluster, client: corral.Client, name: str, **options: Any) -> None:
         self.name, self._yard = name, cluster.yard
+        assert not self.starts(), f"another test has a job {name}"
         settled = {"fresh": True, **options}
         self.handle = client.submit(gated, (str(cluster.yard), name), name=name, **settled)
         self.id = self.handle.id

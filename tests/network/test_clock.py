@@ -22,7 +22,7 @@ def test_jumps_while_jobs_run(cluster: Cluster, whose: str) -> None:
             for clock in clocks:
                 clock.set(ahead_s)
             # Less than the hour: nobody may think that it is over.
-            running = Gated(cluster, client, f"{whose}-{number}", duration=1200)
+            running = Gated(cluster, client, f"clock-{whose}-{number}", duration=1200)
             running.started()
             jobs.append(running)
             assert client.run(abs, (-number,), output=None) == number

@@ -46,16 +46,16 @@ def test_a_full_controller(cluster: Cluster) -> None:
             for job in jobs:
                 job.open()
             assert client.health() is not None, "it keeps answering"
-        eventually(lambda: not _refused(client), "it takes work again")
+        eventually(lambda: not _refused(client, 1), "it takes work again")
     lives = finished(cluster, jobs)
     assert {life.attempt for life in lives.values()} == {1}
     assert process.poll() is None, "without a restart"
 
 
-def _refused(client: corral.Client) -> bool:
+def _refused(client: corral.Client, tries: int = 300) -> bool:
     """Whether no more is accepted; there may be room for a few."""
     try:
-        for _ in range(300):
+        for _ in range(tries):
             client.submit(len, ("x" * 4000,))
     except (DiskFull, StorageFailed):
         return True

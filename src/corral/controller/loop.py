@@ -17,7 +17,14 @@ from corral.controller.tokens import AttemptTokens
 from corral.controller.vault import Vault
 from corral.controller.world import FRONT
 from corral.core.errors import CorralError, JournalDamaged, SecretNotFound, StorageFailed
-from corral.core.events import AttemptPlaced, JobFailed, JobSubmitted
+from corral.core.events import (
+    AttemptPlaced,
+    JobCancelled,
+    JobFailed,
+    JobRequeued,
+    JobSubmitted,
+    Journaled,
+)
 from corral.core.job import Failure, Head, JobId, Shape, State
 from corral.core.lifecycle import advance, born, shape_of
 from corral.core.worker import Worker
@@ -80,7 +87,11 @@ class Loop:
             sent = [head for head in placed if head.id not in self.early]
             documents = self._store.documents(sent)
             for head in sent:
-                self._start(head, engines[head.worker], documents.get(head.submitted_seq))
+                engine = engines.get(head.worker)
+                if engine is None:
+                    self._give_back(head)
+                else:
+                    self._start(head, engine, documents.get(head.submitted_seq))
         if self._store.world.anybody_waits and not all(
             type(change.fact) is JobSubmitted and change.head.shape in self._left
             for change in changes
@@ -243,12 +254,34 @@ class Loop:
         log.error(
             "attempt_not_sent", job=head.id, attempt=head.attempt, code=code, error=error.message
         )
-        fact = JobFailed(job=head.id, at=time.time(), attempt=head.attempt, failure=failure)
+        self._conclude(
+            JobFailed(job=head.id, at=time.time(), attempt=head.attempt, failure=failure)
+        )
+
+    def _give_back(self, placed: Head) -> None:
+        """Its worker was revoked while the placement was written: nobody will report it lost."""
+        head = self._store.world.heads.get(placed.id)
+        if head is None or head.attempt != placed.attempt:
+            return
+        if head.state is State.STOPPING:
+            self._conclude(JobCancelled(job=head.id, at=time.time(), attempt=head.attempt))
+        else:
+            again = JobRequeued(
+                job=head.id,
+                at=time.time(),
+                attempt=head.attempt,
+                code="returned",
+                message="Its worker was revoked before the job was sent.",
+                fault="none",
+            )
+            self._conclude(again)
+
+    def _conclude(self, fact: Journaled) -> None:
         task = asyncio.create_task(self._append(fact))
         self._giving_up.add(task)
         task.add_done_callback(self._giving_up.discard)
 
-    async def _append(self, fact: JobFailed) -> None:
+    async def _append(self, fact: Journaled) -> None:
         await self._store.append([fact], skip_conflicts=True)
 
 

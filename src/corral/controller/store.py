@@ -229,7 +229,12 @@ class Store:
         self._seq = group.seq
         if self._marking is None:
             self._marking = asyncio.get_running_loop().call_later(MARK_S, self._sync_mark)
-        self._publish(group)
+        try:
+            self._publish(group)
+        except Exception as error:
+            # A mistake of ours: not everybody has heard what is on disk. A new start tells them.
+            log.error("commit_not_published", exc_info=error, facts=len(group.records))
+            self._give_up()
         for request in accepted:
             _answer(request.done, request.accepted)
 

@@ -32,6 +32,7 @@ from corral.protocol import messages as wire
 
 log = structlog.get_logger()
 
+LEFT = "its worker left before the job was sent"
 INBOX_LIMIT = 1 << 20
 """Bytes of output that may wait for the intake before sockets are read no further."""
 
@@ -109,8 +110,13 @@ class AgentsEngine:
     def start(self, attempt: Attempt) -> None:
         key = (attempt.job, attempt.number)
         session = self._sessions.get(attempt.worker)
-        if key in self._attempts or session is None:
-            return  # sent before; or its worker just left, and returns or is lost within its grace
+        if key in self._attempts:
+            return  # sent before
+        if session is None:
+            if attempt.worker not in self._away:
+                # It left for good while this was placed, and was reported lost before that.
+                self._report(attempt.worker, AttemptReturned(*key, attempt.worker, LEFT))
+            return  # or it just left, and returns or is lost within its grace
         self._attempts[key] = attempt.worker
         session.send(
             wire.JobDispatch(
