@@ -427,10 +427,16 @@ class Agent:
         version = await updates.prepare()
         if not version:
             return
-        while self._ledger.attempts():  # noqa: ASYNC110 (nobody waits for it)
+        while self._is_busy():  # noqa: ASYNC110 (nobody waits for it)
             await asyncio.sleep(IDLE_POLL_S)
         self._code = UPDATE
         self.leave(FINISH_S, reason=f"the worker updates itself to {version}", for_good=True)
+
+    def _is_busy(self) -> bool:
+        """Results that cannot be delivered now are kept on the disk; the next one delivers them."""
+        ledger = self._ledger
+        unreceived = self._connection.connected and ledger.attempts()
+        return bool(ledger.running or ledger.waiting or unreceived)
 
     def deliver(self, messages: list[FromController]) -> None:
         ledger = self._ledger
