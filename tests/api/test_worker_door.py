@@ -278,6 +278,18 @@ def test_jobs_of_others(asked: LiveController, rogue: Card) -> None:
                 other.say(*said, wire.WorkerGoodbye())
 
         ask()
+        every = [(job, number) for job in (*jobs, "nobody") for number in range(4)]
+        with Door(asked, rogue.credential) as other:
+            other.joined(rogue.register(attempts=tuple(every)))
+            other.say(*(wire.JobCompleted(*key, 1.0, 1.0, "", Blob.of(b"lies")) for key in every))
+            received: set[tuple[str, int]] = set()
+            while len(received) < len(every):  # all of it was heard, and settled
+                received |= {
+                    (one.job, one.attempt)
+                    for one in other.hear()
+                    if isinstance(one, wire.ResultReceived)
+                }
+            other.say(wire.WorkerGoodbye())
         assert {job: stories(asked.home)[job] for job in jobs} == before
         door.say(wire.JobCompleted(running.id, 1, 1.0, 1.0, dispatch.digest, None))
         running_view = client.job(running.id)

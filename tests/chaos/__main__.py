@@ -45,7 +45,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     print(f"chaos: seed {asked.seed}, {asked.seconds:g} s, {len(WORKERS)} workers", flush=True)
     with _cluster() as cluster:
-        drover = Drover(cluster, asked.seed, asked.jobs)
+        drover = Drover(cluster, asked.seed, asked.jobs, asked.seconds)
         inflictor, invariants = Inflictor(cluster), Invariants(cluster, drover)
         wrong = ""
         try:

@@ -37,8 +37,9 @@ def work(yard: str, number: int, kind: str, seconds: float) -> Any:
 class Drover:
     """Submits until told to stop, in a thread of its own."""
 
-    def __init__(self, cluster: Cluster, seed: int, limit: int) -> None:
+    def __init__(self, cluster: Cluster, seed: int, limit: int, seconds: float) -> None:
         self._cluster, self._limit = cluster, limit
+        self._pace_s = seconds / limit
         self._dice = random.Random(f"work {seed}")
         self.accepted: dict[str, tuple[int, str]] = {}
         """By id: the number and the kind of each job."""
@@ -57,12 +58,13 @@ class Drover:
         assert not self._thread.is_alive(), f"a submission has no answer after {STOP_S:g} s"
 
     def _run(self) -> None:
-        number = 0
+        number, begun = 0, time.monotonic()
         while not self._stop.is_set() and number < self._limit:
             try:
                 with self._cluster.client() as client:
                     while not self._stop.is_set() and number < self._limit:
-                        if len(self.accepted) - self.ended >= OUTSTANDING:
+                        early = time.monotonic() < begun + number * self._pace_s
+                        if early or len(self.accepted) - self.ended >= OUTSTANDING:
                             time.sleep(0.02)
                             continue
                         self._submit(client, number)

@@ -76,6 +76,8 @@ class Clock:
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "NO_FAKE_STAT": "1",
+            # Otherwise threads that wait for a moment wait for a second.
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
             "PYTHONPATH": str(Path(__file__).with_name("clocked")),
         }
 
