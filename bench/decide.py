@@ -26,13 +26,15 @@ from corral.core.worker import GPU, Capabilities, Worker
 from corral.scheduler.plan import Plan, decide
 
 CARDS_GB = (8.0, 10.0, 11.0, 12.0, 16.0, 20.0, 24.0, 32.0, 40.0, 48.0, 80.0)
+MODELS = tuple(f"model-{n}" for n in range(12))
+CLASSES = ("high-memory", "low-latency", "cpu-only")
 SITES = tuple(f"site=s{n}" for n in range(8))
 NOW = 1_000_000.0
 
 
-def workers(count: int, *, ahead: int = 0) -> list[Worker]:
-    """No two alike: each has a size of its own. Most have one GPU and one slot, some have no GPU,
-    some two unequal ones, some processors for a second job."""
+def workers(count: int) -> list[Worker]:
+    """No two alike: each has a size of its own. Most have one GPU, some none, some several unequal
+    ones. Owners said what some of them are for. All take work ahead, as they do by default."""
     dice = random.Random(count)
     made = []
     for n in range(count):
@@ -41,19 +43,31 @@ def workers(count: int, *, ahead: int = 0) -> list[Worker]:
             for card in range(dice.choice((0, 1, 1, 1, 1, 1, 1, 1, 1, 2)))
         )
         can = Capabilities(
-            cpus=dice.choice((2, 3, 4)) + n / (count * 10),
+            cpus=dice.randint(2, 8) + n / (count * 10),
             memory_gb=dice.choice((16, 32, 64, 128)) + n / count,
             gpus=gpus,
             labels=(dice.choice(SITES), f"rack={n}"),
             workloads=dice.choice((("python",), ("python", "pipeline"))),
-            ahead=ahead,
+            reserved_for=dice.choice(("",) * 19 + ("interactive",)),
+            weight=dice.choice((1.0,) * 8 + (0.5, 2.0)),
+            suits=dice.choice(("",) * 7 + CLASSES),
+            models_present=tuple(dice.sample(MODELS, 3)),
         )
-        made.append(Worker(id=f"w{n:06}", name=f"n{n}", engine="simulated", capabilities=can))
+        made.append(
+            Worker(
+                id=f"w{n:06}",
+                name=f"n{n}",
+                engine="simulated",
+                capabilities=can,
+                models_loaded=dice.choice(((), (), (can.models_present[0],))),
+            )
+        )
     return made
 
 
 def shapes(count: int) -> list[Shape]:
-    """Mostly work for whole GPUs, some for shares of one, some for processors alone."""
+    """Mostly work for whole GPUs, some for shares of one, some for processors alone; one in ten
+    wants a model."""
     dice = random.Random(count)
     found: dict[Shape, None] = {}
     while len(found) < count:
@@ -65,6 +79,7 @@ def shapes(count: int) -> list[Shape]:
             cpus=dice.choice((2.0, 3.0, 4.0)),
             memory_gb=dice.choice((0.0, 4.0, 8.0, 12.0)),
             labels=dice.choice(((), (), (), (dice.choice(SITES),))),
+            models=(dice.choice(MODELS),) if kind == "whole" and dice.random() < 1 / 6 else (),
         )
         queue_class = dice.choice((QueueClass.INTERACTIVE, QueueClass.BATCH, QueueClass.BATCH))
         shape = Shape(needs, queue_class=queue_class, priority=dice.choice((0, 0, 1)))

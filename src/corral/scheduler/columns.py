@@ -15,12 +15,16 @@ from functools import cache
 from corral.core.job import Needs, QueueClass, Shape
 from corral.core.worker import SLACK, Capabilities, Holding, Worker
 from corral.scheduler.fit import Room, ahead_for, ahead_limit, ahead_of_cards
-from corral.scheduler.models import Models, _indices
+from corral.scheduler.models import Models, indices
 from corral.scheduler.rank import (
     NEUTRAL,
     UNKNOWN,
     Purpose,
+    ahead_of,
     biggest_card,
+    chosen,
+    free_there,
+    liked,
     misfit,
     pace,
     purpose,
@@ -65,12 +69,19 @@ class Column:
     __slots__ = ("_levels", "_marks", "_numbers", "_reach")
 
     def __init__(self, values: Sequence[float], marks: Iterable[float]) -> None:
-        reach = reaching(values, marks)
-        self._marks = sorted(reach)
+        self._marks = sorted(set(marks))
         self._numbers = {mark: number for number, mark in enumerate(self._marks)}
-        self._reach = [reach[mark] for mark in self._marks]
         self._levels = [bisect_right(self._marks, value) for value in values]
         """How many of the marks each worker reaches."""
+        if len(self._marks) < 256:  # a byte holds no more levels
+            flags = bytes(self._levels)[::-1]
+            self._reach = [
+                int(flags.translate(_digits(number)) or b"0", 2)
+                for number in range(len(self._marks))
+            ]
+        else:
+            reach = reaching(values, self._marks)
+            self._reach = [reach[mark] for mark in self._marks]
 
     def __getitem__(self, mark: float) -> int:
         return self._reach[self._numbers[mark]]
@@ -125,6 +136,7 @@ class Able:
         "fit",
         "key",
         "paces",
+        "said",
         "wanted",
         "who",
     )
@@ -141,9 +153,20 @@ class Able:
         self.key: tuple[float, float] | None = None
         self.paces: dict[int, tuple[int, float]] = {}
         """Of those that did such work before, by their place."""
+        self.said: dict[Size, str] = {}
+        """What is said of a choice, by the size of who was chosen."""
 
     def __bool__(self) -> bool:
         return self.count > 0
+
+
+Size = tuple[str, float, float]
+"""What a worker is to all work alike: its class, its weight, its largest card."""
+KindAhead = tuple[int, int, int]
+"""How many go ahead of a processor; and of what kind of cards, where work with models waits for
+them."""
+FRESH = (0.0, -1.0)
+"""The standing of a worker that holds nothing."""
 
 
 class Columns:
@@ -160,7 +183,7 @@ class Columns:
         self._now = world.now
         self._know(world.lines)
         self._measure(world.lines)
-        self._models = Models(world.lines, self._workers, self._rooms, bits)
+        self._models = Models(world.lines, self._workers, self._rooms, self._by_card(), bits)
         self._models.able = self._able
         self._orders: dict[Purpose, tuple[int, list[Cards]]] = {}
         count = world.keep_for_interactive
@@ -258,42 +281,38 @@ class Columns:
         """What is free now, and where everybody stands."""
         needs = [line.shape.needs for line in lines]
         cans = [one.capabilities for one in self._workers]
-        seen = [
-            (can.cpus, can.memory_gb, 10 if can.gpus else 0, len(can.gpus), 0, 0)
-            if room is None
-            else _seen(room)
-            for can, room in zip(cans, self._rooms, strict=True)
-        ]
-        cpus = [one[0] for one in seen]
-        self._ahead = [one[4] for one in seen]
+        cpus = [one.cpus for one in cans]
+        memory = [one.memory_gb + SLACK for one in cans]
+        whole = [len(one.gpus) for one in cans]
+        share = [10 if one else 0 for one in whole]
+        self._ahead, without_gpu = [0] * len(cans), [0] * len(cans)
+        for index, room in enumerate(self._rooms):
+            if room is not None:
+                free, tenths = room.capacity, room.capacity.tenths.values()
+                cpus[index], memory[index] = free.cpus, free.memory_gb + SLACK
+                share[index] = max(tenths, default=0)
+                whole[index] = sum(one == 10 for one in tenths)
+                self._ahead[index] = room.ahead
+                without_gpu[index] = room.ahead_without_gpu
         self._free_cpus = Column([one + SLACK for one in cpus], (one.cpus for one in needs))
-        self._free_memory = Column(
-            [one[1] + SLACK for one in seen], (one.memory_gb for one in needs)
-        )
-        self._share = Column([one[2] for one in seen], (one.gpu_tenths for one in needs))
-        self._whole = Column([one[3] for one in seen], (one.gpus for one in needs))
+        self._free_memory = Column(memory, (one.memory_gb for one in needs))
+        self._share = Column(share, (one.gpu_tenths for one in needs))
+        self._whole = Column(whole, (one.gpus for one in needs))
         self._calm = bits([not one for one in reversed(self._ahead)])
-        self._calm_without_gpu = bits([not one[5] for one in reversed(seen)])
+        self._calm_without_gpu = bits([not one for one in reversed(without_gpu)])
         self._queues: dict[int, int] = {}
         for length in set(self._ahead):
             self._queues[length] = bits([one == length for one in reversed(self._ahead)])
-        limits = [one.capabilities for one in self._backward]
-        self._open = {
-            kind: bits(
-                [
-                    can.ahead > 0 and ahead < _takes_ahead(can, kind)
-                    for can, ahead in zip(limits, reversed(self._ahead), strict=True)
-                ]
-            )
-            for kind in set(map(_kind_ahead, lines))
-        }
-        sizes = [(one.suits, one.weight, biggest_card(one)) for one in cans]
-        self._cards: dict[tuple[str, float, float], Cards] = {size: Cards() for size in sizes}
+        self._open = {kind: self._takers(kind) for kind in set(map(_kind_ahead, lines))}
+        self._sizes = sizes = [(one.suits, one.weight, biggest_card(one)) for one in cans]
+        self._cards: dict[Size, Cards] = {size: Cards() for size in set(sizes)}
         self._card_of = [self._cards[size] for size in sizes]
         self._keys: list[tuple[float, float] | None] = []
-        alike: dict[tuple[tuple[str, float, float], tuple[float, float]], list[int]] = {}
-        for index, can in enumerate(cans):
-            key = standing(can, self._ahead[index], cpus[index])
+        alike: dict[tuple[Size, tuple[float, float]], list[int]] = {}
+        for index, room in enumerate(self._rooms):
+            key = FRESH
+            if room is not None or cpus[index] < 0.1:
+                key = standing(cans[index], self._ahead[index], cpus[index])
             self._keys.append(key)
             alike.setdefault((sizes[index], key), []).append(index)
         for (size, key), members in alike.items():
@@ -304,6 +323,32 @@ class Columns:
             cards.keys.append(key)
         for cards in self._cards.values():
             cards.keys.sort()
+
+    def _takers(self, kind: KindAhead) -> int:
+        """Who takes one more ahead of this kind."""
+        each, gpus, tenths = kind
+        ahead = self._ahead[::-1]
+        cans = [one.capabilities for one in self._backward]
+        if gpus or tenths:
+            return bits(
+                [
+                    now < ahead_of_cards(can, each, gpus, tenths)
+                    for can, now in zip(cans, ahead, strict=True)
+                ]
+            )
+        return bits(
+            [
+                now < can.ahead and now < each * (int(can.cpus) or 1)
+                for can, now in zip(cans, ahead, strict=True)
+            ]
+        )
+
+    def _by_card(self) -> dict[float, int]:
+        """Everybody by the largest card."""
+        found: dict[float, int] = {}
+        for (_, _, card), cards in self._cards.items():
+            found[card] = found.get(card, 0) | cards.everyone
+        return found
 
     def _move(self, index: int, bit: int, room: Room | None) -> None:
         """To where it stands now; without a room: nobody needs as little as it has left."""
@@ -404,7 +449,7 @@ class Columns:
         """Of these the one to prefer, and its bit. Everybody with room stands somewhere."""
         for cards in able.cards:
             if found := some & cards.everyone:
-                key = min(key for key in map(self._keys.__getitem__, _indices(found)) if key)
+                key = self._first_key(cards, found)
                 alike = found & cards.kinds[key]
                 bit = _quickest(able.paces, alike) if able.paces else alike & -alike
                 return bit.bit_length() - 1, bit
@@ -423,22 +468,35 @@ class Columns:
             if holding is None:
                 able.fit = (able.fit ^ bit) & self._fitting(shape.needs)
                 continue
-            why = reason(line, able.wanted, room, able.count, ahead=False)
+            why = self._why(line, able, index, room)
             self._take(index, bit, room, holding)
             return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
         return None
 
+    def _why(self, line: Line, able: Able, index: int, room: Room) -> str:
+        """As `reason`: most of it is the same for all workers of one size."""
+        if line.paces:
+            return reason(line, able.wanted, room, able.count, ahead=False)
+        size = self._sizes[index]
+        said = able.said.get(size)
+        if said is None:
+            said = chosen(able.count) + (liked(able.wanted, *size) if able.count > 1 else "")
+            able.said[size] = said
+        return said + free_there(room, cards=not able.wanted[2])
+
     def _take(self, index: int, bit: int, room: Room, holding: Holding) -> None:
         capacity = room.capacity
         capacity.take(holding)
-        asked_for = self._free_cpus.fall(index, capacity.cpus + SLACK, bit)
+        if not self._free_cpus.fall(index, capacity.cpus + SLACK, bit):
+            self._move(index, bit, None)  # nobody asks what else it has
+            return
         if holding.memory_gb:
             self._free_memory.fall(index, capacity.memory_gb + SLACK, bit)
         if holding.devices:
             tenths = list(capacity.tenths.values())
             self._share.fall(index, max(tenths), bit)
             self._whole.fall(index, tenths.count(10), bit)
-        self._move(index, bit, room if asked_for else None)
+        self._move(index, bit, room)
 
     def _place_ahead(self, line: Line, waiting: Waiting, able: Able) -> Placement | None:
         behind = able.behind & self._open[_kind_ahead(line)]
@@ -449,7 +507,7 @@ class Columns:
         bit = shortest & -shortest
         index = bit.bit_length() - 1
         room = self._room(index)
-        why = reason(line, able.wanted, room, able.count, ahead=True)
+        why = chosen(able.count) + ahead_of(room)
         self._send_ahead(index, bit, room, line.shape.needs)
         return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
 
@@ -486,17 +544,22 @@ class Columns:
                     able.fit = 0
                     return 0, 0
             cards = able.cards[able.card]
-            if found.bit_count() <= FEW:
-                key = min(key for key in map(self._keys.__getitem__, _indices(found)) if key)
-                alike = found & cards.kinds[key]
-            else:
-                number = 0 if key is None else bisect_left(cards.keys, key)
-                while not (alike := found & cards.kinds[cards.keys[number]]):
-                    number += 1
-                key = cards.keys[number]
-            able.key = key
+            able.key = key = self._first_key(cards, found, key)
+            alike = found & cards.kinds[key]
         bit = _quickest(able.paces, alike) if able.paces else alike & -alike
         return bit.bit_length() - 1, bit
+
+    def _first_key(
+        self, cards: Cards, found: int, after: tuple[float, float] | None = None
+    ) -> tuple[float, float]:
+        """The best standing among these; none is better than `after`."""
+        if found.bit_count() <= FEW:
+            return min(key for key in map(self._keys.__getitem__, indices(found)) if key)
+        keys, kinds = cards.keys, cards.kinds
+        number = 0 if after is None else bisect_left(keys, after)
+        while not found & kinds[keys[number]]:
+            number += 1
+        return keys[number]
 
     def _room(self, index: int) -> Room:
         room = self._rooms[index]
@@ -514,11 +577,6 @@ def _quickest(paces: dict[int, tuple[int, float]], alike: int) -> int:
     if strangers:
         known.append((UNKNOWN, (strangers & -strangers).bit_length() - 1))
     return 1 << min(known)[1]
-
-
-KindAhead = tuple[int, int, int]
-"""How many go ahead of a processor; and of what kind of cards, where work with models waits for
-them."""
 
 
 def _kind_ahead(line: Line) -> KindAhead:
@@ -550,11 +608,3 @@ def _nth_card(worker: Worker, count: int) -> float:
     if count == 1 == len(gpus):
         return gpus[0].vram_gb
     return sorted((gpu.vram_gb for gpu in gpus), reverse=True)[count - 1]
-
-
-def _seen(room: Room) -> tuple[float, float, int, int, int, int]:
-    free = room.capacity
-    tenths = free.tenths.values()
-    whole = sum(one == 10 for one in tenths)
-    top = max(tenths, default=0)
-    return free.cpus, free.memory_gb, top, whole, room.ahead, room.ahead_without_gpu

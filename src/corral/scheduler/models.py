@@ -6,7 +6,7 @@ remembered here beyond the next such change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from corral.core.job import QueueClass, Shape
 from corral.core.worker import Worker
@@ -26,6 +26,7 @@ class Models:
         lines: Sequence[Line],
         workers: Sequence[Worker],
         rooms: Sequence[Room | None],
+        by_card: Mapping[float, int],
         bits: Callable[[Sequence[int]], int],
     ) -> None:
         self._shapes = [line.shape for line in lines if line.shape.needs.models]
@@ -35,45 +36,34 @@ class Models:
         self._could: dict[Shape, int] = {}
         self._willing: dict[Shape, tuple[int, int]] = {}
         self._version = 0
-        backward = workers[::-1]
         names = {model for shape in self._shapes for model in shape.needs.models}
-        present = {
-            model: bits([model in one.capabilities.models_present for one in backward])
-            for model in names
-        }
-        fetching = bits([one.capabilities.fetches_models for one in backward]) if names else 0
+        if not names:
+            return
+        backward = workers[::-1]
+        present = _by_model(names, [one.capabilities.models_present for one in backward], bits)
+        fetching = bits([one.capabilities.fetches_models for one in backward])
         self._possible = {
             model: fetching
             | present[model]
             | bits([model in one.models_loaded for one in backward])
             for model in names
         }
-        everyone = (1 << len(workers)) - 1
-        self._present: dict[Names, int] = {}
-        self._loaded: dict[Names, int] = {}
-        sets = {shape.needs.models for shape in self._shapes}
         having = [
             one.models_loaded if room is None else room.models
-            for one, room in zip(workers, rooms, strict=True)
-        ][::-1]
-        for wanted in sets:
-            who = everyone
-            for model in wanted:
-                who &= present[model]
-            self._present[wanted] = who
-            self._loaded[wanted] = bits([all(one in have for one in wanted) for have in having])
+            for one, room in zip(backward, reversed(rooms), strict=True)
+        ]
+        loaded = _by_model(names, having, bits)
+        sets = {shape.needs.models for shape in self._shapes}
+        self._present = {wanted: _all_of(wanted, present) for wanted in sets}
+        self._loaded = {wanted: _all_of(wanted, loaded) for wanted in sets}
         self._cards: list[int] = []
         """Everybody by the largest card, small ones first."""
         if any(shape.queue_class is QueueClass.INTERACTIVE for shape in self._shapes):
-            sizes = [biggest_card(one.capabilities) for one in backward]
-            self._cards = [bits([one == size for one in sizes]) for size in sorted(set(sizes))]
+            self._cards = [by_card[size] for size in sorted(by_card)]
 
     def possible(self, models: Names) -> int:
         """Who can have them loaded, sooner or later."""
-        who = -1
-        for model in models:
-            who &= self._possible[model]
-        return who
+        return _all_of(models, self._possible)
 
     def levels(self, models: Names) -> tuple[int, int, int]:
         """As `rank.missing`: who has them loaded, who on its disk, who has to fetch some."""
@@ -136,12 +126,33 @@ class Models:
         """The bit of the worker to empty, as `rank.emptied` says it."""
         for level in self.levels(shape.needs.models):
             if some := able & level:
-                indices = _indices(some)
                 first = min(
-                    indices, key=lambda index: biggest_card(self._workers[index].capabilities)
+                    indices(some),
+                    key=lambda index: biggest_card(self._workers[index].capabilities),
                 )
                 return 1 << first
         return 0
+
+
+def _by_model(
+    names: Collection[str],
+    having: Sequence[Collection[str]],
+    bits: Callable[[Sequence[int]], int],
+) -> dict[str, int]:
+    """Who has a model, of workers from the last to the first."""
+    found = {model: bytearray(len(having)) for model in names}
+    for index, models in enumerate(having):
+        for model in models:
+            if model in found:
+                found[model][index] = 1
+    return {model: bits(flags) for model, flags in found.items()}
+
+
+def _all_of(models: Names, having: Mapping[str, int]) -> int:
+    who = -1
+    for model in models:
+        who &= having[model]
+    return who
 
 
 def _lowest(who: int, count: int) -> int:
@@ -156,7 +167,7 @@ def _lowest(who: int, count: int) -> int:
     return who & ((1 << low) - 1)
 
 
-def _indices(who: int) -> list[int]:
+def indices(who: int) -> list[int]:
     found = []
     while who:
         bit = who & -who

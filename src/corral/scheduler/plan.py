@@ -23,6 +23,10 @@ MANY = 8
 """From so many workers on it is quicker to ask all of them at once."""
 
 
+MOST_AHEAD = 2_000
+"""What one decision sends ahead at most. Free slots are filled by it, all of them; what only waits
+on a worker may as well be sent by the next decision, which follows at once."""
+
 A = TypeVar("A")
 """Whoever can run a shape."""
 
@@ -59,6 +63,7 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
             kept = workers.keep(line, able)
     heads = _heads(world.lines)
     able_for: dict[int, A] = {}
+    ahead = MOST_AHEAD
     while heads:
         queue_class, priority, _, number, index = heads[0]
         line = world.lines[number]
@@ -66,11 +71,12 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
         if index == 0:
             able_for[number] = workers.able(line)
         if turn is None or waiting.job != turn.job:
-            placement = workers.place(line, waiting, able_for[number], ahead=True)
+            placement = workers.place(line, waiting, able_for[number], ahead=ahead > 0)
             if placement is None:
                 heapq.heappop(heads)  # the rest of the line has the same shape
                 continue
             placements.append(placement)
+            ahead -= placement.ahead
         if index + 1 < len(line.waiting):
             following = line.waiting[index + 1]
             following_head = (queue_class, priority, following.seq, number, index + 1)

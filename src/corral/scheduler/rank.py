@@ -14,7 +14,7 @@ from math import log2
 
 from corral.core.job import QueueClass, Shape
 from corral.core.worker import Capabilities
-from corral.scheduler.fit import Room, counted
+from corral.scheduler.fit import Room
 from corral.scheduler.snapshot import Line, Seat
 
 NEUTRAL = 3
@@ -115,29 +115,44 @@ def pace(line: Line, worker: str) -> tuple[int, float]:
 
 def reason(line: Line, wanted: Purpose | None, room: Room, candidates: int, *, ahead: bool) -> str:
     """One sentence for `corral why` about a placed job; `wanted` only where there was a choice."""
-    chosen = "the only worker that fits" if candidates == 1 else f"best of {candidates} that fit"
+    said = chosen(candidates)
     if line.shape.needs.models:
         how = ("has {} loaded", "loads {} from its disk", "fetches and loads {}")
         named = ", ".join(line.shape.needs.models)
-        chosen += f"; it {how[missing(line.shape, room)].format(named)}"
+        said += f"; it {how[missing(line.shape, room)].format(named)}"
     if ahead:
-        behind = f"behind {room.ahead} that wait there" if room.ahead else "next in line there"
-        return f"{chosen}; sent ahead, {behind}"
+        return said + ahead_of(room)
     if wanted is not None and candidates > 1:
         can = room.worker.capabilities
-        chosen += _liked(wanted, can.suits, can.weight, biggest_card(can))
+        said += liked(wanted, can.suits, can.weight, biggest_card(can))
         if room.worker.id in line.paces:
-            chosen += f"; such jobs took {line.paces[room.worker.id][0]:.3g} s there"
+            said += f"; such jobs took {line.paces[room.worker.id][0]:.3g} s there"
+    return said + free_there(room, cards=line.shape.needs.wants_gpu)
+
+
+def chosen(candidates: int) -> str:
+    return "the only worker that fits" if candidates == 1 else f"best of {candidates} that fit"
+
+
+def ahead_of(room: Room) -> str:
+    behind = f"behind {room.ahead} that wait there" if room.ahead else "next in line there"
+    return f"; sent ahead, {behind}"
+
+
+def free_there(room: Room, *, cards: bool) -> str:
     free = room.capacity
-    cpus = counted(max(free.cpus, 0), "CPU")
-    if not line.shape.needs.wants_gpu:
-        return f"{chosen}; {cpus} free"
-    whole = list(free.tenths.values()).count(10)
-    return f"{chosen}; {cpus} free, {counted(whole, 'whole GPU')} free"
+    cpus = free.cpus if free.cpus > 0 else 0
+    said = f"; {cpus:g} CPU free" if cpus == 1 else f"; {cpus:g} CPUs free"
+    if not cards:
+        return said
+    whole = 0
+    for tenths in free.tenths.values():
+        whole += tenths == 10
+    return f"{said}, {whole} whole GPU free" if whole == 1 else f"{said}, {whole} whole GPUs free"
 
 
 @lru_cache(maxsize=4096)
-def _liked(wanted: Purpose, suits: str, weight: float, card: float) -> str:
+def liked(wanted: Purpose, suits: str, weight: float, card: float) -> str:
     """What speaks for this worker before any other."""
     found = []
     order = misfit(wanted, suits)
