@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
+from itertools import islice
 
 from corral.core.job import Needs, QueueClass, Shape
 from corral.core.worker import SLACK, Capabilities, Holding, Worker
@@ -24,6 +25,7 @@ from corral.scheduler.rank import (
     biggest_card,
     chosen,
     free_there,
+    free_words,
     liked,
     misfit,
     pace,
@@ -35,7 +37,8 @@ from corral.scheduler.rank import (
 from corral.scheduler.snapshot import Line, Placement, Snapshot, Waiting
 
 FEW = 12
-"""Candidates that are compared one by one instead of asking every kind of room for them."""
+"""So many kinds of room are asked for; then it is quicker to compare candidates one by one, if they
+are no more than that."""
 
 
 @cache
@@ -129,6 +132,7 @@ class Able:
 
     __slots__ = (
         "ahead",
+        "asked",
         "behind",
         "card",
         "cards",
@@ -142,9 +146,11 @@ class Able:
     )
 
     def __init__(
-        self, wanted: Purpose, who: int, fitting: int, suited: int, cards: list[Cards]
+        self, needs: Needs, wanted: Purpose, who: int, fitting: int, suited: int, cards: list[Cards]
     ) -> None:
         self.wanted = wanted
+        self.asked = needs.cpus, needs.memory_gb, 10 if needs.gpus else needs.gpu_tenths
+        """Processors, memory, tenths of a card."""
         self.who, self.fit, self.behind = who, who & fitting, who & suited
         self.count = who.bit_count()
         self.cards = cards
@@ -282,20 +288,28 @@ class Columns:
         needs = [line.shape.needs for line in lines]
         cans = [one.capabilities for one in self._workers]
         cpus = [one.cpus for one in cans]
-        memory = [one.memory_gb + SLACK for one in cans]
+        memory = [one.memory_gb for one in cans]
         whole = [len(one.gpus) for one in cans]
         share = [10 if one else 0 for one in whole]
         self._ahead, without_gpu = [0] * len(cans), [0] * len(cans)
         for index, room in enumerate(self._rooms):
             if room is not None:
                 free, tenths = room.capacity, room.capacity.tenths.values()
-                cpus[index], memory[index] = free.cpus, free.memory_gb + SLACK
+                cpus[index], memory[index] = free.cpus, free.memory_gb
                 share[index] = max(tenths, default=0)
                 whole[index] = sum(one == 10 for one in tenths)
                 self._ahead[index] = room.ahead
                 without_gpu[index] = room.ahead_without_gpu
+        self._cpus_now, self._memory_now, self._tenths_now = cpus, memory, share
+        """What is left of a plain worker: one with a card at most, on which nothing waits."""
+        self._plain = [
+            one <= 1 and not now
+            for one, now in zip(map(len, (can.gpus for can in cans)), self._ahead, strict=True)
+        ]
         self._free_cpus = Column([one + SLACK for one in cpus], (one.cpus for one in needs))
-        self._free_memory = Column(memory, (one.memory_gb for one in needs))
+        self._free_memory = Column(
+            [one + SLACK for one in memory], (one.memory_gb for one in needs)
+        )
         self._share = Column(share, (one.gpu_tenths for one in needs))
         self._whole = Column(whole, (one.gpus for one in needs))
         self._calm = bits([not one for one in reversed(self._ahead)])
@@ -378,7 +392,7 @@ class Columns:
         if self._kept and not turn and shape.queue_class is QueueClass.BATCH:
             who &= ~self._kept
         wanted = purpose(shape)
-        able = Able(wanted, who, self._fitting(shape.needs), *self._order(wanted))
+        able = Able(shape.needs, wanted, who, self._fitting(shape.needs), *self._order(wanted))
         for worker in line.paces:
             if worker in self._places:
                 able.paces[self._places[worker]] = pace(line, worker)
@@ -417,11 +431,11 @@ class Columns:
         shape, who = line.shape, able.who
         if ahead:  # not a turn
             who = self._models.willing(shape, self._now - waiting.since, who)
-        levels = self._models.levels(shape.needs.models)
-        free = who & able.fit & self._fitting(shape.needs)
+        models = shape.needs.models
+        able.fit &= self._fitting(shape.needs)
+        free = who & able.fit
         while free:
-            some = next(found for level in levels if (found := free & level))
-            index, bit = self._best_of(some, able)
+            index, bit = self._best_of(self._models.nearest(models, free), able)
             room = self._room(index)
             holding = None if room.blocked(shape.needs) else room.fits_now(shape)
             if holding is None:
@@ -435,7 +449,7 @@ class Columns:
         behind = who & able.behind & self._open[_kind_ahead(line)] if ahead else 0
         if not behind:
             return None
-        some = next(found for level in levels if (found := behind & level))
+        some = self._models.nearest(models, behind)
         shortest = next(found for n in sorted(self._queues) if (found := some & self._queues[n]))
         bit = shortest & -shortest
         index = bit.bit_length() - 1
@@ -447,7 +461,9 @@ class Columns:
 
     def _best_of(self, some: int, able: Able) -> tuple[int, int]:
         """Of these the one to prefer, and its bit. Everybody with room stands somewhere."""
-        for cards in able.cards:
+        while not able.fit & able.cards[able.card].everyone:
+            able.card += 1  # whoever had room there has none any more
+        for cards in islice(able.cards, able.card, None):
             if found := some & cards.everyone:
                 key = self._first_key(cards, found)
                 alike = found & cards.kinds[key]
@@ -463,26 +479,68 @@ class Columns:
             index, bit = self._best(able)
             if not bit:
                 return None
+            if self._plain[index] and not line.paces:
+                if why := self._take_plainly(index, bit, able):
+                    name = self._workers[index].id
+                    return Placement(waiting.job, waiting.attempt + 1, name, why)
+                able.fit = (able.fit ^ bit) & self._fitting(shape.needs)
+                continue
             room = self._room(index)
             holding = None if room.blocked(shape.needs) else room.fits_now(shape)
             if holding is None:
                 able.fit = (able.fit ^ bit) & self._fitting(shape.needs)
                 continue
-            why = self._why(line, able, index, room)
+            why = self._said(able, index) + free_there(room, cards=not able.wanted[2])
+            if line.paces:
+                why = reason(line, able.wanted, room, able.count, ahead=False)
             self._take(index, bit, room, holding)
             return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
         return None
 
-    def _why(self, line: Line, able: Able, index: int, room: Room) -> str:
-        """As `reason`: most of it is the same for all workers of one size."""
-        if line.paces:
-            return reason(line, able.wanted, room, able.count, ahead=False)
+    def _said(self, able: Able, index: int) -> str:
+        """The part of a `reason` that is the same for all workers of one size."""
         size = self._sizes[index]
         said = able.said.get(size)
         if said is None:
             said = chosen(able.count) + (liked(able.wanted, *size) if able.count > 1 else "")
             able.said[size] = said
-        return said + free_there(room, cards=not able.wanted[2])
+        return said
+
+    def _take_plainly(self, index: int, bit: int, able: Able) -> str:
+        """Room.fits_now, Capacity.take and `reason` of a plain worker; nothing where it is full.
+        That its card is large enough is known: it is able."""
+        asked_cpus, asked_memory, asked_tenths = able.asked
+        cpus, memory = self._cpus_now[index], self._memory_now[index]
+        tenths = self._tenths_now[index]
+        if (
+            asked_cpus > cpus + SLACK
+            or asked_memory > memory + SLACK
+            or (asked_tenths and tenths < asked_tenths)
+        ):
+            return ""
+        said = able.said.get(self._sizes[index]) or self._said(able, index)
+        why = said + free_words(cpus, int(tenths == 10) if asked_tenths else -1)
+        self._cpus_now[index] = cpus = cpus - asked_cpus
+        self._memory_now[index] = memory = memory - asked_memory
+        cards, old = self._card_of[index], self._keys[index]
+        assert old is not None
+        cards.remove(old, bit)
+        if not self._free_cpus.fall(index, cpus + SLACK, bit):
+            if asked_tenths:
+                self._tenths_now[index] = tenths - asked_tenths
+            cards.everyone ^= bit  # nobody asks what else it has
+            self._keys[index] = None
+            return why
+        if asked_memory:
+            self._free_memory.fall(index, memory + SLACK, bit)
+        if asked_tenths:
+            self._tenths_now[index] = tenths = tenths - asked_tenths
+            self._share.fall(index, tenths, bit)
+            self._whole.fall(index, 0, bit)
+        total = self._workers[index].capabilities.cpus
+        self._keys[index] = key = (0, -cpus / (total if total > 0.1 else 0.1))
+        cards.add(key, bit)
+        return why
 
     def _take(self, index: int, bit: int, room: Room, holding: Holding) -> None:
         capacity = room.capacity
@@ -516,9 +574,10 @@ class Columns:
         room.send_ahead(needs)
         self._ahead[index] = room.ahead
         self._queues[room.ahead] = self._queues.get(room.ahead, 0) | bit
-        self._calm &= ~bit
-        if room.ahead_without_gpu:
-            self._calm_without_gpu &= ~bit
+        if self._calm & bit:
+            self._calm ^= bit
+        if room.ahead_without_gpu and self._calm_without_gpu & bit:
+            self._calm_without_gpu ^= bit
         for kind, who in self._open.items():
             if who & bit and room.ahead >= _takes_ahead(room.worker.capabilities, kind):
                 self._open[kind] = who ^ bit
@@ -553,10 +612,14 @@ class Columns:
         self, cards: Cards, found: int, after: tuple[float, float] | None = None
     ) -> tuple[float, float]:
         """The best standing among these; none is better than `after`."""
-        if found.bit_count() <= FEW:
-            return min(key for key in map(self._keys.__getitem__, indices(found)) if key)
         keys, kinds = cards.keys, cards.kinds
         number = 0 if after is None else bisect_left(keys, after)
+        for key in islice(keys, number, number + FEW):
+            if found & kinds[key]:
+                return key
+        if found.bit_count() <= FEW:
+            return min(key for key in map(self._keys.__getitem__, indices(found)) if key)
+        number += FEW
         while not found & kinds[keys[number]]:
             number += 1
         return keys[number]
@@ -565,6 +628,12 @@ class Columns:
         room = self._rooms[index]
         if room is None:
             room = self._rooms[index] = Room(self._workers[index])
+        if self._plain[index]:
+            self._plain[index] = False
+            free = room.capacity
+            free.cpus, free.memory_gb = self._cpus_now[index], self._memory_now[index]
+            for gpu in free.gpus:
+                free.tenths[gpu.uuid] = self._tenths_now[index]
         return room
 
 

@@ -65,10 +65,10 @@ class Models:
         """Who can have them loaded, sooner or later."""
         return _all_of(models, self._possible)
 
-    def levels(self, models: Names) -> tuple[int, int, int]:
-        """As `rank.missing`: who has them loaded, who on its disk, who has to fetch some."""
-        loaded, present = self._loaded[models], self._present[models]
-        return loaded, present & ~loaded, ~(present | loaded)
+    def nearest(self, models: Names, some: int) -> int:
+        """As `rank.missing`: those of them that have the models loaded, else those that have them
+        on their disks, else all."""
+        return some & self._loaded[models] or some & self._present[models] or some
 
     def willing(self, shape: Shape, waited_s: float, able: int) -> int:
         """As `Wanted.willing`."""
@@ -80,16 +80,17 @@ class Models:
                 gladly = self._smaller_half(shape.needs.models, able)
         version, others = self._willing.get(shape, (-1, 0))
         if version != self._version:
-            others = ~self._with_own_work(shape)
+            others = self._with_own_work(shape)
             self._willing[shape] = self._version, others
-        return able & (gladly | others)
+        return gladly | (able ^ (able & others))
 
     def _smaller_half(self, models: Names, able: int) -> int:
         left = (able.bit_count() + 1) // 2
         found = 0
-        for level in self.levels(models):
+        present = able & self._present[models]
+        for level in (present, able ^ present):
             for card in self._cards:
-                some = able & level & card
+                some = level & card
                 count = some.bit_count()
                 if count > left:
                     some, count = _lowest(some, left), left
@@ -117,21 +118,15 @@ class Models:
         if room.models is not before:
             self._version += 1
             for wanted, who in self._loaded.items():
-                has = who | bit if room.models.issuperset(wanted) else who & ~bit
-                self._loaded[wanted] = has
+                if bool(who & bit) != room.models.issuperset(wanted):
+                    self._loaded[wanted] = who ^ bit
         if self._wanted.placed(shape):
             self._version += 1
 
     def emptied_first(self, shape: Shape, able: int) -> int:
         """The bit of the worker to empty, as `rank.emptied` says it."""
-        for level in self.levels(shape.needs.models):
-            if some := able & level:
-                first = min(
-                    indices(some),
-                    key=lambda index: biggest_card(self._workers[index].capabilities),
-                )
-                return 1 << first
-        return 0
+        some = indices(self.nearest(shape.needs.models, able))
+        return 1 << min(some, key=lambda index: biggest_card(self._workers[index].capabilities))
 
 
 def _by_model(
@@ -168,9 +163,10 @@ def _lowest(who: int, count: int) -> int:
 
 
 def indices(who: int) -> list[int]:
-    found = []
+    found, place = [], -1
     while who:
-        bit = who & -who
-        found.append(bit.bit_length() - 1)
-        who ^= bit
+        step = (who & -who).bit_length()
+        place += step
+        found.append(place)
+        who >>= step
     return found

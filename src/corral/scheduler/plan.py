@@ -23,7 +23,7 @@ MANY = 8
 """From so many workers on it is quicker to ask all of them at once."""
 
 
-MOST_AHEAD = 2_000
+MOST_AHEAD = 1_000
 """What one decision sends ahead at most. Free slots are filled by it, all of them; what only waits
 on a worker may as well be sent by the next decision, which follows at once."""
 

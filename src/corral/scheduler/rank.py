@@ -141,13 +141,17 @@ def ahead_of(room: Room) -> str:
 
 def free_there(room: Room, *, cards: bool) -> str:
     free = room.capacity
-    cpus = free.cpus if free.cpus > 0 else 0
-    said = f"; {cpus:g} CPU free" if cpus == 1 else f"; {cpus:g} CPUs free"
     if not cards:
+        return free_words(free.cpus)
+    return free_words(free.cpus, list(free.tenths.values()).count(10))
+
+
+def free_words(cpus: float, whole: int = -1) -> str:
+    """Processors, and whole GPUs where somebody asked for one."""
+    cpus = cpus if cpus > 0 else 0
+    said = f"; {cpus:g} CPU free" if cpus == 1 else f"; {cpus:g} CPUs free"
+    if whole < 0:
         return said
-    whole = 0
-    for tenths in free.tenths.values():
-        whole += tenths == 10
     return f"{said}, {whole} whole GPU free" if whole == 1 else f"{said}, {whole} whole GPUs free"
 
 
