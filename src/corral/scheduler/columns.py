@@ -28,6 +28,7 @@ from corral.scheduler.rank import (
     free_words,
     liked,
     misfit,
+    of_models,
     pace,
     purpose,
     reason,
@@ -139,6 +140,7 @@ class Able:
         "count",
         "fit",
         "key",
+        "models",
         "paces",
         "said",
         "wanted",
@@ -159,8 +161,9 @@ class Able:
         self.key: tuple[float, float] | None = None
         self.paces: dict[int, tuple[int, float]] = {}
         """Of those that did such work before, by their place."""
-        self.said: dict[Size, str] = {}
-        """What is said of a choice, by the size of who was chosen."""
+        self.models = needs.models
+        self.said: tuple[dict[Size, str], ...] = ({}, {}, {})
+        """What is said of a choice: by how far its models are, and the size of who was chosen."""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -343,19 +346,16 @@ class Columns:
         each, gpus, tenths = kind
         ahead = self._ahead[::-1]
         cans = [one.capabilities for one in self._backward]
-        if gpus or tenths:
-            return bits(
-                [
-                    now < ahead_of_cards(can, each, gpus, tenths)
-                    for can, now in zip(cans, ahead, strict=True)
-                ]
-            )
-        return bits(
+        who = bits(
             [
                 now < can.ahead and now < each * (int(can.cpus) or 1)
                 for can, now in zip(cans, ahead, strict=True)
             ]
         )
+        if gpus or tenths:
+            cards = [len(can.gpus) // (gpus or 1) * (10 // (tenths or 10)) or 1 for can in cans]
+            who &= bits([now < each * one for now, one in zip(ahead, cards, strict=True)])
+        return who
 
     def _by_card(self) -> dict[float, int]:
         """Everybody by the largest card."""
@@ -418,11 +418,23 @@ class Columns:
         return self._workers[first.bit_length() - 1].id
 
     def place(self, line: Line, waiting: Waiting, able: Able, *, ahead: bool) -> Placement | None:
-        if line.shape.needs.models:
+        """`able.fit` may still name some that others filled meanwhile: whoever would be chosen is
+        asked, and only if it has no room any more the rest of them are."""
+        if able.models:
             return self._place_with_models(line, waiting, able, ahead=ahead)
-        return self._place_now(line, waiting, able) or (
-            self._place_ahead(line, waiting, able) if ahead else None
-        )
+        while able.fit:
+            index, bit = self._best(able)
+            if not bit:
+                break
+            if self._plain[index] and not able.paces:
+                why = self._take_plainly(index, bit, able)
+            else:
+                why = self._take_room(line, able, index, bit)
+            if why:
+                name = self._workers[index].id
+                return Placement(waiting.job, waiting.attempt + 1, name, why)
+            able.fit = (able.fit ^ bit) & self._fitting(line.shape.needs)
+        return self._place_ahead(line, waiting, able) if ahead else None
 
     def _place_with_models(
         self, line: Line, waiting: Waiting, able: Able, *, ahead: bool
@@ -435,26 +447,27 @@ class Columns:
         able.fit &= self._fitting(shape.needs)
         free = who & able.fit
         while free:
-            index, bit = self._best_of(self._models.nearest(models, free), able)
+            some, missing = self._models.nearest(models, free)
+            index, bit = self._best_of(some, able)
             room = self._room(index)
             holding = None if room.blocked(shape.needs) else room.fits_now(shape)
             if holding is None:
                 free ^= bit
                 able.fit ^= bit
                 continue
-            why = reason(line, able.wanted, room, able.count, ahead=False)
+            why = self._why(line, able, index, room, missing)
             self._take(index, bit, room, holding)
             self._models.load(shape, room, bit)
             return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
         behind = who & able.behind & self._open[_kind_ahead(line)] if ahead else 0
         if not behind:
             return None
-        some = self._models.nearest(models, behind)
+        some, missing = self._models.nearest(models, behind)
         shortest = next(found for n in sorted(self._queues) if (found := some & self._queues[n]))
         bit = shortest & -shortest
         index = bit.bit_length() - 1
         room = self._room(index)
-        why = reason(line, able.wanted, room, able.count, ahead=True)
+        why = chosen(able.count) + of_models(models, missing) + ahead_of(room)
         self._send_ahead(index, bit, room, shape.needs)
         self._models.load(shape, room, bit)
         return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
@@ -471,39 +484,33 @@ class Columns:
                 return bit.bit_length() - 1, bit
         raise AssertionError("somebody with room stands nowhere")
 
-    def _place_now(self, line: Line, waiting: Waiting, able: Able) -> Placement | None:
-        """`able.fit` may still name some that others filled meanwhile: whoever would be chosen is
-        asked, and only if it has no room any more the rest of them are."""
-        shape = line.shape
-        while able.fit:
-            index, bit = self._best(able)
-            if not bit:
-                return None
-            if self._plain[index] and not line.paces:
-                if why := self._take_plainly(index, bit, able):
-                    name = self._workers[index].id
-                    return Placement(waiting.job, waiting.attempt + 1, name, why)
-                able.fit = (able.fit ^ bit) & self._fitting(shape.needs)
-                continue
-            room = self._room(index)
-            holding = None if room.blocked(shape.needs) else room.fits_now(shape)
-            if holding is None:
-                able.fit = (able.fit ^ bit) & self._fitting(shape.needs)
-                continue
-            why = self._said(able, index) + free_there(room, cards=not able.wanted[2])
-            if line.paces:
-                why = reason(line, able.wanted, room, able.count, ahead=False)
-            self._take(index, bit, room, holding)
-            return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
-        return None
+    def _take_room(self, line: Line, able: Able, index: int, bit: int) -> str:
+        """The reason why it was chosen; nothing where it is full."""
+        shape, room = line.shape, self._room(index)
+        holding = None if room.blocked(shape.needs) else room.fits_now(shape)
+        if holding is None:
+            return ""
+        why = self._why(line, able, index, room)
+        self._take(index, bit, room, holding)
+        return why
 
-    def _said(self, able: Able, index: int) -> str:
+    def _why(self, line: Line, able: Able, index: int, room: Room, missing: int = 0) -> str:
+        """As `reason`."""
+        if line.paces:
+            return reason(line, able.wanted, room, able.count, ahead=False)
+        return self._said(able, index, missing) + free_there(room, cards=not able.wanted[2])
+
+    def _said(self, able: Able, index: int, missing: int = 0) -> str:
         """The part of a `reason` that is the same for all workers of one size."""
         size = self._sizes[index]
-        said = able.said.get(size)
+        said = able.said[missing].get(size)
         if said is None:
-            said = chosen(able.count) + (liked(able.wanted, *size) if able.count > 1 else "")
-            able.said[size] = said
+            said = chosen(able.count)
+            if able.models:
+                said += of_models(able.models, missing)
+            if able.count > 1:
+                said += liked(able.wanted, *size)
+            able.said[missing][size] = said
         return said
 
     def _take_plainly(self, index: int, bit: int, able: Able) -> str:
@@ -518,7 +525,7 @@ class Columns:
             or (asked_tenths and tenths < asked_tenths)
         ):
             return ""
-        said = able.said.get(self._sizes[index]) or self._said(able, index)
+        said = able.said[0].get(self._sizes[index]) or self._said(able, index)
         why = said + free_words(cpus, int(tenths == 10) if asked_tenths else -1)
         self._cpus_now[index] = cpus = cpus - asked_cpus
         self._memory_now[index] = memory = memory - asked_memory

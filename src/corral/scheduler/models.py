@@ -33,7 +33,9 @@ class Models:
         self._wanted = Wanted((line.shape, len(line.waiting)) for line in lines)
         self._workers = workers
         self.able: Callable[[Shape], int] = lambda shape: 0
-        self._could: dict[Shape, int] = {}
+        self._able: dict[Shape, int] = {}
+        self._first: dict[Shape, list[tuple[Shape, Names, int]]] = {}
+        """By shape: those whose work goes first where it is loaded, and who could run them."""
         self._willing: dict[Shape, tuple[int, int]] = {}
         self._version = 0
         names = {model for shape in self._shapes for model in shape.needs.models}
@@ -42,12 +44,8 @@ class Models:
         backward = workers[::-1]
         present = _by_model(names, [one.capabilities.models_present for one in backward], bits)
         fetching = bits([one.capabilities.fetches_models for one in backward])
-        self._possible = {
-            model: fetching
-            | present[model]
-            | bits([model in one.models_loaded for one in backward])
-            for model in names
-        }
+        own = _by_model(names, [one.models_loaded for one in backward], bits)
+        self._possible = {model: fetching | present[model] | own[model] for model in names}
         having = [
             one.models_loaded if room is None else room.models
             for one, room in zip(backward, reversed(rooms), strict=True)
@@ -65,10 +63,14 @@ class Models:
         """Who can have them loaded, sooner or later."""
         return _all_of(models, self._possible)
 
-    def nearest(self, models: Names, some: int) -> int:
-        """As `rank.missing`: those of them that have the models loaded, else those that have them
-        on their disks, else all."""
-        return some & self._loaded[models] or some & self._present[models] or some
+    def nearest(self, models: Names, some: int) -> tuple[int, int]:
+        """Those of them that have the models loaded, else those that have them on their disks, else
+        all; and how far away the models are, as `rank.missing` says it."""
+        if near := some & self._loaded[models]:
+            return near, 0
+        if near := some & self._present[models]:
+            return near, 1
+        return some, 2
 
     def willing(self, shape: Shape, waited_s: float, able: int) -> int:
         """As `Wanted.willing`."""
@@ -102,14 +104,23 @@ class Models:
 
     def _with_own_work(self, shape: Shape) -> int:
         """As `Wanted.own_work`: who has something loaded for which others wait that go first."""
-        urgent = shape.queue_class is QueueClass.INTERACTIVE
-        who = 0
-        for other in self._wanted.shapes():
-            if urgent or standing(other) <= standing(shape):
-                if other not in self._could:
-                    self._could[other] = self.able(other)
-                who |= self._loaded[other.needs.models] & self._could[other]
+        if shape not in self._first:
+            urgent, own = shape.queue_class is QueueClass.INTERACTIVE, standing(shape)
+            self._first[shape] = [
+                (other, other.needs.models, self._could(other))
+                for other in self._shapes
+                if urgent or standing(other) <= own
+            ]
+        who, left = 0, self._wanted.shapes()
+        for other, models, could in self._first[shape]:
+            if other in left:
+                who |= self._loaded[models] & could
         return who
+
+    def _could(self, shape: Shape) -> int:
+        if shape not in self._able:
+            self._able[shape] = self.able(shape)
+        return self._able[shape]
 
     def load(self, shape: Shape, room: Room, bit: int) -> None:
         """One of this shape was placed there."""
@@ -125,7 +136,7 @@ class Models:
 
     def emptied_first(self, shape: Shape, able: int) -> int:
         """The bit of the worker to empty, as `rank.emptied` says it."""
-        some = indices(self.nearest(shape.needs.models, able))
+        some = indices(self.nearest(shape.needs.models, able)[0])
         return 1 << min(some, key=lambda index: biggest_card(self._workers[index].capabilities))
 
 

@@ -76,11 +76,11 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
                 heapq.heappop(heads)  # the rest of the line has the same shape
                 continue
             placements.append(placement)
-            ahead -= placement.ahead
+            if placement.ahead:
+                ahead -= 1
         if index + 1 < len(line.waiting):
-            following = line.waiting[index + 1]
-            following_head = (queue_class, priority, following.seq, number, index + 1)
-            heapq.heapreplace(heads, following_head)
+            following = line.waiting[index + 1].seq
+            heapq.heapreplace(heads, (queue_class, priority, following, number, index + 1))
         else:
             heapq.heappop(heads)
     return Plan(

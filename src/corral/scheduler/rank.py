@@ -96,7 +96,11 @@ def strongest(seats: Sequence[Seat], count: int) -> frozenset[str]:
         can = seat.worker.capabilities
         return -biggest_card(can), bool(seat.held), -can.cpus, seat.worker.id
 
-    present = (one for one in seats if one.worker.connected and not one.worker.draining)
+    present = [one for one in seats if one.worker.connected and not one.worker.draining]
+    cards = [biggest_card(one.worker.capabilities) for one in present]
+    if count < len(cards):
+        least = sorted(cards)[-count]  # whoever has less is not asked any further
+        present = [one for one, card in zip(present, cards, strict=True) if card >= least]
     return frozenset(one.worker.id for one in nsmallest(count, present, key=order))
 
 
@@ -117,9 +121,7 @@ def reason(line: Line, wanted: Purpose | None, room: Room, candidates: int, *, a
     """One sentence for `corral why` about a placed job; `wanted` only where there was a choice."""
     said = chosen(candidates)
     if line.shape.needs.models:
-        how = ("has {} loaded", "loads {} from its disk", "fetches and loads {}")
-        named = ", ".join(line.shape.needs.models)
-        said += f"; it {how[missing(line.shape, room)].format(named)}"
+        said += of_models(line.shape.needs.models, missing(line.shape, room))
     if ahead:
         return said + ahead_of(room)
     if wanted is not None and candidates > 1:
@@ -128,6 +130,11 @@ def reason(line: Line, wanted: Purpose | None, room: Room, candidates: int, *, a
         if room.worker.id in line.paces:
             said += f"; such jobs took {line.paces[room.worker.id][0]:.3g} s there"
     return said + free_there(room, cards=line.shape.needs.wants_gpu)
+
+
+def of_models(models: tuple[str, ...], missing: int) -> str:
+    how = ("has {} loaded", "loads {} from its disk", "fetches and loads {}")
+    return f"; it {how[missing].format(', '.join(models))}"
 
 
 def chosen(candidates: int) -> str:
