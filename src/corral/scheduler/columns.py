@@ -9,7 +9,7 @@ decision is made: whoever left a set does not come back, and no line looks twice
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import islice
 
@@ -109,7 +109,7 @@ class Cards:
 
     def __init__(self) -> None:
         self.everyone = 0
-        self.kinds: dict[tuple[float, float], int] = {}
+        self.kinds: dict[tuple[float, float] | None, int] = {}
         self.keys: list[tuple[float, float]] = []
 
     def add(self, key: tuple[float, float], bit: int) -> None:
@@ -133,6 +133,7 @@ class Able:
 
     __slots__ = (
         "ahead",
+        "alike",
         "asked",
         "behind",
         "card",
@@ -159,6 +160,8 @@ class Able:
         """Best first."""
         self.card, self.ahead = 0, 0
         self.key: tuple[float, float] | None = None
+        self.alike: Mapping[tuple[float, float] | None, int] = {}
+        """The workers of the card it has come to, by how they stand."""
         self.paces: dict[int, tuple[int, float]] = {}
         """Of those that did such work before, by their place."""
         self.models = needs.models
@@ -184,6 +187,7 @@ class Columns:
     def __init__(self, world: Snapshot) -> None:
         self._seats = sorted(world.seats, key=lambda seat: seat.worker.id)
         self._workers = [seat.worker for seat in self._seats]
+        self._ids_of = [one.id for one in self._workers]
         self._rooms: list[Room | None] = [
             Room(seat.worker, seat.held) if seat.held else None for seat in self._seats
         ]
@@ -305,6 +309,7 @@ class Columns:
                 without_gpu[index] = room.ahead_without_gpu
         self._cpus_now, self._memory_now, self._tenths_now = cpus, memory, share
         """What is left of a plain worker: one with a card at most, on which nothing waits."""
+        self._cpus_at_all = [max(can.cpus, 0.1) for can in cans]
         self._plain = [
             one <= 1 and not now
             for one, now in zip(map(len, (can.gpus for can in cans)), self._ahead, strict=True)
@@ -324,17 +329,23 @@ class Columns:
         self._sizes = sizes = [(one.suits, one.weight, biggest_card(one)) for one in cans]
         self._cards: dict[Size, Cards] = {size: Cards() for size in set(sizes)}
         self._card_of = [self._cards[size] for size in sizes]
-        self._keys: list[tuple[float, float] | None] = []
+        self._keys: list[tuple[float, float] | None]
         alike: dict[tuple[Size, tuple[float, float]], list[int]] = {}
+        fresh: dict[Size, list[int]] = {size: [] for size in self._cards}
+        self._keys = [FRESH] * len(cans)
         for index, room in enumerate(self._rooms):
-            key = FRESH
-            if room is not None or cpus[index] < 0.1:
+            if room is None and cpus[index] >= 0.1:
+                fresh[sizes[index]].append(index)
+            else:
                 key = standing(cans[index], self._ahead[index], cpus[index])
-            self._keys.append(key)
-            alike.setdefault((sizes[index], key), []).append(index)
+                self._keys[index] = key
+                alike.setdefault((sizes[index], key), []).append(index)
+        for size, members in fresh.items():
+            if members:
+                alike.setdefault((size, FRESH), []).extend(members)
         for (size, key), members in alike.items():
             cards = self._cards[size]
-            who = _members(members)
+            who = _members(sorted(members))
             cards.kinds[key] = who
             cards.everyone |= who
             cards.keys.append(key)
@@ -417,48 +428,48 @@ class Columns:
         self._present &= ~first
         return self._workers[first.bit_length() - 1].id
 
-    def place(self, line: Line, waiting: Waiting, able: Able, *, ahead: bool) -> Placement | None:
+    def place(
+        self, line: Line, waiting: Waiting, able: Able, *, ahead: bool, turn: bool = False
+    ) -> Placement | None:
         """`able.fit` may still name some that others filled meanwhile: whoever would be chosen is
         asked, and only if it has no room any more the rest of them are."""
         if able.models:
-            return self._place_with_models(line, waiting, able, ahead=ahead)
-        while able.fit:
-            index, bit = self._best(able)
-            if not bit:
+            return self._place_with_models(line, waiting, able, ahead=ahead, turn=turn)
+        while fit := able.fit:
+            alike = fit & able.alike.get(able.key, 0)
+            if not alike and not (alike := self._next_alike(able)):
                 break
+            bit = _quickest(able.paces, alike) if able.paces else alike & -alike
+            index = bit.bit_length() - 1
             if self._plain[index] and not able.paces:
                 why = self._take_plainly(index, bit, able)
             else:
                 why = self._take_room(line, able, index, bit)
             if why:
-                name = self._workers[index].id
-                return Placement(waiting.job, waiting.attempt + 1, name, why)
-            able.fit = (able.fit ^ bit) & self._fitting(line.shape.needs)
+                return Placement(waiting.job, waiting.attempt + 1, self._ids_of[index], why)
+            able.fit = (fit ^ bit) & self._fitting(line.shape.needs)
         return self._place_ahead(line, waiting, able) if ahead else None
 
     def _place_with_models(
-        self, line: Line, waiting: Waiting, able: Able, *, ahead: bool
+        self, line: Line, waiting: Waiting, able: Able, *, ahead: bool, turn: bool
     ) -> Placement | None:
         """Nothing of the search is kept for the next of the line: what is loaded has changed."""
         shape, who = line.shape, able.who
-        if ahead:  # not a turn
+        if not turn:
             who = self._models.willing(shape, self._now - waiting.since, who)
-        models = shape.needs.models
+        models = able.models
         able.fit &= self._fitting(shape.needs)
-        free = who & able.fit
-        while free:
+        while free := who & able.fit:
             some, missing = self._models.nearest(models, free)
             index, bit = self._best_of(some, able)
-            room = self._room(index)
-            holding = None if room.blocked(shape.needs) else room.fits_now(shape)
-            if holding is None:
-                free ^= bit
-                able.fit ^= bit
-                continue
-            why = self._why(line, able, index, room, missing)
-            self._take(index, bit, room, holding)
-            self._models.load(shape, room, bit)
-            return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
+            if self._plain[index] and not able.paces:
+                why = self._take_plainly(index, bit, able, missing)
+            else:
+                why = self._take_room(line, able, index, bit, missing)
+            if why:
+                self._models.load(shape, index, bit)
+                return Placement(waiting.job, waiting.attempt + 1, self._ids_of[index], why)
+            able.fit ^= bit
         behind = who & able.behind & self._open[_kind_ahead(line)] if ahead else 0
         if not behind:
             return None
@@ -469,7 +480,7 @@ class Columns:
         room = self._room(index)
         why = chosen(able.count) + of_models(models, missing) + ahead_of(room)
         self._send_ahead(index, bit, room, shape.needs)
-        self._models.load(shape, room, bit)
+        self._models.load(shape, index, bit)
         return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
 
     def _best_of(self, some: int, able: Able) -> tuple[int, int]:
@@ -484,13 +495,15 @@ class Columns:
                 return bit.bit_length() - 1, bit
         raise AssertionError("somebody with room stands nowhere")
 
-    def _take_room(self, line: Line, able: Able, index: int, bit: int) -> str:
+    def _take_room(self, line: Line, able: Able, index: int, bit: int, missing: int = 0) -> str:
         """The reason why it was chosen; nothing where it is full."""
         shape, room = line.shape, self._room(index)
+        if able.models:
+            room.models = self._models.having[index]
         holding = None if room.blocked(shape.needs) else room.fits_now(shape)
         if holding is None:
             return ""
-        why = self._why(line, able, index, room)
+        why = self._why(line, able, index, room, missing)
         self._take(index, bit, room, holding)
         return why
 
@@ -513,7 +526,7 @@ class Columns:
             able.said[missing][size] = said
         return said
 
-    def _take_plainly(self, index: int, bit: int, able: Able) -> str:
+    def _take_plainly(self, index: int, bit: int, able: Able, missing: int = 0) -> str:
         """Room.fits_now, Capacity.take and `reason` of a plain worker; nothing where it is full.
         That its card is large enough is known: it is able."""
         asked_cpus, asked_memory, asked_tenths = able.asked
@@ -525,27 +538,25 @@ class Columns:
             or (asked_tenths and tenths < asked_tenths)
         ):
             return ""
-        said = able.said[0].get(self._sizes[index]) or self._said(able, index)
+        said = able.said[missing].get(self._sizes[index]) or self._said(able, index, missing)
         why = said + free_words(cpus, int(tenths == 10) if asked_tenths else -1)
         self._cpus_now[index] = cpus = cpus - asked_cpus
         self._memory_now[index] = memory = memory - asked_memory
+        if asked_tenths:
+            self._tenths_now[index] = tenths = tenths - asked_tenths
         cards, old = self._card_of[index], self._keys[index]
         assert old is not None
         cards.remove(old, bit)
         if not self._free_cpus.fall(index, cpus + SLACK, bit):
-            if asked_tenths:
-                self._tenths_now[index] = tenths - asked_tenths
             cards.everyone ^= bit  # nobody asks what else it has
             self._keys[index] = None
             return why
         if asked_memory:
             self._free_memory.fall(index, memory + SLACK, bit)
         if asked_tenths:
-            self._tenths_now[index] = tenths = tenths - asked_tenths
             self._share.fall(index, tenths, bit)
             self._whole.fall(index, 0, bit)
-        total = self._workers[index].capabilities.cpus
-        self._keys[index] = key = (0, -cpus / (total if total > 0.1 else 0.1))
+        self._keys[index] = key = (0, -cpus / self._cpus_at_all[index])
         cards.add(key, bit)
         return why
 
@@ -599,21 +610,18 @@ class Columns:
             return who & self._share[needs.gpu_tenths] & self._calm
         return who & self._calm_without_gpu
 
-    def _best(self, able: Able) -> tuple[int, int]:
-        """Of those that fit the one to prefer, and its bit; 0 where all of them are full."""
+    def _next_alike(self, able: Able) -> int:
+        """Of those that fit the ones to prefer, who all stand alike; 0 where all are full."""
         fit, key = able.fit, able.key
-        alike = fit & able.cards[able.card].kinds.get(key, 0) if key is not None else 0
-        if not alike:
-            while not (found := fit & able.cards[able.card].everyone):
-                able.card, key = able.card + 1, None
-                if able.card == len(able.cards):
-                    able.fit = 0
-                    return 0, 0
-            cards = able.cards[able.card]
-            able.key = key = self._first_key(cards, found, key)
-            alike = found & cards.kinds[key]
-        bit = _quickest(able.paces, alike) if able.paces else alike & -alike
-        return bit.bit_length() - 1, bit
+        while not (found := fit & able.cards[able.card].everyone):
+            able.card, key = able.card + 1, None
+            if able.card == len(able.cards):
+                able.fit = 0
+                return 0
+        cards = able.cards[able.card]
+        able.alike = cards.kinds
+        able.key = self._first_key(cards, found, key)
+        return found & cards.kinds[able.key]
 
     def _first_key(
         self, cards: Cards, found: int, after: tuple[float, float] | None = None

@@ -46,11 +46,12 @@ class Models:
         fetching = bits([one.capabilities.fetches_models for one in backward])
         own = _by_model(names, [one.models_loaded for one in backward], bits)
         self._possible = {model: fetching | present[model] | own[model] for model in names}
-        having = [
-            one.models_loaded if room is None else room.models
-            for one, room in zip(backward, reversed(rooms), strict=True)
+        self.having = [
+            frozenset(one.models_loaded) if room is None else room.models
+            for one, room in zip(workers, rooms, strict=True)
         ]
-        loaded = _by_model(names, having, bits)
+        """What each will have loaded once it has done what it holds."""
+        loaded = _by_model(names, self.having[::-1], bits)
         sets = {shape.needs.models for shape in self._shapes}
         self._present = {wanted: _all_of(wanted, present) for wanted in sets}
         self._loaded = {wanted: _all_of(wanted, loaded) for wanted in sets}
@@ -122,14 +123,14 @@ class Models:
             self._able[shape] = self.able(shape)
         return self._able[shape]
 
-    def load(self, shape: Shape, room: Room, bit: int) -> None:
-        """One of this shape was placed there."""
-        before = room.models
-        room.load(shape.needs)
-        if room.models is not before:
+    def load(self, shape: Shape, index: int, bit: int) -> None:
+        """One of this shape was placed there; as `Room.load`."""
+        models = shape.needs.models
+        if not self.having[index].issuperset(models):
+            self.having[index] = have = frozenset(models)
             self._version += 1
             for wanted, who in self._loaded.items():
-                if bool(who & bit) != room.models.issuperset(wanted):
+                if bool(who & bit) != have.issuperset(wanted):
                     self._loaded[wanted] = who ^ bit
         if self._wanted.placed(shape):
             self._version += 1

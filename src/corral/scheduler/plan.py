@@ -37,7 +37,9 @@ class Workers(Protocol[A]):
     def could(self, shape: Shape) -> bool: ...
     def able(self, line: Line, *, turn: bool = False) -> A: ...
     def keep(self, line: Line, able: A) -> str: ...
-    def place(self, line: Line, waiting: Waiting, able: A, *, ahead: bool) -> Placement | None: ...
+    def place(
+        self, line: Line, waiting: Waiting, able: A, *, ahead: bool, turn: bool = False
+    ) -> Placement | None: ...
 
 
 def decide(world: Snapshot) -> Plan:
@@ -55,7 +57,7 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
     if overdue is not None:
         line, waiting = overdue
         able = workers.able(line, turn=True)
-        turn = workers.place(line, waiting, able, ahead=False)
+        turn = workers.place(line, waiting, able, ahead=False, turn=True)
         if turn is not None:
             placements.append(turn)
         elif able:
