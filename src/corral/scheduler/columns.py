@@ -8,15 +8,14 @@ decision is made: whoever left a set does not come back, and no line looks twice
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 
 from corral.core.job import Needs, QueueClass, Shape
 from corral.core.worker import SLACK, Capabilities, Holding, Worker
 from corral.scheduler.fit import Room, ahead_for, ahead_limit, ahead_of_cards
-from corral.scheduler.models import Models, indices
+from corral.scheduler.models import Models
 from corral.scheduler.rank import (
     NEUTRAL,
     UNKNOWN,
@@ -29,103 +28,18 @@ from corral.scheduler.rank import (
     liked,
     misfit,
     of_models,
+    of_pace,
     pace,
     purpose,
-    reason,
     standing,
     strongest,
 )
+from corral.scheduler.sets import Cards, Column, bits, indices, members_of, reaching
 from corral.scheduler.snapshot import Line, Placement, Snapshot, Waiting
 
 FEW = 12
 """So many kinds of room are asked for; then it is quicker to compare candidates one by one, if they
 are no more than that."""
-
-
-@cache
-def _digits(level: int) -> bytes:
-    return bytes(48 + (one > level) for one in range(256))
-
-
-def bits(flags: Sequence[int]) -> int:
-    """A set from a 0 or 1 for each worker, the last one first."""
-    return int(bytes(flags).translate(_digits(0)) or b"0", 2)
-
-
-def reaching(
-    values: Sequence[float], marks: Iterable[float], *, beyond: bool = False
-) -> dict[float, int]:
-    """By mark: who reaches it (or is beyond it)."""
-    count: Callable[[Sequence[float], float], int] = bisect_left if beyond else bisect_right
-    ordered = sorted(set(marks))
-    found: dict[float, int] = {}
-    for start in range(0, len(ordered), 255):  # a byte holds no more levels
-        some = ordered[start : start + 255]
-        levels = bytes([count(some, value) for value in reversed(values)])
-        for level, mark in enumerate(some):
-            found[mark] = int(levels.translate(_digits(level)) or b"0", 2)
-    return found
-
-
-class Column:
-    """Something workers have less and less of, and who still has as much as a shape needs."""
-
-    __slots__ = ("_levels", "_marks", "_numbers", "_reach")
-
-    def __init__(self, values: Sequence[float], marks: Iterable[float]) -> None:
-        self._marks = sorted(set(marks))
-        self._numbers = {mark: number for number, mark in enumerate(self._marks)}
-        self._levels = [bisect_right(self._marks, value) for value in values]
-        """How many of the marks each worker reaches."""
-        if len(self._marks) < 256:  # a byte holds no more levels
-            flags = bytes(self._levels)[::-1]
-            self._reach = [
-                int(flags.translate(_digits(number)) or b"0", 2)
-                for number in range(len(self._marks))
-            ]
-        else:
-            reach = reaching(values, self._marks)
-            self._reach = [reach[mark] for mark in self._marks]
-
-    def __getitem__(self, mark: float) -> int:
-        return self._reach[self._numbers[mark]]
-
-    def fall(self, index: int, value: float, bit: int) -> int:
-        """Answers with how many of the marks it still reaches."""
-        level = self._levels[index]
-        if level and self._marks[level - 1] > value:
-            while level and self._marks[level - 1] > value:
-                level -= 1
-                self._reach[level] ^= bit
-            self._levels[index] = level
-        return level
-
-
-class Cards:
-    """Workers of one class and weight whose largest cards are of one size, by how they stand among
-    each other."""
-
-    __slots__ = ("everyone", "keys", "kinds")
-
-    def __init__(self) -> None:
-        self.everyone = 0
-        self.kinds: dict[tuple[float, float] | None, int] = {}
-        self.keys: list[tuple[float, float]] = []
-
-    def add(self, key: tuple[float, float], bit: int) -> None:
-        if key in self.kinds:
-            self.kinds[key] |= bit
-        else:
-            self.kinds[key] = bit
-            insort(self.keys, key)
-
-    def remove(self, key: tuple[float, float], bit: int) -> None:
-        left = self.kinds[key] ^ bit
-        if left:
-            self.kinds[key] = left
-        else:
-            del self.kinds[key]
-            del self.keys[bisect_left(self.keys, key)]
 
 
 class Able:
@@ -141,9 +55,10 @@ class Able:
         "count",
         "fit",
         "key",
+        "known",
         "models",
-        "paces",
         "said",
+        "seconds",
         "wanted",
         "who",
     )
@@ -162,8 +77,10 @@ class Able:
         self.key: tuple[float, float] | None = None
         self.alike: Mapping[tuple[float, float] | None, int] = {}
         """The workers of the card it has come to, by how they stand."""
-        self.paces: dict[int, tuple[int, float]] = {}
-        """Of those that did such work before, by their place."""
+        self.known = 0
+        """Those that did such work before."""
+        self.seconds: dict[int, float] = {}
+        """How long it took there, where there is a choice."""
         self.models = needs.models
         self.said: tuple[dict[Size, str], ...] = ({}, {}, {})
         """What is said of a choice: by how far its models are, and the size of who was chosen."""
@@ -196,7 +113,7 @@ class Columns:
         self._now = world.now
         self._know(world.lines)
         self._measure(world.lines)
-        self._models = Models(world.lines, self._workers, self._rooms, self._by_card(), bits)
+        self._models = Models(world.lines, self._workers, self._rooms, self._by_card())
         self._models.able = self._able
         self._orders: dict[Purpose, tuple[int, list[Cards]]] = {}
         count = world.keep_for_interactive
@@ -345,7 +262,7 @@ class Columns:
                 alike.setdefault((size, FRESH), []).extend(members)
         for (size, key), members in alike.items():
             cards = self._cards[size]
-            who = _members(sorted(members))
+            who = members_of(sorted(members))
             cards.kinds[key] = who
             cards.everyone |= who
             cards.keys.append(key)
@@ -404,9 +321,12 @@ class Columns:
             who &= ~self._kept
         wanted = purpose(shape)
         able = Able(shape.needs, wanted, who, self._fitting(shape.needs), *self._order(wanted))
-        for worker in line.paces:
-            if worker in self._places:
-                able.paces[self._places[worker]] = pace(line, worker)
+        places = self._places
+        if known := sorted([places[worker] for worker in line.paces if worker in places]):
+            able.known = members_of(known)
+            if able.count > 1:
+                ids = self._ids_of
+                able.seconds = {index: line.paces[ids[index]][0] for index in known}
         return able
 
     def _order(self, wanted: Purpose) -> tuple[int, list[Cards]]:
@@ -439,9 +359,9 @@ class Columns:
             alike = fit & able.alike.get(able.key, 0)
             if not alike and not (alike := self._next_alike(able)):
                 break
-            bit = _quickest(able.paces, alike) if able.paces else alike & -alike
+            bit = self._quickest(line, able, alike) if alike & able.known else alike & -alike
             index = bit.bit_length() - 1
-            if self._plain[index] and not able.paces:
+            if self._plain[index]:
                 why = self._take_plainly(index, bit, able)
             else:
                 why = self._take_room(line, able, index, bit)
@@ -461,8 +381,8 @@ class Columns:
         able.fit &= self._fitting(shape.needs)
         while free := who & able.fit:
             some, missing = self._models.nearest(models, free)
-            index, bit = self._best_of(some, able)
-            if self._plain[index] and not able.paces:
+            index, bit = self._best_of(line, some, able)
+            if self._plain[index]:
                 why = self._take_plainly(index, bit, able, missing)
             else:
                 why = self._take_room(line, able, index, bit, missing)
@@ -483,7 +403,7 @@ class Columns:
         self._models.load(shape, index, bit)
         return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
 
-    def _best_of(self, some: int, able: Able) -> tuple[int, int]:
+    def _best_of(self, line: Line, some: int, able: Able) -> tuple[int, int]:
         """Of these the one to prefer, and its bit. Everybody with room stands somewhere."""
         while not able.fit & able.cards[able.card].everyone:
             able.card += 1  # whoever had room there has none any more
@@ -491,7 +411,7 @@ class Columns:
             if found := some & cards.everyone:
                 key = self._first_key(cards, found)
                 alike = found & cards.kinds[key]
-                bit = _quickest(able.paces, alike) if able.paces else alike & -alike
+                bit = self._quickest(line, able, alike) if alike & able.known else alike & -alike
                 return bit.bit_length() - 1, bit
         raise AssertionError("somebody with room stands nowhere")
 
@@ -509,9 +429,10 @@ class Columns:
 
     def _why(self, line: Line, able: Able, index: int, room: Room, missing: int = 0) -> str:
         """As `reason`."""
-        if line.paces:
-            return reason(line, able.wanted, room, able.count, ahead=False)
-        return self._said(able, index, missing) + free_there(room, cards=not able.wanted[2])
+        said = self._said(able, index, missing)
+        if index in able.seconds:
+            said += of_pace(able.seconds[index])
+        return said + free_there(room, cards=not able.wanted[2])
 
     def _said(self, able: Able, index: int, missing: int = 0) -> str:
         """The part of a `reason` that is the same for all workers of one size."""
@@ -539,6 +460,8 @@ class Columns:
         ):
             return ""
         said = able.said[missing].get(self._sizes[index]) or self._said(able, index, missing)
+        if index in able.seconds:
+            said += of_pace(able.seconds[index])
         why = said + free_words(cpus, int(tenths == 10) if asked_tenths else -1)
         self._cpus_now[index] = cpus = cpus - asked_cpus
         self._memory_now[index] = memory = memory - asked_memory
@@ -610,6 +533,16 @@ class Columns:
             return who & self._share[needs.gpu_tenths] & self._calm
         return who & self._calm_without_gpu
 
+    def _quickest(self, line: Line, able: Able, alike: int) -> int:
+        """The bit of the one that did such work quickest, then last; strangers are average."""
+        if not alike & (alike - 1):
+            return alike  # the only one
+        met = alike & able.known
+        found = [(pace(line, self._ids_of[index]), index) for index in indices(met)]
+        if strangers := alike ^ met:
+            found.append((UNKNOWN, (strangers & -strangers).bit_length() - 1))
+        return 1 << min(found)[1]
+
     def _next_alike(self, able: Able) -> int:
         """Of those that fit the ones to prefer, who all stand alike; 0 where all are full."""
         fit, key = able.fit, able.key
@@ -652,17 +585,6 @@ class Columns:
         return room
 
 
-def _quickest(paces: dict[int, tuple[int, float]], alike: int) -> int:
-    """The bit of the one that did such work quickest, then last; strangers are average."""
-    known = [(one, index) for index, one in paces.items() if alike >> index & 1]
-    strangers = alike
-    for _, index in known:
-        strangers ^= 1 << index
-    if strangers:
-        known.append((UNKNOWN, (strangers & -strangers).bit_length() - 1))
-    return 1 << min(known)[1]
-
-
 def _kind_ahead(line: Line) -> KindAhead:
     needs, each = line.shape.needs, ahead_for(line.typical_s)
     return (each, needs.gpus, needs.gpu_tenths) if needs.models else (each, 0, 0)
@@ -673,15 +595,6 @@ def _takes_ahead(can: Capabilities, kind: KindAhead) -> int:
     if gpus or tenths:
         return ahead_of_cards(can, each, gpus, tenths)
     return ahead_limit(can, each)
-
-
-def _members(indices: Sequence[int]) -> int:
-    if len(indices) == 1:
-        return 1 << indices[0]
-    flags = bytearray(indices[-1] + 1)
-    for index in indices:
-        flags[-1 - index] = 1
-    return bits(flags)
 
 
 def _nth_card(worker: Worker, count: int) -> float:

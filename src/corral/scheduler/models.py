@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from corral.core.job import QueueClass, Shape
 from corral.core.worker import Worker
 from corral.scheduler.affinity import PATIENCE_S, SMALL_FIRST_S, Wanted, standing
-from corral.scheduler.fit import Room
+from corral.scheduler.fit import NOTHING, Room
 from corral.scheduler.rank import biggest_card
+from corral.scheduler.sets import bits, indices
 from corral.scheduler.snapshot import Line
 
 Names = tuple[str, ...]
@@ -27,7 +28,6 @@ class Models:
         workers: Sequence[Worker],
         rooms: Sequence[Room | None],
         by_card: Mapping[float, int],
-        bits: Callable[[Sequence[int]], int],
     ) -> None:
         self._shapes = [line.shape for line in lines if line.shape.needs.models]
         self._wanted = Wanted((line.shape, len(line.waiting)) for line in lines)
@@ -42,16 +42,18 @@ class Models:
         if not names:
             return
         backward = workers[::-1]
-        present = _by_model(names, [one.capabilities.models_present for one in backward], bits)
+        present = _by_model(names, [one.capabilities.models_present for one in backward])
         fetching = bits([one.capabilities.fetches_models for one in backward])
-        own = _by_model(names, [one.models_loaded for one in backward], bits)
+        own = _by_model(names, [one.models_loaded for one in backward])
         self._possible = {model: fetching | present[model] | own[model] for model in names}
         self.having = [
-            frozenset(one.models_loaded) if room is None else room.models
+            (frozenset(one.models_loaded) if one.models_loaded else NOTHING)
+            if room is None
+            else room.models
             for one, room in zip(workers, rooms, strict=True)
         ]
         """What each will have loaded once it has done what it holds."""
-        loaded = _by_model(names, self.having[::-1], bits)
+        loaded = _by_model(names, self.having[::-1])
         sets = {shape.needs.models for shape in self._shapes}
         self._present = {wanted: _all_of(wanted, present) for wanted in sets}
         self._loaded = {wanted: _all_of(wanted, loaded) for wanted in sets}
@@ -144,7 +146,6 @@ class Models:
 def _by_model(
     names: Collection[str],
     having: Sequence[Collection[str]],
-    bits: Callable[[Sequence[int]], int],
 ) -> dict[str, int]:
     """Who has a model, of workers from the last to the first."""
     found = {model: bytearray(len(having)) for model in names}
@@ -172,13 +173,3 @@ def _lowest(who: int, count: int) -> int:
         else:
             high = middle
     return who & ((1 << low) - 1)
-
-
-def indices(who: int) -> list[int]:
-    found, place = [], -1
-    while who:
-        step = (who & -who).bit_length()
-        place += step
-        found.append(place)
-        who >>= step
-    return found

@@ -128,13 +128,17 @@ def reason(line: Line, wanted: Purpose | None, room: Room, candidates: int, *, a
         can = room.worker.capabilities
         said += liked(wanted, can.suits, can.weight, biggest_card(can))
         if room.worker.id in line.paces:
-            said += f"; such jobs took {line.paces[room.worker.id][0]:.3g} s there"
+            said += of_pace(line.paces[room.worker.id][0])
     return said + free_there(room, cards=line.shape.needs.wants_gpu)
 
 
 def of_models(models: tuple[str, ...], missing: int) -> str:
     how = ("has {} loaded", "loads {} from its disk", "fetches and loads {}")
     return f"; it {how[missing].format(', '.join(models))}"
+
+
+def of_pace(seconds: float) -> str:
+    return f"; such jobs took {seconds:.3g} s there"
 
 
 def chosen(candidates: int) -> str:
