@@ -50,7 +50,8 @@ def test_decisions(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "decide.json").read_text())
     assert {figure.key for figure in decisions.BARS} <= set(document["figures"])
-    assert document["figures"]["ahead_placed"] > document["figures"]["home_placed"] > 0
+    assert document["figures"]["large_placed"] > document["figures"]["home_placed"] > 0
+    assert document["figures"]["home_ahead"] > 0
     assert "100,000 queued / 1,000 queued" in done.stdout
 
 

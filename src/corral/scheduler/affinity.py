@@ -7,7 +7,7 @@ beside others of the same standing. No worker stays idle for it, and nobody star
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from corral.core.job import QueueClass, Shape
 from corral.scheduler.fit import Room, refuse_beside_others, refuse_ever
@@ -29,7 +29,7 @@ class Wanted:
     def __init__(self, lines: Iterable[tuple[Shape, int]]) -> None:
         self._left = {shape: left for shape, left in lines if shape.needs.models and left}
 
-    def shapes(self) -> Iterable[Shape]:
+    def shapes(self) -> Container[Shape]:
         """Those of which some still wait."""
         return self._left
 

@@ -25,6 +25,9 @@ AHEAD_S = 0.25
 little enough that nothing waits long behind it."""
 
 
+NOTHING: frozenset[str] = frozenset()
+
+
 class Held(Struct, frozen=True, gc=False):
     """An attempt that a worker has, in the order it was sent."""
 
@@ -57,8 +60,10 @@ class Room:
         """It takes one job and no other."""
         self.kept_for: str | None = None
         """What this worker is kept free for, where it is, in words."""
-        self.models = frozenset(worker.models_loaded)
+        self.models = frozenset(worker.models_loaded) if worker.models_loaded else NOTHING
         """What it will have loaded once it has done what it holds."""
+        if not held:
+            return
         for attempt in held:
             if attempt.needs.models:
                 self.load(attempt.needs)

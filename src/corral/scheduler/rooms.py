@@ -61,11 +61,17 @@ class Rooms:
         return kept.worker.id
 
     def place(
-        self, line: Line, waiting: Waiting, able: Sequence[Room], *, ahead: bool
+        self,
+        line: Line,
+        waiting: Waiting,
+        able: Sequence[Room],
+        *,
+        ahead: bool,
+        turn: bool = False,
     ) -> Placement | None:
         """On the best worker with room now, else ahead on the one with the shortest local line."""
         shape, fitting = line.shape, len(able)
-        if shape.needs.models and ahead:  # not a turn
+        if shape.needs.models and not turn:
             able = self._wanted.willing(shape, self._now - waiting.since, able)
         free = [
             room
