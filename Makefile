@@ -8,7 +8,7 @@ PYTHON ?=
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos check format proto bench bench-decide bench-load bench-restart clean
+.PHONY: help setup demo test chaos check format proto bench bench-decide bench-faults bench-load bench-restart clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,7 @@ check: $(READY) ## lint, format, types, import directions, generated code
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 src
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/generated.py check
 
@@ -50,6 +51,9 @@ bench-load: $(READY) ## 1 GB of output, 1,000 watchers, 100,000 queued jobs: mem
 
 bench-decide: $(READY) ## the scheduler: one decision over 50 and over 10,000 workers
 	@$(BIN)/python -m bench.decide $(ARGS)
+
+bench-faults: $(READY) ## lost workers and killed jobs: how soon work goes on elsewhere; 200 idle workers
+	@$(BIN)/python -m bench.faults $(ARGS)
 
 bench-restart: $(READY) ## a restart with 100,000 queued jobs: to /health and the first placement
 	@$(BIN)/python bench/restart.py $(ARGS)

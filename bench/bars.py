@@ -86,6 +86,15 @@ def judged(figure: Figure, value: float, medians: Medians) -> Judged:
     return Judged(figure.name, value, figure.unit, "", None)
 
 
+MARKS = {True: "met", False: "MISSED", None: ""}
+
+
+def line(bar: Judged) -> str:
+    """One figure for the terminal."""
+    value = f"{told(bar.value)} {bar.unit}".strip()
+    return f"  {bar.name:<42}  {value:<12}  {bar.bar:<8}  {MARKS[bar.met]}".rstrip()
+
+
 def told(value: float) -> str:
     """
     >>> told(12345.6), told(123.45), told(2.345), told(0), told(0.0264)

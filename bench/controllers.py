@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from corral import trust
 from corral.sdk.client import Client
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
@@ -61,7 +62,10 @@ class Controller:
 
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.card['http']}/health", timeout=5) as answer:
+            kept = self.card.get("certificate")
+            context = trust.context(Path(kept).read_text()) if kept else None
+            url = f"{self.card['http']}/health"
+            with urllib.request.urlopen(url, timeout=5, context=context) as answer:
                 return int(answer.status) == 200
         except (OSError, ValueError, urllib.error.URLError):
             return False
@@ -84,6 +88,19 @@ class Controller:
         """The controller, its agent, and what that started."""
         assert self.process is not None
         return [psutil.Process(self.process.pid), *self.process.children(recursive=True)]
+
+    def cpu_s(self) -> float:
+        """Processor time of the controller alone, so far."""
+        assert self.process is not None
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+    def peak_mb(self) -> float:
+        """The kernel's own high-water mark of the controller's memory."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+        return int(peak.split()[1]) / 1000
 
     def kill(self) -> None:
         """SIGKILL for the controller alone: its agent sees it vanish."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.bars import Figure, Judged, judged, told
+from bench.bars import Figure, Judged, judged, line
 from bench.controllers import TWO_SLOTS, Controller, held_slots
 from bench.run import DATA, ROOT, machine
 from corral.sdk import figures
@@ -72,12 +72,12 @@ def loaded(folder: Path, found: dict[str, Any]) -> Iterator[tuple[Controller, Cl
     with Controller(folder, settings) as controller, Client(home=controller.door) as client:
         figures.warm_up(client)
         prober = Prober(controller)
-        begun, before = time.perf_counter(), _cpu_s(controller)
+        begun, before = time.perf_counter(), controller.cpu_s()
         yield controller, client
         seconds = time.perf_counter() - begun
-        found["controller_cpu"] = (_cpu_s(controller) - before) / seconds
+        found["controller_cpu"] = (controller.cpu_s() - before) / seconds
         calls = prober.stop()
-        found["controller_peak_mb"] = _peak_mb(controller)
+        found["controller_peak_mb"] = controller.peak_mb()
         found["load_after"] = os.getloadavg()[0]
         since = found.pop("load_since", 0.0)
         for call in ("submit", "status"):
@@ -90,20 +90,6 @@ def loaded(folder: Path, found: dict[str, Any]) -> Iterator[tuple[Controller, Cl
             found[f"{call}_longest_ms"] = max(waits)
             if early:
                 found[f"{call}_early_p99_ms"] = figures.quantile(early, 0.99)
-
-
-def _cpu_s(controller: Controller) -> float:
-    assert controller.process is not None
-    times = controller.process.cpu_times()
-    return float(times.user + times.system)
-
-
-def _peak_mb(controller: Controller) -> float:
-    """The kernel's own high-water mark of the controller's memory."""
-    assert controller.process is not None
-    status = Path(f"/proc/{controller.process.pid}/status").read_text()
-    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(peak.split()[1]) / 1000
 
 
 def much_output(folder: Path, sizes: Sizes) -> dict[str, Any]:
@@ -243,9 +229,7 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
         print(f"\n{name}")
         for bar in _bars(measured[name]):
-            mark = {True: "met", False: "MISSED", None: ""}[bar.met]
-            value = f"{told(bar.value)} {bar.unit}".strip()
-            print(f"  {bar.name:<38}  {value:<12}  {bar.bar:<8}  {mark}".rstrip(), flush=True)
+            print(line(bar), flush=True)
             missed |= bar.met is False
     to = asked.to or (None if asked.quick or asked.only else ROOT / "docs" / "measurements")
     if to:

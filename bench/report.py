@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.bars import COMPARED, told
-
-_MARKS = {True: "met", False: "MISSED", None: ""}
+from bench.bars import COMPARED, MARKS, told
 
 
 def terminal(document: dict[str, Any]) -> str:
@@ -19,7 +17,7 @@ def terminal(document: dict[str, Any]) -> str:
 
 def write(document: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench.json").write_text(json.dumps(_rounded(document), indent=1) + "\n")
+    (folder / "bench.json").write_text(json.dumps(rounded(document), indent=1) + "\n")
     (folder / "bench.md").write_text(markdown(document))
 
 
@@ -30,6 +28,7 @@ def markdown(document: dict[str, Any]) -> str:
         for one in document["rounds"]
     )
     floors = ", ".join(told(one["fsync_per_s"]) for one in document["rounds"])
+    python = ", ".join(f"{one['additions_per_s'] / 1e6:.1f}" for one in document["rounds"])
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     lines = [
         "# Corral beside its peers",
@@ -40,16 +39,16 @@ def markdown(document: dict[str, Any]) -> str:
         f"- Machine: {machine['cpu']}, {machine['cores']} cores, {machine['system']}, Python "
         f"{machine['python']}",
         f"- Highest load average at the start of a system, by round: {loads}; fsyncs of 1 kB a "
-        f"second, by round: {floors}",
+        f"second, by round: {floors}; million additions of Python a second: {python}",
         f"- Versions: {versions}",
         "",
         "## Corral and its bars",
         "",
-        *_table(["figure", "Corral", "bar", ""], _bars(document)),
+        *table(["figure", "Corral", "bar", ""], _bars(document)),
         "",
         "## All systems",
         "",
-        *_table(["system", "durable", *(name for _, name in COMPARED)], _systems(document)),
+        *table(["system", "durable", *(name for _, name in COMPARED)], _systems(document)),
         "",
         "How each is set up:",
         "",
@@ -67,7 +66,7 @@ def _bars(document: dict[str, Any]) -> list[list[str]]:
             one["figure"],
             f"{told(one['value'])} {one['unit']}".strip(),
             one["bar"],
-            _MARKS[one["met"]],
+            MARKS[one["met"]],
         ]
         for one in document["bars"]
     ]
@@ -83,7 +82,7 @@ def _systems(document: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
-def _table(header: list[str], rows: list[list[str]]) -> list[str]:
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows]]
 
 
@@ -95,10 +94,10 @@ def _aligned(rows: list[list[str]]) -> list[str]:
     ]
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Four digits say all that a noisy machine knows."""
     if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
+        return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_rounded(one) for one in value]
+        return [rounded(one) for one in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -45,7 +45,8 @@ def main() -> int:
     sizes = ours.Sizes(quick=asked.quick)
     measured: list[dict[str, Any]] = []
     for number in range(1, rounds + 1):
-        one: dict[str, Any] = {"round": number, "fsync_per_s": _fsyncs(), "systems": {}}
+        floors = {"fsync_per_s": _fsyncs(), "additions_per_s": _additions()}
+        one: dict[str, Any] = {"round": number, **floors, "systems": {}}
         if asked.only.lower() in bars.CORRAL.lower():
             one["systems"][bars.CORRAL] = _timed(
                 number, bars.CORRAL, lambda folder: ours.measure(folder, sizes)
@@ -139,6 +140,14 @@ def _fsyncs(count: int = 300) -> float:
             file.flush()
             os.fsync(file.fileno())
         return count / (time.perf_counter() - begun)
+
+
+def _additions(count: int = 5_000_000) -> float:
+    """How fast Python itself is in this moment: other guests of the same host come and go."""
+    begun, total = time.perf_counter(), 0
+    for number in range(count):
+        total += number
+    return count / (time.perf_counter() - begun)
 
 
 def _document(measured: list[dict[str, Any]], refused: dict[str, str]) -> dict[str, Any]:

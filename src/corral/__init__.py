@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Asset": "corral.sdk.assets",
     "AsyncClient": "corral.sdk.aio",
     "Client": "corral.sdk.client",
     "Handle": "corral.sdk.client",
     "remote": "corral.sdk.functions",
+    "shared": "corral.sdk.assets",
     "CorralError": "corral.core.errors",
     "JobError": "corral.core.errors",
     "JobFailed": "corral.core.errors",
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from corral.core.errors import Unauthorized as Unauthorized
     from corral.core.errors import Unavailable as Unavailable
     from corral.sdk.aio import AsyncClient as AsyncClient
+    from corral.sdk.assets import Asset as Asset
+    from corral.sdk.assets import shared as shared
     from corral.sdk.client import Client as Client
     from corral.sdk.client import Handle as Handle
     from corral.sdk.functions import remote as remote

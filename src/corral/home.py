@@ -12,6 +12,8 @@ from typing import Any
 
 from corral.core.errors import HomeUnusable
 
+LOCKED_BYTE = 1 << 30
+
 
 class Home:
     """Paths of a home, made and locked for one controller."""
@@ -52,7 +54,7 @@ class Home:
                 "with CORRAL_HOME, or mend its permissions."
             ) from error
         if not lock_file(lock_fd):
-            owner = os.pread(lock_fd, 32, 0).decode(errors="replace").strip()
+            owner = self.lock.read_text(errors="replace").strip()
             os.close(lock_fd)
             raise HomeUnusable(
                 f"Another controller (pid {owner or '?'}) uses the home {self.path}. Stop it with "
@@ -60,7 +62,8 @@ class Home:
             )
         self._lock_fd = lock_fd
         os.ftruncate(lock_fd, 0)
-        os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+        os.lseek(lock_fd, 0, os.SEEK_SET)
+        os.write(lock_fd, f"{os.getpid()}\n".encode())
 
     def _make(self) -> None:
         """Folders whose names outlive a power cut, like what is promised inside them."""
@@ -86,6 +89,8 @@ def lock_file(fd: int) -> bool:
     if sys.platform == "win32":
         import msvcrt
 
+        # Nobody else may even read a locked byte there, so it is one far behind the text.
+        os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
         except OSError:

@@ -27,6 +27,17 @@ class Invitation(NamedTuple):
         query = urlencode({"grpc": self.grpc_port, "sha256": self.sha256})
         return f"{SCHEME}://{quote(self.token, safe='')}@{bracketed(self.host)}:{self.port}?{query}"
 
+    def shell(self, pin: str) -> str:
+        """The line that makes a bare Linux machine a worker. `-k`, because nobody vouches for the
+        certificate; the pinned key is what makes it the right controller."""
+        fetch = f"curl -fsSk --noproxy '*' --pinnedpubkey 'sha256//{pin}' {self.url}/join"
+        return f"{fetch} | sh -s -- '{self.text()}'"
+
+    def powershell(self, pin: str) -> str:
+        """The same for Windows."""
+        fetch = f"curl.exe -fsSk --noproxy '*' --pinnedpubkey 'sha256//{pin}' {self.url}/join.ps1"
+        return f"& ([scriptblock]::Create(({fetch} | Out-String))) '{self.text()}'"
+
     @property
     def url(self) -> str:
         return f"https://{bracketed(self.host)}:{self.port}"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from corral.runtime.transfer import Transfer
+    from corral.runtime.words import Words
 
 __all__ = [
     "Cancelled",
@@ -27,6 +28,7 @@ __all__ = [
     "checkpoint",
     "id",
     "metric",
+    "model",
     "output_dir",
     "progress",
     "restore",
@@ -166,6 +168,23 @@ def cancelled() -> bool:
     return state.cancelled
 
 
+def model(name: str) -> Path:
+    """Where this worker has a model: its file, or its folder. A job that names it in `models` runs
+    only where there is one."""
+    from pathlib import Path
+
+    from corral.runtime.models import model_name, models_in
+
+    wanted = model_name(name)
+    for folder in filter(None, os.environ.get("CORRAL_MODEL_PATHS", "").split(os.pathsep)):
+        for found in models_in(folder):
+            if found.name == wanted:
+                return Path(found.root or found.files[0])
+    raise FileNotFoundError(
+        f"There is no model {name!r} here. Name it in models=[…], and the job runs where it is."
+    )
+
+
 def output_dir() -> Path:
     """The folder whose files become artifacts; outside a job the current folder."""
     from pathlib import Path
@@ -199,6 +218,7 @@ class _State:
         self.kept: dict[str, tuple[int, int]] = {}
         self.transfers: dict[int, Transfer] = {}
         self.frames_fd: int | None = None
+        self.words: Words | None = None
 
 
 _state = _State()
@@ -207,6 +227,8 @@ _state = _State()
 def _begin(look: Callable[[], bool]) -> _State:
     """Called by the runner in its own process at the start of each attempt."""
     global _state
+    if _state.words is not None:
+        _state.words.close()
     _state = _State(look)
     return _state
 
@@ -216,7 +238,8 @@ def _inside() -> bool:
 
 
 def _listen() -> None:
-    """In a script, cancelling is SIGTERM; only the main thread may ask for signals."""
+    """In a script, cancelling is SIGTERM (on Windows Ctrl-Break); only the main thread may ask for
+    signals."""
     import threading
 
     if threading.current_thread() is threading.main_thread():
@@ -224,7 +247,10 @@ def _listen() -> None:
         def note(*_: object) -> None:
             _state.cancelled = True
 
-        signal.signal(signal.SIGTERM, note)
+        if sys.platform == "win32":
+            signal.signal(signal.SIGBREAK, note)
+        else:
+            signal.signal(signal.SIGTERM, note)
 
 
 def _after_fork() -> None:
@@ -232,6 +258,7 @@ def _after_fork() -> None:
     _state.look = None
     _state.asks = False
     _state.transfers = {}
+    _state.words = None
 
 
 if hasattr(os, "register_at_fork"):
@@ -240,14 +267,18 @@ if hasattr(os, "register_at_fork"):
 
 def _say(kind: str, **fields: Any) -> None:
     fd = _frames_fd()
-    if fd < 0:
+    spawned = os.environ.get("CORRAL_WORDS", "") if fd < 0 else ""
+    if fd < 0 and not spawned:
         return
     # Names and messages are bounded so that the line always fits.
     line = json.dumps({"frame": kind, **fields}, separators=(",", ":"), ensure_ascii=False)
     data = line.encode("utf-8", "replace") + b"\n"
     assert len(data) <= LINE_LIMIT
     try:
-        os.write(fd, data)
+        if spawned:
+            _words(spawned).say(data)
+        else:
+            os.write(fd, data)
     except OSError:
         return
 
@@ -268,11 +299,19 @@ def _frames_fd() -> int:
     return _state.frames_fd
 
 
+def _words(address: str) -> Words:
+    if _state.words is None:
+        from corral.runtime.words import Words
+
+        _state.words = Words(address)
+    return _state.words
+
+
 def _transfer() -> Transfer:
     """This thread's way to the controller: a connection serves one request at a time."""
     found = _state.transfers.get(get_ident())
     if found is None:
-        from corral.runtime.transfer import Transfer
+        from corral.runtime.transfer import PATIENCE_S, Transfer
 
         environ = os.environ
         found = Transfer(
@@ -281,6 +320,8 @@ def _transfer() -> Transfer:
             id(),
             attempt(),
             certificate=environ.get("CORRAL_CERTIFICATE", ""),
+            artifacts=environ.get("CORRAL_ARTIFACTS", ""),
+            patience_s=float(environ.get("CORRAL_PATIENCE_S") or PATIENCE_S),
         )
         _state.transfers[get_ident()] = found
     return found

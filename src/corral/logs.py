@@ -27,6 +27,8 @@ LISTED = 5
 """Items of a list that a terminal shows; files have all of them, to be searched."""
 
 STDERR = 2
+_BINARY = getattr(os, "O_BINARY", 0)
+"""Windows would make two characters of the end of each line."""
 _COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "31"}
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
@@ -66,7 +68,7 @@ class Sink:
             self._open(self._file)
 
     def _open(self, file: Path) -> None:
-        fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _BINARY, 0o600)
         os.dup2(fd, STDERR)
         os.close(fd)
 

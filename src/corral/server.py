@@ -19,22 +19,24 @@ import grpc
 import structlog
 import uvicorn
 from msgspec import structs
+from starlette.types import ASGIApp
 
 from corral import __version__, logs
 from corral.api.auth import Hosts, bearer
-from corral.api.http import Transfers, application
+from corral.api.front import Front, guarded
 from corral.api.http_protocol import limited
 from corral.api.local_door import LocalDoor
-from corral.api.metrics import Metrics, Sources
-from corral.api.rest.parts import Parts
 from corral.api.rpc import Orchestrator
 from corral.api.service import handler, server_options
 from corral.api.streams import Streams
 from corral.api.worker_socket import Frames, WorkerSocket
 from corral.controller import restore
 from corral.controller.access import Access
+from corral.controller.artifacts import Artifacts
+from corral.controller.assets import Assets
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
+from corral.controller.bucket import Bucket
 from corral.controller.disk import DiskGuard
 from corral.controller.feed import Feed
 from corral.controller.herd import Herd
@@ -47,29 +49,36 @@ from corral.controller.notify import Notifier, Timing
 from corral.controller.output_text import OutputText
 from corral.controller.pause import Pause
 from corral.controller.queue import Queue
+from corral.controller.recalling import Recalling
 from corral.controller.retention import Limits, Retention
 from corral.controller.roster import Roster
 from corral.controller.spool import Spool
 from corral.controller.statistics import Statistics
 from corral.controller.store import Store
+from corral.controller.tailnet import MISSING, Tailnet
 from corral.controller.tokens import AttemptTokens, kept_secret
 from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.access import Role
 from corral.core.errors import CorralError, HomeUnusable
 from corral.core.worker import Worker
+from corral.discovery import Announcement
 from corral.engines.agents import AgentsEngine
 from corral.engines.engine import Engine
 from corral.engines.local_agent import LocalAgent
 from corral.home import Home, write_private_json
 from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
+from corral.scheduler.circuit import Breaker
 from corral.scheduler.settle import Policy
 from corral.settings import Config
-from corral.trust import fingerprint, kept_certificate
+from corral.shared_root import SharedRoot
+from corral.trust import kept_certificate
 
 log = structlog.get_logger()
 
+LOAD_AFTER_S = 1.0
+"""How long after the first worker's word REST is loaded, where nobody asked for it before."""
 FIRST_WORKER_WITHIN_S = 15.0
 """How long the first submissions wait for this machine's own worker to introduce itself."""
 
@@ -226,7 +235,18 @@ class _Controller:
         streams = Streams(settings.limits.streams)
         listing = Listing(self._store)
         stack.callback(listing.close)
-        vault = Vault(home.secrets)
+        kept_back = (settings.assets.access_key, settings.assets.secret_key)
+        vault = Vault(home.secrets, kept_back=kept_back if settings.assets.bucket else ())
+        assets = Assets(
+            blobs,
+            limit=settings.asset_limit,
+            root=SharedRoot(settings.assets.root),
+            spellings=settings.assets.spellings,
+            bucket=Bucket(settings.assets, vault) if settings.assets.bucket else None,
+        )
+        artifacts = Artifacts(
+            blobs, assets, limit=settings.artifact_limit, where=settings.assets.artifacts
+        )
         self._local = LocalAgent(home, settings.worker.name)
         self._roster = Roster(
             home.roster,
@@ -260,6 +280,8 @@ class _Controller:
             keep_for_interactive=settings.keep_for_interactive,
             backoff_max_s=settings.backoff_max_s,
         )
+        self._recalling = Recalling(self._store, engines, self._loop)
+        self._agents.changed = self._loop.wake
         self._queue = Queue(
             self._store,
             blobs,
@@ -267,6 +289,7 @@ class _Controller:
             self._loop,
             first_workers=self._first_workers,
             vault=vault,
+            assets=assets,
             document_limit=settings.document_limit,
             cancel_grace_s=settings.cancel_grace_s,
             check_room=self._disk.check,
@@ -285,6 +308,7 @@ class _Controller:
             self._store,
             self._spool,
             policy=Policy(settings.max_losses, settings.backoff_s, settings.backoff_max_s),
+            breaker=Breaker(**structs.asdict(settings.circuit)),
             heard=self._feed.heard,
             wake=self._loop.wake,
             early=self._loop.early,
@@ -292,13 +316,14 @@ class _Controller:
             notice=self._notifier.worker,
             others_ask=lambda: self._orchestrator.is_asked(),
         )
+        self._address = settings.advertise or _own_address(settings.host)
         self._herd = Herd(
             self._roster,
             self._agents,
             self._store,
             self._loop,
             access,
-            settings.advertise or _own_address(settings.host),
+            self._address,
         )
         self._orchestrator = Orchestrator(
             herd=self._herd,
@@ -309,6 +334,8 @@ class _Controller:
             queue=self._queue,
             loop=self._loop,
             vault=vault,
+            assets=assets,
+            artifacts=artifacts,
             version=__version__,
             started_at=self._started_at,
             package_limit=settings.package_limit,
@@ -323,61 +350,73 @@ class _Controller:
         self._store.listen(narration.take)
         stack.callback(narration.flush)
         self._loop.decided = statistics.decisions.add
-        metrics = Metrics(
-            Sources(
-                statistics=statistics,
-                store=self._store,
-                loop=self._loop,
-                blobs=blobs,
-                spool=self._spool,
-                version=__version__,
-                started_at=self._started_at,
-            )
-        )
         self._local_door = LocalDoor(
             self._orchestrator.submit, access, settings.limits.message_bytes
         )
-        self._app = application(
-            hosts=Hosts(
-                [settings.host, settings.advertise, hostname, f"{hostname}.local"],
-                any_address=self._secure,
-            ),
-            transfers=Transfers(
-                self._store,
-                blobs,
-                tokens,
-                limits=settings.limits,
-                artifact_limit=settings.artifact_limit,
-                early=self._loop.early,
-            ),
-            worker_socket=WorkerSocket(
-                self._agents,
-                self._roster.is_worker,
-                heartbeat_s=settings.heartbeat_s,
-                grace_s=settings.grace_s,
-                knows=self._roster.knows,
-            ),
-            health=self._health,
-            queue=self._queue,
-            parts=Parts(
-                store=self._store,
-                blobs=blobs,
-                feed=self._feed,
-                queue=self._queue,
-                loop=self._loop,
-                listing=listing,
-                output=OutputText(self._spool),
-                access=access,
-                herd=self._herd,
-                streams=streams,
-                limits=settings.limits,
-                package_limit=settings.package_limit,
-                version=__version__,
-                started_at=self._started_at,
-            ),
-            metrics=metrics.router(lambda header: access.caller(bearer(header)).needs(Role.READ)),
-            clock=time.time,
+
+        def rest() -> ASGIApp:
+            from corral.api.http import Transfers, application
+            from corral.api.metrics import Metrics, Sources
+            from corral.api.rest.parts import Parts
+
+            metrics = Metrics(
+                Sources(
+                    statistics=statistics,
+                    store=self._store,
+                    loop=self._loop,
+                    blobs=blobs,
+                    spool=self._spool,
+                    version=__version__,
+                    started_at=self._started_at,
+                )
+            )
+            return application(
+                transfers=Transfers(
+                    self._store,
+                    blobs,
+                    tokens,
+                    assets=assets,
+                    artifacts=artifacts,
+                    limits=settings.limits,
+                    artifact_limit=settings.artifact_limit,
+                    early=self._loop.early,
+                ),
+                health=self._health,
+                parts=Parts(
+                    store=self._store,
+                    blobs=blobs,
+                    assets=assets,
+                    artifacts=artifacts,
+                    feed=self._feed,
+                    queue=self._queue,
+                    loop=self._loop,
+                    listing=listing,
+                    output=OutputText(self._spool),
+                    access=access,
+                    herd=self._herd,
+                    streams=streams,
+                    limits=settings.limits,
+                    package_limit=settings.package_limit,
+                    version=__version__,
+                    started_at=self._started_at,
+                ),
+                metrics=metrics.router(
+                    lambda header: access.caller(bearer(header)).needs(Role.READ)
+                ),
+                clock=time.time,
+            )
+
+        workers = WorkerSocket(
+            self._agents,
+            self._roster.is_worker,
+            heartbeat_s=settings.heartbeat_s,
+            grace_s=settings.grace_s,
+            knows=self._roster.knows,
+            artifacts=artifacts.where,
         )
+        self._front = Front(workers, self._health, rest)
+        own = [settings.host, settings.advertise, hostname, f"{hostname}.local"]
+        self._app = guarded(self._front, Hosts(own, any_address=self._secure))
 
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self._settings
@@ -402,6 +441,7 @@ class _Controller:
                 ws_ping_interval=20,
                 ws_ping_timeout=30,
                 timeout_graceful_shutdown=1,
+                proxy_headers=False,  # an address that counts is the one that really asks
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
             )
@@ -416,15 +456,29 @@ class _Controller:
         else:
             pair = (key.read_bytes(), pem.encode())
             grpc_port = rpc.add_secure_port(door, grpc.ssl_server_credentials([pair]))
-        self._herd.open(port, grpc_port, fingerprint(pem) if pem else "")
+        self._herd.open(port, grpc_port, pem)
+        if settings.discoverable and not _is_loopback(settings.host):
+            self._herd.take_requests()
+            hostname = socket.gethostname().split(".")[0]
+            announcement = Announcement(hostname, self._address, port)
+            announcement.begin()
+            stack.push_async_callback(announcement.close)
+        if settings.auth == "tailscale" and self._secure:
+            if Tailnet.is_installed():
+                self._herd.tailnet = Tailnet(settings.tailscale_allow)
+            else:
+                log.warning("tailscale_missing")
+                print(f"corral: {MISSING}", file=sys.stderr, flush=True)
         self._local.introduce(self._url, pem)
         self._tasks += [
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
             asyncio.create_task(self._intake.run(), name="intake"),
             asyncio.create_task(self._loop.run(), name="loop"),
+            asyncio.create_task(self._recalling.run(), name="recalling"),
             asyncio.create_task(self._disk.run(), name="disk guard"),
             asyncio.create_task(self._retention.run(), name="retention"),
             asyncio.create_task(self._notifier.run(), name="notifier"),
+            asyncio.create_task(self._load_the_rest(), name="loading"),
         ]
         if settings.worker.enabled:
             self._tasks.append(asyncio.create_task(self._local.run(), name="local agent"))
@@ -454,8 +508,13 @@ class _Controller:
             jobs=len(self._world.heads),
         )
         if self._secure and not logs.is_stderr(log_file):  # a log is no place for it
-            text = await self._herd.invite_worker()
-            print(f"To add a machine, run there:\n\n  corral worker join '{text}'\n", flush=True)
+            invited = await self._herd.invite_worker()
+            print(
+                f"To add a Linux machine, run there:\n\n  {invited.shell(self._herd.pin())}\n\n"
+                f"Where Corral is installed already:\n\n  corral worker join '{invited.text()}'\n\n"
+                "`corral invite` prints both again, and the line for Windows.\n",
+                flush=True,
+            )
 
     async def _until_stopped(self) -> None:
         loop = asyncio.get_running_loop()
@@ -511,16 +570,23 @@ class _Controller:
             workers = self._loop.workers()
         return workers
 
+    async def _load_the_rest(self) -> None:
+        """Nobody should have to wait for REST; but the first moments belong to the work."""
+        await self._first_workers()
+        await asyncio.sleep(LOAD_AFTER_S)
+        await self._front.loaded()
+        await asyncio.Event().wait()  # like the others, this task ends with the controller
+
     def _disk_changed(self) -> None:
         self._loop.full = self._disk.reason
         self._loop.wake()
         if self._disk.full:
             self._retention.wake()
 
-    async def _health(self) -> dict[str, object]:
+    async def _health(self) -> tuple[int, dict[str, object]]:
         workers = self._loop.workers()
         status = "stopping" if self._queue.stopping else "full" if self._disk.full else "ok"
-        return {
+        return 503 if self._queue.stopping else 200, {
             "status": status,
             "reason": self._disk.reason,
             "version": __version__,

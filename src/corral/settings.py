@@ -46,11 +46,15 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     warm_runners: Annotated[int, Meta(ge=0, le=1024)] = 0
     warm_idle_s: Seconds = 600.0
     environments_gb: Annotated[float, Meta(gt=0)] = 20.0
+    assets_gb: Annotated[float, Meta(gt=0)] = 50.0
     environments_s: Annotated[float, Meta(ge=60)] = 2_592_000.0
     system_site_packages: bool = False
     isolate: bool = True
     read_paths: tuple[str, ...] = ()
     write_paths: tuple[str, ...] = ()
+    model_paths: tuple[str, ...] = ()
+    task_types: tuple[str, ...] = ()
+    spawn: bool = False
 
 
 class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,6 +76,15 @@ class DiskSettings(Struct, frozen=True, forbid_unknown_fields=True):
     reserve_mb: Annotated[float, Meta(ge=0, le=10_000)] = 64.0
 
 
+class CircuitSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """When a worker that fails gets nothing more, and when it is tried again."""
+
+    failures: Annotated[int, Meta(ge=1, le=10_000)] = 3
+    window_s: Seconds = 60.0
+    cool_s: Annotated[float, Meta(gt=0, le=86_400)] = 10.0
+    cool_max_s: Annotated[float, Meta(gt=0, le=86_400)] = 600.0
+
+
 class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """How much of anything may come in at once, and how long it may take."""
 
@@ -91,8 +104,24 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
     variables: Count = 1_000
     requirements: Count = 1_000
     secrets: Count = 64
+    inputs: Count = 256
+    models: Count = 64
     arguments: Count = 10_000
     text: Annotated[int, Meta(ge=64, le=100_000)] = 512
+
+
+class AssetSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where inputs lie and artifacts go, beside the controller's own disk."""
+
+    root: str = ""
+    spellings: tuple[str, ...] = ()
+    bucket: str = ""
+    endpoint: str = ""
+    region: str = "us-east-1"
+    access_key: str = "S3_ACCESS_KEY"
+    secret_key: str = "S3_SECRET_KEY"  # noqa: S105 - the name of a secret
+    url_s: Seconds = 900.0
+    artifacts: Literal["auto", "controller", "root", "bucket"] = "auto"
 
 
 class Webhook(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -115,6 +144,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     host: str = "127.0.0.1"
     advertise: str = ""
+    discoverable: bool = True
+    auth: Literal["invitation", "tailscale"] = "invitation"
+    tailscale_allow: tuple[str, ...] = ()
     tls: Literal["auto", "always"] = "auto"
     port: Port = 8700
     grpc_port: Port = 50051
@@ -134,6 +166,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     document_limit: Bytes = 4_000_000
     package_limit: Bytes = 2_000_000_000
     artifact_limit: Bytes = 20_000_000_000
+    asset_limit: Bytes = 100_000_000_000
+    assets: AssetSettings = AssetSettings()
+    circuit: CircuitSettings = CircuitSettings()
     limits: LimitSettings = LimitSettings()
     retention: RetentionSettings = RetentionSettings()
     disk: DiskSettings = DiskSettings()
@@ -164,6 +199,11 @@ def default_home(environ: Mapping[str, str] | None = None) -> Path:
 
 def client_address(environ: Mapping[str, str] | None = None) -> str | None:
     return (os.environ if environ is None else environ).get("CORRAL_ADDRESS")
+
+
+def client_assets(home: Path | None = None) -> AssetSettings:
+    """Where a client has the shared root, and what else it may be called."""
+    return load(home).settings.assets
 
 
 def client_token(environ: Mapping[str, str] | None = None) -> str | None:
@@ -337,6 +377,9 @@ def _word(value: object) -> str:
 
 _PASSED = re.compile(
     r"PATH|LANG|LC_.*|TZ|LD_LIBRARY_PATH|CUDA_.*|NVIDIA_.*|SSL_CERT_.*|(?i:[a-z]+_proxy)"
+    # Without these no program starts on Windows, or finds others; os.environ has them in capitals.
+    r"|SYSTEMROOT|SYSTEMDRIVE|WINDIR|COMSPEC|PATHEXT|NUMBER_OF_PROCESSORS|PROCESSOR_ARCHITECTURE"
+    r"|PROGRAMDATA|PROGRAMFILES.*|COMMONPROGRAMFILES.*|ALLUSERSPROFILE"
 )
 
 
@@ -347,7 +390,7 @@ def passed_environment(environ: Mapping[str, str] | None = None) -> dict[str, st
 
 
 _AGENT = re.compile(
-    r"CORRAL_.*|PYTHON.*|VIRTUAL_ENV|TMPDIR|TERM|NO_COLOR|LOGNAME|SHELL|LD_.*|ROC.*|HIP_.*|HSA_.*"
+    r"CORRAL_.*|PYTHON.*|VIRTUAL_ENV|TMPDIR|TEMP|TMP|TERM|NO_COLOR|LOGNAME|SHELL|LD_.*|ROC.*|HIP_.*|HSA_.*"
 )
 
 
@@ -360,7 +403,9 @@ def agent_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     return {**build_environment(environ), **kept}
 
 
-_BUILDING = re.compile(r"HOME|USER|XDG_.*|PIP_.*|UV_.*|GIT_.*|APPDATA|LOCALAPPDATA|SystemRoot")
+_BUILDING = re.compile(
+    r"HOME|USER|XDG_.*|PIP_.*|UV_.*|GIT_.*|APPDATA|LOCALAPPDATA|USERPROFILE|USERNAME"
+)
 
 
 def build_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:

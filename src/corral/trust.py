@@ -6,6 +6,7 @@ invitation, compares it with what the controller shows, and from then on talks t
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import ssl
@@ -79,15 +80,32 @@ def fingerprint(pem: str) -> str:
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
 
 
-def fetched(host: str, port: int, expected: str) -> str:
-    """The certificate that a controller shows, if it is the one we were told of."""
+def public_key_pin(pem: str) -> str:
+    """The SHA-256 of the public key, as curl's `--pinnedpubkey sha256//…` takes it."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+
+    key = x509.load_pem_x509_certificate(pem.encode()).public_key()
+    der = key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return base64.b64encode(hashlib.sha256(der).digest()).decode()
+
+
+def shown(host: str, port: int) -> str:
+    """The certificate that whoever answers there shows; whether it is the right one is open."""
     try:
-        pem = ssl.get_server_certificate((host, port), timeout=FETCH_S)
+        return ssl.get_server_certificate((host, port), timeout=FETCH_S)
     except (OSError, ValueError) as error:
         raise Unavailable(
             f"No controller answers at {host}:{port} ({error}). See that it runs with "
             "`corral up --host 0.0.0.0` and that no firewall stands in between."
         ) from error
+
+
+def fetched(host: str, port: int, expected: str) -> str:
+    """The certificate that a controller shows, if it is the one we were told of."""
+    pem = shown(host, port)
     if fingerprint(pem) != expected.lower():
         raise WrongCertificate(
             f"Whoever answers at {host}:{port} is not the controller that invited you: the "

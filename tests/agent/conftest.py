@@ -27,12 +27,20 @@ async def controller(tmp_path: Path) -> AsyncIterator[FakeController]:
 
 
 @pytest.fixture
-async def start(tmp_path: Path, controller: FakeController) -> AsyncIterator[StartAgent]:
+def spawned() -> bool:
+    """Whether runners are spawned, as on Windows. Modules that hold for both kinds say so."""
+    return False
+
+
+@pytest.fixture
+async def start(
+    tmp_path: Path, controller: FakeController, spawned: bool
+) -> AsyncIterator[StartAgent]:
     """Starts an agent in this process and waits until it has registered."""
     agents: list[tuple[Agent, asyncio.Task[int]]] = []
 
     async def started(*, embedded: bool = False, **settings: Any) -> asyncio.Task[int]:
-        flags = {"log_level": "error", **settings}
+        flags = {"log_level": "error", "worker.spawn": spawned, **settings}
         agent = Agent(load(tmp_path, flags, environ={}), embedded=embedded)
         running = asyncio.create_task(agent.run())
         agents.append((agent, running))

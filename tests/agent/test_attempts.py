@@ -6,10 +6,17 @@ import os
 import zipfile
 from io import BytesIO
 
+import pytest
+
 from corral.core.job import Blob, Needs, QueueClass, ScriptCall
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
+
+
+@pytest.fixture(params=[False, True], ids=["forked", "spawned"])
+def spawned(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
 def double(number: int) -> int:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import socket
 import time
 from pathlib import Path
+from typing import cast
 
-from corral.agent.connection import Address
+import msgspec
+
+from corral.agent.connection import Address, Connection, Side, jittered
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
@@ -78,6 +83,58 @@ async def test_a_result_is_said_again_until_it_is_received(
     assert (await controller.expect(wire.WorkerRegister, count=3)).attempts == ()
 
 
+async def test_dialling_again_slows_down_and_is_left_to_chance() -> None:
+    """A controller that comes back is not called by all of its workers in the same moment."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    asked: list[float] = []
+    enough = asyncio.Event()
+
+    def pause(wait_s: float) -> float:
+        asked.append(wait_s)
+        if len(asked) == 9:
+            enough.set()
+        return 0.0
+
+    address = Address(url=url, credential="c", worker_id="w")
+    nobody = cast(Side, None)  # it is not asked before somebody answers
+    dialling = asyncio.create_task(
+        Connection(lambda: address, nobody, gives_up=False, pause=pause).run()
+    )
+    async with asyncio.timeout(20):
+        await enough.wait()
+    dialling.cancel()
+    assert asked[:9] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    chances = {jittered(1.0) for _ in range(20)}
+    assert len(chances) > 10
+    assert all(0.5 <= one <= 1.0 for one in chances)
+
+
+def busy(path: str) -> int:
+    turns = 0
+    while not os.path.exists(path):
+        turns += sum(range(1000))
+        print("x" * 200)
+    return turns
+
+
+async def test_heartbeats_go_on_beside_work_that_takes_everything(
+    controller: FakeController, start: StartAgent, tmp_path: Path
+) -> None:
+    count = (os.cpu_count() or 1) + 1
+    await start(**{"worker.read_paths": [str(tmp_path)], "worker.cpus": float(count)})
+    jobs = [controller.job(busy, str(tmp_path / "go")) for _ in range(count)]
+    await controller.send(*jobs)
+    for job in jobs:
+        await controller.expect(wire.JobStarted, job.job)
+    before = sum(isinstance(one, wire.WorkerHeartbeat) for one in controller.heard)
+    beat = await controller.expect(wire.WorkerHeartbeat, count=before + 5)
+    assert beat.running == count
+    (tmp_path / "go").touch()
+    for job in jobs:
+        await controller.completed(job.job)
+
+
 async def test_a_controller_that_comes_back_elsewhere_is_found(
     controller: FakeController, start: StartAgent, tmp_path: Path
 ) -> None:
@@ -98,6 +155,8 @@ async def test_a_drain_returns_what_waits_ends_what_runs_and_says_goodbye(
     await controller.expect(wire.JobStarted, long.job)
     await controller.send(wire.Drain(0.2), controller.job(patient))
     await controller.expect(wire.WorkerGoodbye)
+    kinds = [type(m) for m in controller.heard if getattr(m, "leaving", True)]
+    assert kinds.index(wire.WorkerHeartbeat) < kinds.index(wire.JobReturned), "told before"
     assert (await controller.failed(long.job)).failure.code == "worker_stopping"
     returned = [m.job for m in controller.heard if isinstance(m, wire.JobReturned)]
     assert len(returned) == 2
@@ -148,3 +207,14 @@ async def test_another_agent_in_its_place_ends_this_one(
     running = await start()
     await controller.sockets[-1].close(wire.CLOSE_REPLACED, "The same worker connected again.")
     assert await asyncio.wait_for(running, 10) == 75
+
+
+async def test_a_newer_controller_may_say_more_than_the_agent_knows(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    job = controller.job(abs, -3)
+    (said,) = json.loads(wire.encode([job]))
+    said |= {"mood": {"good": True}, "needs": {**said["needs"], "moons": 1}}
+    await controller.sockets[-1].send(msgspec.json.encode([said]))
+    assert await controller.value(job.job) == 3

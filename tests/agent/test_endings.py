@@ -15,6 +15,11 @@ from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
 
 
+@pytest.fixture(params=[False, True], ids=["forked", "spawned"])
+def spawned(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 def stubborn(ignored: tuple[int, ...], resists: bool = True) -> None:
     """Ignores signals and exceptions, and starts a daemon that has left its session."""
     for number in ignored:

@@ -16,6 +16,7 @@ from msgspec import Raw
 from corral.agent import inventory, kit, process_tree
 from corral.agent.attempt import Attempt, Recipe, Work
 from corral.agent.environments import Spec
+from corral.agent.nvidia import Nvml
 from corral.agent.processors import Processors
 from corral.agent.run_directory import SETTLED_NS, RunDirectory
 from corral.agent.waiting import Waiting
@@ -43,11 +44,11 @@ def test_declared_gpus_count_only_where_none_is_detected() -> None:
 
 @pytest.mark.gpu
 def test_real_gpus_are_found() -> None:
-    assert inventory.detected_gpus()[0].uuid.startswith("GPU-")
+    assert Nvml().look()[0].gpu.uuid.startswith("GPU-")
 
 
 def test_settings_override_what_is_found() -> None:
-    has = inventory.capabilities(WorkerSettings(cpus=7, memory_gb=3, allow_code=False), {})
+    has = inventory.capabilities(WorkerSettings(cpus=7, memory_gb=3, allow_code=False))
     assert (has.cpus, has.memory_gb, has.workloads) == (7, 3, ())
 
 
@@ -259,5 +260,5 @@ def test_what_its_owner_says_of_a_worker_is_told_when_it_registers() -> None:
     said = msgspec.convert(
         {"class": "low-latency", "reserved_for": "interactive", "weight": 2}, WorkerSettings
     )
-    told = inventory.capabilities(said, {})
+    told = inventory.capabilities(said)
     assert (told.suits, told.reserved_for, told.weight) == ("low-latency", "interactive", 2.0)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -108,6 +109,39 @@ async def test_a_killed_agent_takes_its_runners_along_and_another_takes_over(
     await spawn()
     register = await controller.expect(wire.WorkerRegister, count=2)
     assert register.attempts == ()
+
+
+def hidden() -> None:
+    """A daemon that carries no trace of where it came from."""
+    daemon = subprocess.Popen(["sleep", "600"], env={}, start_new_session=True)
+    print(f"{os.getppid()} {os.getpid()} {daemon.pid}", flush=True)
+    time.sleep(600)
+
+
+async def test_an_agent_ends_what_a_killed_one_left_and_says_so(
+    controller: FakeController, spawn: Spawn, tmp_path: Path
+) -> None:
+    process = await spawn()
+    await controller.expect(wire.WorkerHeartbeat)
+    job = controller.job(hidden)
+    await controller.send(job)
+    await controller.expect(wire.JobOutput, job.job)
+    left = [psutil.Process(int(pid)) for pid in controller.output(job.job).split()]
+    left[0].suspend()  # so that the runner cannot clean up by itself
+    process.send_signal(signal.SIGKILL)
+    await process.wait()
+    assert all(one.is_running() for one in left)
+    controller.write_address(tmp_path)
+    again = await spawn()
+    register = await controller.expect(wire.WorkerRegister, count=2)
+    zombie = psutil.STATUS_ZOMBIE  # where nobody collects what lost its parent
+    assert not [one for one in left if one.is_running() and one.status() != zombie]
+    assert register.leftovers >= 3
+    assert register.attempts == ()
+    await controller.sockets[-1].close()
+    assert (await controller.expect(wire.WorkerRegister, count=3)).leftovers == 0, "said once"
+    again.terminate()
+    assert "leftover_processes_ended" in (await ended(again))[1]
 
 
 async def test_settings_that_are_wrong_end_it_with_one_sentence(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,15 +14,21 @@ import cloudpickle
 import pytest
 
 from corral.core.job import Blob, FunctionCall
+from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
+
+
+@pytest.fixture(params=[False, True], ids=["forked", "spawned"])
+def spawn(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
 class Blobs(ThreadingHTTPServer):
     """Keeps what is stored by its path, and who came with which token."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Door)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Door)
         self.stored: dict[str, bytes] = {}
         self.tokens: set[str | None] = set()
 
@@ -80,6 +88,32 @@ async def test_large_arguments_are_fetched_and_large_results_stored_with_the_att
     stored = blobs.stored[f"/attempts/{job.job}/1/result"]
     assert cloudpickle.loads(stored) == "x" * 100_000
     assert blobs.tokens == {f"Bearer {small.token}"}
+
+
+def told_large() -> str:
+    print(os.environ.get("CORRAL_PATIENCE_S"), flush=True)
+    return "x" * 50_000
+
+
+async def test_a_large_result_waits_for_a_controller_that_is_away(
+    controller: FakeController, start: StartAgent
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    controller.url, controller.grace_s = f"http://127.0.0.1:{port}", 300.0
+    await start()
+    job = controller.job(told_large)
+    await controller.send(job)
+    await controller.expect(wire.JobOutput, job.job)
+    assert controller.output(job.job) == "390.0\n", "the grace and something more"
+    with Blobs(port) as late:
+        serving = threading.Thread(target=late.serve_forever)
+        serving.start()
+        completed = await controller.completed(job.job)
+        late.shutdown()
+        serving.join()
+        assert len(late.stored[f"/attempts/{job.job}/1/result"]) > 50_000
+    assert completed.result is not None
 
 
 def _pickled(function: object) -> bytes:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from corral import trust
 from tests.live import LiveController
 
 
@@ -41,7 +43,7 @@ class Rest:
         if token and "Authorization" not in sent:
             sent["Authorization"] = f"Bearer {token}"
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        connection = http.client.HTTPConnection(str(door.hostname), door.port, timeout=30)
+        connection = self._connection(str(door.hostname), door.port)
         try:
             connection.request(method, path, data, sent)
             answer = connection.getresponse()
@@ -49,6 +51,13 @@ class Rest:
             return Answer(answer.status, found, answer.read())
         finally:
             connection.close()
+
+    def _connection(self, host: str, port: int | None) -> http.client.HTTPConnection:
+        certificate = str(self._controller.card.get("certificate") or "")
+        if not certificate:
+            return http.client.HTTPConnection(host, port, timeout=30)
+        context = trust.context(Path(certificate).read_text())
+        return http.client.HTTPSConnection(host, port, timeout=30, context=context)
 
     def submit(self, source: str, **more: object) -> str:
         """The id of a script that was accepted."""

@@ -73,7 +73,7 @@ def _answers(answer: object) -> list[object]:
 
 
 def _request(method: str) -> object:
-    if method == "PutPackage":
+    if method in ("PutPackage", "PutAsset"):
         return iter([pb.Chunk(data=b"x")])
     descriptor = pb.DESCRIPTOR.services_by_name["Orchestrator"].methods_by_name[method]
     return getattr(pb, descriptor.input_type.name)()
@@ -83,7 +83,9 @@ def _request(method: str) -> object:
     ("method", "path"),
     [
         ("GET", "packages/" + "0" * 64),
+        ("GET", "assets/" + "0" * 64),
         ("PUT", "result"),
+        ("POST", "artifacts/x"),
         ("PUT", "artifacts/x"),
         ("PUT", "checkpoint"),
         ("GET", "checkpoint"),

@@ -31,6 +31,8 @@ LIMITS = {
     "VARIABLES": "2",
     "REQUIREMENTS": "2",
     "ARGUMENTS": "2",
+    "INPUTS": "2",
+    "MODELS": "2",
     "TEXT": "64",
 }
 
@@ -40,6 +42,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveController]:
     environ = {f"CORRAL_LIMITS_{name}": value for name, value in LIMITS.items()}
     more = {"CORRAL_DOCUMENT_LIMIT": "5000", "CORRAL_PACKAGE_LIMIT": "9000"}
     more["CORRAL_ARTIFACT_LIMIT"] = "100"
+    more["CORRAL_ASSET_LIMIT"] = "12000"
     home = tmp_path_factory.mktemp("tight")
     with LiveController(home, environ={**environ, **more}) as controller:
         yield controller
@@ -59,11 +62,14 @@ def script(**more: object) -> dict[str, object]:
         (script(env={"A": "1", "B": "2", "C": "3"}), 422, "too_many_variables"),
         (script(requirements=["a", "b", "c"]), 422, "too_many_requirements"),
         ({"script": {"source": "1", "argv": ["a", "b", "c"]}}, 422, "too_many_arguments"),
+        (script(inputs={name: {"sha256": "0" * 64} for name in "abc"}), 422, "too_many_inputs"),
         (script(name="x" * 65), 422, "text_too_long"),
         (script(labels={"a": "x" * 65}), 422, "text_too_long"),
         (script(env={"A" * 65: ""}), 422, "text_too_long"),
         (script(requirements=["x" * 65]), 422, "text_too_long"),
         (script(worker_labels=["x" * 65]), 422, "text_too_long"),
+        (script(models=["x" * 65]), 422, "text_too_long"),
+        (script(models=["a", "b", "c"]), 422, "too_many_models"),
     ],
 )
 def test_submissions(tight: LiveController, body: object, status: int, code: str) -> None:
@@ -75,6 +81,10 @@ def test_packages_pages_and_headers(tight: LiveController) -> None:
     rest = Rest(tight)
     assert rest("PUT", "/packages", b"x" * 9001).code == "package_too_large"
     assert rest("PUT", "/packages", b"x" * 9000).status == 201
+    assert rest("PUT", "/assets", b"x" * 12_001).code == "asset_too_large"
+    announced = {"sha256": "0" * 64, "size": 12_001}
+    assert rest("POST", "/assets", announced).code == "asset_too_large"
+    assert rest("PUT", "/assets", b"x" * 12_000).status == 201
     for _ in range(3):
         rest.ended(rest.submit("1"))
     assert len(rest("GET", "/jobs?limit=1000").json["jobs"]) == 2

@@ -4,13 +4,11 @@ documented, and every job that was acknowledged is still there."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import schemathesis
-from fastapi import FastAPI
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi.checks import (
@@ -19,12 +17,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from corral.api.auth import Hosts
-from corral.api.http import Transfers, application
-from corral.api.metrics import Metrics
 from corral.api.rest.mounting import document
-from corral.api.rest.parts import Parts
-from corral.settings import LimitSettings
+from tests.api.described import described
 from tests.api.rest import Rest
 from tests.live import LiveController
 
@@ -38,25 +32,6 @@ CHECKS = [
 EXAMPLES = 60
 REFUSALS = {"no_gpu_workers", "exceeds_all_workers"}
 """503 is what such a submission is meant to get, and not a server's error."""
-
-
-def described() -> FastAPI:
-    """The application as the controller builds it, without what would answer."""
-    nothing = cast(Any, None)
-    parts = Parts(*[nothing] * len(Parts.__dataclass_fields__))
-    object.__setattr__(parts, "version", "0")
-    return application(
-        hosts=Hosts([]),
-        transfers=Transfers(
-            nothing, nothing, nothing, limits=LimitSettings(), artifact_limit=1, early={}
-        ),
-        worker_socket=nothing,
-        health=nothing,
-        queue=nothing,
-        parts=parts,
-        metrics=Metrics(nothing).router(nothing),
-        clock=time.time,
-    )
 
 
 SCHEMA = schemathesis.openapi.from_dict(json.loads(json.dumps(document(described()))))

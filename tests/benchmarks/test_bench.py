@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench import bars, report
+from bench import bars, faults, report
 from bench import decide as decisions
 from bench.peers import PEERS
 
@@ -50,8 +50,21 @@ def test_decisions(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "decide.json").read_text())
     assert {figure.key for figure in decisions.BARS} <= set(document["figures"])
-    assert document["figures"]["ahead_placed"] > document["figures"]["home_placed"] > 0
+    assert document["figures"]["large_placed"] > document["figures"]["home_placed"] > 0
+    assert document["figures"]["home_ahead"] > 0
     assert "100,000 queued / 1,000 queued" in done.stdout
+
+
+def test_faults(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.faults", "--quick", "--to", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "faults.json").read_text())
+    assert {figure.key for figure in faults.BARS} <= set(document["figures"])
+    assert document["figures"]["idle_agents"] == 10
+    assert "| agent silent" in (tmp_path / "faults.md").read_text()
 
 
 def test_bars() -> None:

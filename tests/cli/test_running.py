@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,10 @@ def test_every_option_arrives(corral: Corral, orchestrator: Orchestrator, tmp_pa
     options = "--entry go.py --gpus 1 --vram-gb 8 --cpus 2 --memory-gb 4 --worker attic"
     options += " --worker-label ssd --duration 2h --with numpy --env A=b=c --class interactive"
     options += " --priority 3 --retries 2 --name n --label k=v --user me --key once --batch b"
+    options += " --model sdxl --model vae"
     options += " --secret ONE --secret TWO --notify https://example.org/hook"
+    (tmp_path / "data.csv").write_text("1,2")
+    options += f" --input in/data.csv={tmp_path / 'data.csv'} --input again={'0' * 64}"
     options += f" --fresh --no-wait --requirements {tmp_path / 'r.txt'}"
     done = corral("submit", *options.split(), str(folder), "-x")
     assert done.out == f"{next(iter(orchestrator.jobs))}\n"
@@ -61,6 +65,7 @@ def test_every_option_arrives(corral: Corral, orchestrator: Orchestrator, tmp_pa
         cpus=2,
         memory_gb=4,
         worker_labels=["ssd"],
+        models=["sdxl", "vae"],
         worker="attic",
         queue_class="interactive",
         priority=3,
@@ -72,9 +77,27 @@ def test_every_option_arrives(corral: Corral, orchestrator: Orchestrator, tmp_pa
         batch="b",
         fresh=True,
         wait=False,
+        inputs=[
+            pb.Input(name="again", sha256="0" * 64),
+            pb.Input(name="in/data.csv", sha256=sha256(b"1,2").hexdigest(), size=3),
+        ],
     )
     assert job == expected
+    assert orchestrator.blobs[sha256(b"1,2").hexdigest()] == b"1,2"
     assert corral("submit", "--key", "once", str(folder / "go.py")).out == done.out
+
+
+def test_put_sends_a_file_once(corral: Corral, orchestrator: Orchestrator, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"moo")
+    digest = sha256(b"moo").hexdigest()
+    assert corral("put", str(tmp_path / "a.bin")).out == f"{digest}  a.bin\n"
+    again = corral("put", "--json", str(tmp_path / "a.bin"))
+    assert json.loads(again.out) == [{"sha256": digest, "size": 3, "name": "a.bin", "path": ""}]
+    assert orchestrator.calls["PutAsset"] == 1
+    missing = corral("put", str(tmp_path / "b.bin"))
+    assert missing.code != 0
+    assert len(missing.err.splitlines()) == 1
+    assert corral("run", "--input", "data.csv", str(tmp_path / "x.py")).err.startswith("--input is")
 
 
 def test_events_as_json_lines(corral: Corral, served: Served, script: Path) -> None:

@@ -107,12 +107,22 @@ def test_workers(corral: Corral, orchestrator: Orchestrator) -> None:
             connected=True,
             cpus=8,
             memory_gb=32,
-            gpus=[pb.GpuView(uuid="g", name="RTX 3090", vram_gb=24, free=0.5)],
+            gpus=[
+                pb.GpuView(
+                    uuid="g",
+                    name="RTX 3090",
+                    vram_gb=24,
+                    free=0.5,
+                    others_gb=3.5,
+                    temperature_c=61,
+                    utilisation=0.97,
+                )
+            ],
             enforced={"files": "landlock", "memory": ""},
         )
     )
     shown = corral("workers").out
-    assert "RTX 3090 24 GB, 50 % free" in shown
+    assert "RTX 3090 24 GB, 50 % free, 3.5 GB used by others, 61 °C, 97 % busy" in shown
     assert "files: landlock, memory: nothing" in shown
     assert corral("workers", "--json").json[0]["enforced"] == {"files": "landlock", "memory": ""}
 

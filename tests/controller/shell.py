@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Cursor, Feed, Seen
 from corral.controller.intake import Intake
@@ -15,6 +16,7 @@ from corral.controller.loop import Loop
 from corral.controller.notify import Notifier, Timing
 from corral.controller.pause import Pause
 from corral.controller.queue import Queue
+from corral.controller.recalling import Recalling
 from corral.controller.spool import Spool
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens
@@ -24,6 +26,7 @@ from corral.core.job import Blob, FunctionCall, Head, Job, JobId, Needs, QueueCl
 from corral.core.worker import GPU, Capabilities, Worker
 from corral.engines.engine import Attempt
 from corral.engines.simulated import SimulatedEngine
+from corral.scheduler.circuit import Breaker
 from corral.scheduler.settle import Policy
 from corral.settings import Webhook
 
@@ -52,6 +55,7 @@ class Shell:
         timing: Timing = Timing(),  # noqa: B008 - it is frozen
         journal: Journal | None = None,
         keep_for_interactive: int = 0,
+        breaker: Breaker = Breaker(),  # noqa: B008
     ) -> None:
         for name in ("journal", "blobs", "spool"):
             (home / name).mkdir(parents=True, exist_ok=True)
@@ -74,12 +78,15 @@ class Shell:
             pause=pause,
             keep_for_interactive=keep_for_interactive,
         )
+        blobs = Blobs(home / "blobs")
+        self.recalling = Recalling(self.store, engines, self.loop)
         self.queue = Queue(
             self.store,
-            Blobs(home / "blobs"),
+            blobs,
             engines,
             self.loop,
             vault=self.vault,
+            assets=Assets(blobs, limit=1_000_000),
             document_limit=100_000,
             cancel_grace_s=1.0,
         )
@@ -96,6 +103,7 @@ class Shell:
             self.store,
             self.spool,
             policy=policy,
+            breaker=breaker,
             heard=self.feed.heard,
             wake=self.loop.wake,
             early=self.loop.early,
@@ -118,6 +126,14 @@ class Shell:
                     return seen
         raise AssertionError(f"{job} ended without {fact.__name__}")
 
+    async def eventually(self, condition: Callable[[], bool]) -> None:
+        """Until something that was committed made it true."""
+        changed = asyncio.Event()
+        self.store.listen(lambda changes: changed.set())
+        while not condition():
+            await changed.wait()
+            changed.clear()
+
     def facts(self, job: JobId) -> list[str]:
         return [record.kind for record in self.store.history(self.store.head(job))]
 
@@ -134,6 +150,7 @@ async def shell(
     timing: Timing = Timing(),  # noqa: B008
     journal: Journal | None = None,
     keep_for_interactive: int = 0,
+    breaker: Breaker = Breaker(),  # noqa: B008
 ) -> AsyncIterator[Shell]:
     policy = policy or Policy(max_losses=3, backoff_s=0.01, backoff_max_s=0.02)
     workers = [worker()] if workers is None else workers
@@ -147,9 +164,10 @@ async def shell(
         timing=timing,
         journal=journal,
         keep_for_interactive=keep_for_interactive,
+        breaker=breaker,
     )
     made.engine.open()
-    parts = (made.loop.run(), made.intake.run(), made.notifier.run())
+    parts = (made.loop.run(), made.intake.run(), made.notifier.run(), made.recalling.run())
     tasks = [asyncio.create_task(part) for part in parts]
     try:
         yield made

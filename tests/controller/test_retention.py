@@ -16,9 +16,15 @@ from msgspec.structs import replace
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Cursor, Feed
 from corral.controller.retention import DAY_S, FETCH_S, Bytes, Limits, Retention, due
-from corral.core.errors import ArtifactPruned, BlobNotFound, JobNotFound, JournalDamaged
+from corral.core.errors import (
+    ArtifactPruned,
+    AssetNotFound,
+    BlobNotFound,
+    JobNotFound,
+    JournalDamaged,
+)
 from corral.core.frames import OutputFrame, encode_frame
-from corral.core.job import Blob, FunctionCall, Needs
+from corral.core.job import Blob, FunctionCall, Input, Needs, decode_document
 from tests.controller.shell import Shell, function_job, shell
 from tests.controller.test_pruning import damage
 
@@ -164,6 +170,29 @@ async def test_what_living_jobs_name_stays(tmp_path: Path) -> None:
         place.later(100 * DAY_S)
         await place.tidy(history_s=DAY_S, artifacts_s=0.0, artifacts_gb=1e-9)
         assert place.argument("shared").exists()
+
+
+async def test_an_asset_stays_while_a_job_that_is_not_over_names_it(tmp_path: Path) -> None:
+    async with ranch(tmp_path) as place:
+        asset = await place.blobs.put_bytes(b"data" * 10_000)
+        job = replace(
+            function_job(needs=Needs(gpus=8)),
+            inputs=(Input("data", asset.sha256, 0),),
+            wait=True,
+        )
+        waiting = (await place.life.queue.submit([job]))[0].job
+        head = place.life.store.head(waiting)
+        document = decode_document(place.life.store.journal.document(head.submitted_seq))
+        assert document.inputs == (Input("data", asset.sha256, asset.size),), "closed by its size"
+        place.later(100 * DAY_S)
+        await place.tidy(artifacts_s=1.0, artifacts_gb=1e-9)
+        assert place.blobs.path(asset.sha256).exists()
+        await place.life.queue.cancel(waiting)
+        place.later(100 * DAY_S)
+        await place.tidy(artifacts_s=1.0)
+        assert not place.blobs.path(asset.sha256).exists()
+        with pytest.raises(AssetNotFound, match="Put it"):
+            await place.life.queue.retry(waiting)
 
 
 async def test_uploads_that_no_job_names(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
+from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
@@ -149,6 +150,7 @@ class Station:
             engines,
             self.loop,
             vault=vault,
+            assets=Assets(self.blobs, limit=1_000_000),
             document_limit=8_000_000,
             cancel_grace_s=1.0,
         )

@@ -139,6 +139,9 @@ def test_nearly_full(disk: SmallDisk, tmp_path: Path) -> None:
         assert refused.value.code == "disk_full"
         with pytest.raises(DiskFull):
             client.submit(len, (b"x" * 200_000,))
+        (tmp_path / "asset").write_bytes(b"hay")
+        with pytest.raises(DiskFull):
+            client.put(tmp_path / "asset")
         (yard / "running.gate").touch()
         assert running.result(timeout=PATIENCE_S) == "grass" * 4000, "what runs ends safely"
         assert "room" in waiting.why().summary

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +99,79 @@ def test_a_warm_runner_keeps_cuda_up(gpu: corral.Client) -> None:
     begun = time.perf_counter()
     assert list(gpu.map(step, [64] * 200, gpus=1)) == [64.0] * 200
     print(f"200 matrix products one after another: {time.perf_counter() - begun:.2f} s")
+
+
+# --- the inventory -------------------------------------------------------------------------------
+
+
+def card(gpu: corral.Client) -> Any:
+    (worker,) = gpu.workers()
+    return worker.gpus[0]
+
+
+def eventually(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.2)
+
+
+def test_the_driver_is_read(gpu: corral.Client) -> None:
+    eventually(lambda: card(gpu).temperature_c is not None)
+    seen = card(gpu)
+    print(f"{seen}")
+    assert 10 < seen.temperature_c < 110
+    assert 0 <= seen.utilisation <= 1
+    assert seen.tflops > 5
+    assert 0 < seen.free_gb <= seen.vram_gb
+
+
+def test_what_a_job_holds_is_ours(gpu: corral.Client) -> None:
+    def keep(gigabytes: int, seconds: float) -> None:
+        import torch
+
+        held = torch.ones(gigabytes * 2**30, dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+        time.sleep(seconds)
+        del held
+
+    before = card(gpu).others_gb
+    handle = gpu.submit(keep, (8, 30.0), gpus=1, fresh=True)
+    eventually(lambda: card(gpu).ours_gb >= 8)
+    eventually(lambda: abs(card(gpu).others_gb - before) < 1)
+    print(f"ours {card(gpu).ours_gb} GB, others {card(gpu).others_gb} GB")
+    handle.cancel()
+    eventually(lambda: card(gpu).ours_gb < 8)
+
+
+OTHER = """
+import sys, torch
+held = torch.ones(int(float(sys.argv[1]) * 2**30), dtype=torch.uint8, device="cuda")
+torch.cuda.synchronize()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_another_program_holds_is_taken(gpu: corral.Client) -> None:
+    """It is started beside the agent, as somebody who uses the machine would."""
+    size = card(gpu).vram_gb
+    share, needed = size * 0.45, size * 0.6
+    eventually(lambda: card(gpu).others_gb < 1)
+    other = subprocess.Popen(
+        [sys.executable, "-c", OTHER, str(share)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        eventually(lambda: card(gpu).others_gb >= share - 1)
+        waiting = gpu.submit(look, vram_gb=needed)
+        half = gpu.submit(look, gpu_memory=0.4)
+        assert half.result(timeout=120)[0] == 1, "there is room beside it"
+        assert waiting.status().state == "queued"
+        (reason,) = (one.reason for one in waiting.why().workers)
+        print(reason)
+        assert "GB are used by processes that are not Corral's" in reason
+    finally:
+        other.communicate(timeout=30)
+    assert waiting.result(timeout=60)[0] == 1

@@ -16,7 +16,7 @@ import pytest
 
 import corral
 from corral import trust
-from corral.cli.herding import _enrol
+from corral.cli.joining import enrol as _enrol
 from corral.core.errors import CorralError, JobFailed, Unauthorized
 from corral.invitation import Invitation, parse
 from tests.live import CORRAL, LiveController
@@ -28,12 +28,12 @@ YAML = "tls: always\nadvertise: 127.0.0.1\ngrace_s: 2\ncancel_grace_s: 1\nshutdo
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveController]:
     home = tmp_path_factory.mktemp("tls")
     (home / "corral.yaml").write_text(f"{YAML}worker: {{cpus: 1}}\n")
-    ports = [f"--port={_free_port()}", f"--grpc-port={_free_port()}"]  # the same after a restart
+    ports = [f"--port={free_port()}", f"--grpc-port={free_port()}"]  # the same after a restart
     with LiveController(home, *ports) as made:
         yield made
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as asked:
         return int(asked.getsockname()[1])
 
@@ -62,7 +62,7 @@ class Machine:
         self.home.mkdir(exist_ok=True)
         with (self.home / "out").open("wb") as out:
             self.process = subprocess.Popen(
-                [CORRAL, "worker", "join", invitation, *words],
+                [CORRAL, "worker", "join", "--foreground", invitation, *words],
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

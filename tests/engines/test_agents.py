@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 from corral.core.events import AttemptExited, AttemptReturned, WorkerJoined, WorkerLost
 from corral.core.job import Needs
-from corral.core.worker import Capabilities
+from corral.core.model import Model
+from corral.core.worker import Capabilities, Reading, Wishes
 from corral.engines.agents import INBOX_LIMIT, AgentsEngine
 from corral.engines.engine import Attempt
 from corral.protocol import messages as wire
@@ -16,8 +19,6 @@ from tests.engines.conftest import AgentsLab, agents_lab
 
 
 async def test_a_silent_worker_is_gone_after_three_beats_and_its_grace(tmp_path: Path) -> None:
-    import asyncio
-
     async with agents_lab(tmp_path) as lab:
         assert isinstance(lab, AgentsLab)
         reading = asyncio.create_task(lab.read())
@@ -28,6 +29,46 @@ async def test_a_silent_worker_is_gone_after_three_beats_and_its_grace(tmp_path:
             os.kill(lab.pid, signal.SIGCONT)
             reading.cancel()
         assert isinstance(lost, WorkerLost)
+
+
+async def test_the_grace_of_a_silent_worker_began_with_its_last_word() -> None:
+    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    line = Line()
+    engine.join(line, register("w"))
+    engine.start(attempt("w"))
+    events = engine.events()
+    await anext(events)
+    engine.leave(line, "w", silent_s=59.99)
+    async with asyncio.timeout(10):
+        (lost,) = await anext(events)
+    assert isinstance(lost, WorkerLost)
+
+
+async def test_a_worker_that_leaves_takes_nothing_new_until_it_is_back() -> None:
+    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    engine.join(Line(), register("w"))
+    engine.hear("w", [wire.WorkerHeartbeat()])
+    assert not engine.workers()[0].draining
+    engine.hear("w", [wire.WorkerHeartbeat(leaving=True)])
+    assert engine.workers()[0].draining
+    engine.wish("w")
+    assert engine.workers()[0].draining, "whatever the operator wishes meanwhile"
+    engine.join(Line(), register("w"))
+    assert not engine.workers()[0].draining
+
+
+async def test_goodbye_frees_at_once() -> None:
+    engine = AgentsEngine([], grace_s=3600.0, output_limit=1000)
+    line = Line()
+    engine.join(line, register("w"))
+    engine.start(attempt("w"))
+    events = engine.events()
+    await anext(events)
+    engine.hear("w", [wire.WorkerGoodbye(reason="bedtime")])
+    (lost,) = await anext(events)
+    assert isinstance(lost, WorkerLost)
+    assert lost.expected
+    assert not await engine.running()
 
 
 class Line:
@@ -140,3 +181,44 @@ async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there
     assert line.paused
     await anext(engine.events())
     assert not line.paused
+
+
+def beat(*readings: Reading, **more: Any) -> wire.WorkerHeartbeat:
+    return wire.WorkerHeartbeat(readings=readings, **more)
+
+
+async def test_a_heartbeat_tells_what_others_hold_and_wakes_only_where_that_changed() -> None:
+    engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
+    woken = 0
+
+    def wake() -> None:
+        nonlocal woken
+        woken += 1
+
+    engine.changed = wake
+    engine.join(Line(), register("w"))
+    engine.hear("w", [beat(Reading("g", 24.0, temperature_c=40.0), load=0.5)])
+    assert woken == 0
+    engine.hear("w", [beat(Reading("g", 4.0, others_gb=20.0, temperature_c=41.0))])
+    (worker,) = engine.workers()
+    assert worker.taken == (("g", 20.0),)
+    assert worker.readings[0].temperature_c == 41.0
+    engine.hear("w", [beat(Reading("g", 4.0, others_gb=20.0, temperature_c=42.0))])
+    assert woken == 1
+    engine.hear("w", [beat(Reading("g", 24.0))])
+    assert (woken, engine.workers()[0].taken) == (2, ())
+
+
+async def test_a_heartbeat_tells_which_models_there_are_now() -> None:
+    engine = AgentsEngine(
+        [], grace_s=1.0, output_limit=1000, wishes=lambda worker: Wishes(labels=("ssd",))
+    )
+    engine.join(Line(), register("w"))
+    engine.hear("w", [beat(models=(Model("sdxl", 7, "ab"),), models_loaded=("sdxl",))])
+    engine.hear("w", [beat(models_loaded=("sdxl",))])
+    (worker,) = engine.workers()
+    assert worker.models == (Model("sdxl", 7, "ab"),)
+    assert worker.capabilities.models_present == ("sdxl",)
+    assert (worker.models_loaded, worker.capabilities.labels) == (("sdxl",), ("ssd",))
+    engine.wish("w")
+    assert engine.workers()[0].capabilities.models_present == ("sdxl",)

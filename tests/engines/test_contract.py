@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from corral.core.events import AttemptBegan, AttemptExited, WorkerJoined, WorkerLost
+from corral.core.events import (
+    AttemptBegan,
+    AttemptExited,
+    AttemptReturned,
+    WorkerJoined,
+    WorkerLost,
+)
 from tests.engines.conftest import Lab
 
 
@@ -83,6 +89,20 @@ async def test_stop_of_a_waiting_attempt_ends_it_without_running(lab: Lab) -> No
     assert isinstance(exited, AttemptExited)
     assert exited.job == second.job
     assert len(lab.seen(AttemptBegan)) == 1
+
+
+async def test_asked_back_a_waiting_attempt_returns_and_a_running_one_stays(lab: Lab) -> None:
+    first, second = await lab.attempt(long=True, cpus=2.0), await lab.attempt(cpus=2.0)
+    lab.engine.start(first)
+    await lab.until(AttemptBegan)
+    lab.engine.start(second)
+    for attempt in (first, second):
+        await lab.engine.stop(attempt.job, 1, grace_s=0.0, unbegun=True)
+    (returned,) = await lab.until(AttemptReturned)
+    assert isinstance(returned, AttemptReturned)
+    assert (returned.job, returned.attempt) == (second.job, 1)
+    assert (first.job, 1) in await lab.engine.running()
+    assert not lab.seen(AttemptExited)
 
 
 async def test_a_worker_that_is_gone_is_reported_with_nothing_left(lab: Lab) -> None:

@@ -68,7 +68,6 @@ def test_many_messages_share_a_frame() -> None:
         b"{}",
         b"[{}]",
         b'[{"type":"JobExploded"}]',
-        b'[{"type":"WorkerGoodbye","extra":1}]',
         b'[{"type":"JobStarted","job":"j","attempt":"one","at":1}]',
         b'[{"type":"JobStarted","job":"j"}]',
         wire.encode(SENT_BY_CONTROLLERS),

@@ -34,12 +34,22 @@ def controller() -> Iterator[Controller]:
     controller.close()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test runs with both kinds of runner, but for those about what one of them has alone."""
+    if "runner_kind" in metafunc.fixturenames:
+        forked = metafunc.definition.get_closest_marker("forked")
+        metafunc.parametrize("runner_kind", ["forked"] if forked else ["forked", "spawned"])
+
+
 @pytest.fixture
-def start_runner(kit: Path, tmp_path: Path, controller: Controller) -> Iterator[StartRunner]:
+def start_runner(
+    kit: Path, tmp_path: Path, controller: Controller, runner_kind: str
+) -> Iterator[StartRunner]:
     started: list[Runner] = []
 
     def start(**config: Any) -> Runner:
-        runner = Runner(kit, tmp_path / f"runner{len(started)}", controller, **config)
+        folder = tmp_path / f"runner{len(started)}"
+        runner = Runner(kit, folder, controller, spawn=runner_kind == "spawned", **config)
         started.append(runner)
         return runner
 

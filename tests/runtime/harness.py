@@ -125,7 +125,16 @@ class Controller:
 class Runner:
     """A runner process, as the agent holds one."""
 
-    def __init__(self, kit: Path, folder: Path, controller: Controller, **config: Any) -> None:
+    def __init__(
+        self,
+        kit: Path,
+        folder: Path,
+        controller: Controller,
+        *,
+        spawn: bool = False,
+        **config: Any,
+    ) -> None:
+        self.spawn = spawn
         self._controller = controller
         self.folder = folder
         self._count = 0
@@ -137,7 +146,7 @@ class Runner:
         self._orders, hand = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         runner = str(kit / "corral" / "runtime" / "runner.py")
         self.process = subprocess.Popen(
-            [sys.executable, "-I", runner, str(hand.fileno())],
+            [sys.executable, "-I", runner, "spawn" if spawn else str(hand.fileno())],
             pass_fds=(hand.fileno(),),
             stdin=ear.fileno(),
             stdout=subprocess.PIPE,
@@ -165,6 +174,8 @@ class Runner:
         self._mouth.sendall(json.dumps(word).encode() + b"\n")
 
     def order(self, order: Frame) -> None:
+        if self.spawn:
+            return self.say(order)
         line = json.dumps(order).encode() + b"\n"
         for start in range(0, len(line), 32 * 1024):
             self._orders.sendall(line[start : start + 32 * 1024])
@@ -299,7 +310,10 @@ class Runner:
     def cancel(self) -> None:
         """As the agent does it: the line first, then the signal to the whole tree."""
         self.say_cancel()
-        os.killpg(self.process.pid, signal.SIGTERM)
+        if self.spawn:
+            self.say({"stop": True})
+        else:
+            os.killpg(self.process.pid, signal.SIGTERM)
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)

@@ -55,6 +55,7 @@ def test_a_function_that_never_asks_gets_an_exception(runner: Runner) -> None:
     assert runner.gone() == 0
 
 
+@pytest.mark.forked
 def test_cleanup_runs_and_except_exception_does_not_swallow_it(runner: Runner) -> None:
     def tidy() -> None:
         try:
@@ -75,12 +76,14 @@ def test_cleanup_runs_and_except_exception_does_not_swallow_it(runner: Runner) -
     assert runner.output() == b"tidied\n"
 
 
+@pytest.mark.forked
 def test_a_function_that_asks_ends_by_itself_on_a_signal(runner: Runner) -> None:
     asking(runner)
     runner.terminate()
     assert runner.load(runner.end()) == "ended by itself"
 
 
+@pytest.mark.forked
 def test_a_function_that_asks_ends_by_itself_on_a_line(runner: Runner) -> None:
     asking(runner)
     runner.say_cancel()
@@ -90,6 +93,7 @@ def test_a_function_that_asks_ends_by_itself_on_a_line(runner: Runner) -> None:
     assert runner.value(job.cancelled) is False
 
 
+@pytest.mark.forked
 def test_a_cancel_names_its_attempt_where_work_was_sent_ahead(runner: Runner) -> None:
     asking(runner)
     runner.say({"cancel": True, "job": "job-7", "attempt": 7})
@@ -130,6 +134,7 @@ def test_a_cancel_right_behind_its_order_leaves_nothing_to_run(runner: Runner) -
     assert not runner.kinds("started")
 
 
+@pytest.mark.forked
 def test_threads_may_ask_too_and_take_nothing_from_the_next_attempt(runner: Runner) -> None:
     def ask_from_threads() -> int:
         def ask() -> None:
@@ -191,6 +196,7 @@ async def end_itself_in_a_task() -> None:
     await asyncio.sleep(60)
 
 
+@pytest.mark.forked
 @pytest.mark.parametrize(
     ("function", "args"),
     [

@@ -130,6 +130,7 @@ def test_what_is_kept_leaves_the_memory_to_the_jobs(
     assert runner.value(lambda: len(bytes(250_000_000))) == 250_000_000
 
 
+@pytest.mark.forked
 def test_calls_sent_ahead_run_in_order(runner: Runner) -> None:
     for number in range(20):
         runner.start(triple, number)
@@ -241,6 +242,7 @@ def test_running_out_of_memory_is_known_by_type(runner: Runner) -> None:
     assert runner.gone() == 0
 
 
+@pytest.mark.forked
 def test_a_memory_limit_ends_in_out_of_memory(start_runner: Callable[..., Runner]) -> None:
     limits = {"memory_bytes": 1 << 28, "cpus": None}
     runner = start_runner(limits=limits)

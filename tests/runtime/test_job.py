@@ -123,6 +123,7 @@ def test_words_keep_their_order() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.forked
 def test_of_much_progress_the_last_word_counts(runner: Runner) -> None:
     def hurry() -> None:
         for number in range(20_000):
@@ -133,6 +134,7 @@ def test_of_much_progress_the_last_word_counts(runner: Runner) -> None:
     assert len(runner.kinds("progress")) < 5_000
 
 
+@pytest.mark.forked
 def test_only_well_formed_words_pass(runner: Runner) -> None:
     def forge() -> None:
         fd = int(os.environ["CORRAL_FRAMES_FD"])
@@ -173,6 +175,7 @@ def test_threads_and_forked_children_speak_too(runner: Runner) -> None:
     assert len(runner.kinds("metric")) == 250
 
 
+@pytest.mark.forked
 def test_a_child_without_the_pipe_writes_nowhere(runner: Runner) -> None:
     code = (
         "import os; n = int(os.environ['CORRAL_FRAMES_FD'])\n"

@@ -18,6 +18,8 @@ from tests.runtime.harness import Runner
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+pytestmark = pytest.mark.forked
+
 needs_landlock = pytest.mark.skipif(
     sandbox.landlock_version() < 1, reason="this kernel has no Landlock"
 )
@@ -58,10 +60,10 @@ def test_a_denied_path_comes_with_what_to_do(
 
 def test_a_denial_that_is_not_ours_stays_as_it_is(tmp_path: Path) -> None:
     config = {"read_paths": ["/usr"], "write_paths": [str(tmp_path / "w")]}
-    bounds = sandbox.Bounds(config, "/kit", {"files": "landlock"})
-    free = sandbox.Bounds(config, "/kit", {"files": ""})
+    bounds = sandbox.bounds(config, "/kit", {"files": "landlock"})
+    free = sandbox.bounds(config, "/kit", {"files": ""})
 
-    def hint(path: str | None, bounds: sandbox.Bounds = bounds) -> str:
+    def hint(path: str | None, bounds: hints.Bounds = bounds) -> str:
         return hints.add("no", PermissionError(13, "no", path), bounds)
 
     assert hint(str(tmp_path / "mine")).startswith("no. Jobs see only their own folder")

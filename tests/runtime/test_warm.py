@@ -33,6 +33,7 @@ def replace_lists() -> None:
     sys.argv = None  # type: ignore[assignment]
 
 
+@pytest.mark.forked
 @pytest.mark.parametrize("rude", [close_what_has_a_number, replace_lists])
 def test_a_rude_attempt_does_not_kill_the_process(runner: Runner, rude: Callable[[], None]) -> None:
     pid = runner.value(os.getpid)
@@ -41,6 +42,7 @@ def test_a_rude_attempt_does_not_kill_the_process(runner: Runner, rude: Callable
     assert runner.value(lambda: (type(sys.path), type(sys.argv))) == (list, list)
 
 
+@pytest.mark.forked
 def test_each_attempt_finds_a_clean_process(runner: Runner) -> None:
     def look() -> tuple[object, ...]:
         umask = os.umask(0o022)
@@ -159,6 +161,7 @@ def lower(limit: int) -> None:
     resource.setrlimit(limit, (10_000 if soft == resource.RLIM_INFINITY else soft - 1, hard))
 
 
+@pytest.mark.forked
 @pytest.mark.parametrize(
     ("function", "args"),
     [

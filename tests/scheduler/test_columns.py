@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from corral.scheduler.columns import Columns, reaching
+from corral.scheduler.columns import Columns
 from corral.scheduler.plan import decide_among
 from corral.scheduler.rooms import Rooms
+from corral.scheduler.sets import reaching
 from corral.scheduler.snapshot import Snapshot
 from tests.scheduler.strategies import snapshots
 
@@ -14,6 +15,12 @@ from tests.scheduler.strategies import snapshots
 @given(snapshots(most=14, policies=True))
 @settings(max_examples=300, deadline=None)
 def test_both_ways_lead_to_the_same_plan(world: Snapshot) -> None:
+    assert decide_among(Columns(world), world) == decide_among(Rooms(world), world)
+
+
+@given(snapshots(most=14, policies=True, models=True))
+@settings(max_examples=500, deadline=None)
+def test_so_they_do_where_models_are_wanted(world: Snapshot) -> None:
     assert decide_among(Columns(world), world) == decide_among(Rooms(world), world)
 
 

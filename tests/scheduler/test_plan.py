@@ -9,8 +9,19 @@ from hypothesis import strategies as st
 
 from corral.core.job import Needs, QueueClass, Shape
 from corral.core.worker import GPU, Capabilities, Capacity, Holding, Worker
+from corral.scheduler.columns import Columns
 from corral.scheduler.fit import Held, Room, refuse_ever, refuse_now
-from corral.scheduler.plan import Line, Plan, Seat, Snapshot, Waiting, decide
+from corral.scheduler.plan import (
+    MOST_AHEAD,
+    Line,
+    Plan,
+    Seat,
+    Snapshot,
+    Waiting,
+    decide,
+    decide_among,
+)
+from corral.scheduler.rooms import Rooms
 from tests.scheduler.strategies import shapes, snapshots, workers
 
 
@@ -201,3 +212,18 @@ def test_first_come_first_served_inside_a_priority_across_shapes() -> None:
     while len(cluster.started) < 5:
         cluster.step()
     assert sorted(cluster.started, key=cluster.started.__getitem__) == [first, *jobs]
+
+
+def test_a_decision_fills_every_slot_and_leaves_most_of_what_goes_ahead_to_the_next() -> None:
+    can = Capabilities(cpus=2.0, memory_gb=16.0, ahead=512)
+    cluster = [
+        Worker(id=f"w{n:02}", name=f"n{n}", engine="simulated", capabilities=can)
+        for n in range(MOST_AHEAD // 100)
+    ]
+    waiting = tuple(Waiting(f"j{n}", n, 0.0, 0) for n in range(4 * MOST_AHEAD))
+    line = Line(Shape(Needs(cpus=1.0)), waiting, typical_s=0.0001)
+    world = Snapshot(0.0, (line,), tuple(map(Seat, cluster)))
+    plans = decide_among(Rooms(world), world), decide_among(Columns(world), world)
+    for placements in (plan.placements for plan in plans):
+        assert sum(not one.ahead for one in placements) == 2 * len(cluster)
+        assert sum(one.ahead for one in placements) == MOST_AHEAD

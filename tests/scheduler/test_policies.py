@@ -108,9 +108,9 @@ def test_the_strongest_is_kept_free_for_interactive_work() -> None:
 
 def test_of_equal_cards_the_idle_one_is_kept() -> None:
     busy, idle = Seat(worker("a", 24.0), (BUSY,)), Seat(worker("b", 24.0))
-    assert strongest((busy, idle), 1) == {"b"}
+    assert strongest((busy, idle), 1, 0.0) == {"b"}
     asleep = Worker("z", "z", "simulated", worker("z", 80.0).capabilities, connected=False)
-    assert strongest((busy, idle, Seat(asleep)), 2) == {"a", "b"}
+    assert strongest((busy, idle, Seat(asleep)), 2, 0.0) == {"a", "b"}
 
 
 def test_batch_that_waited_too_long_gets_its_turn_on_a_kept_worker() -> None:

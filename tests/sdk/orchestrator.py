@@ -199,6 +199,20 @@ class Orchestrator:
         await self._enter("GetQueue", context)
         return self.queue
 
+    async def FindAsset(self, request: pb.AssetRequest, context: Any) -> pb.AssetReply:
+        await self._enter("FindAsset", context)
+        data = self.blobs.get(request.sha256)
+        if data is None:
+            return pb.AssetReply()
+        return pb.AssetReply(known=True, sha256=request.sha256, size=len(data))
+
+    async def PutAsset(self, chunks: AsyncIterator[pb.Chunk], context: Any) -> Any:
+        await self._enter("PutAsset", context)
+        data = b"".join([chunk.data async for chunk in chunks])
+        sha256 = hashlib.sha256(data).hexdigest()
+        self.blobs[sha256] = data
+        return pb.BlobRef(sha256=sha256, size=len(data))
+
     async def PutPackage(self, chunks: AsyncIterator[pb.Chunk], context: Any) -> Any:
         await self._enter("PutPackage", context)
         data = b"".join([chunk.data async for chunk in chunks])

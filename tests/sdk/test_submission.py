@@ -58,6 +58,8 @@ def test_gpu_amounts(options: dict[str, Any], expected: tuple[int, float]) -> No
         ({"env": {"A": 1}}, r"env\['A'\] is a text"),
         ({"env": {"A=B": "1"}}, "no name"),
         ({"worker_labels": [1]}, "worker label"),
+        ({"models": 3}, "models is a list of names"),
+        ({"models": ["sdxl", ""]}, "models holds names such as 'sdxl_1.0'; got ''"),
         ({"name": 3}, "name is a text"),
         ({"requirements": [""]}, "requirement"),
     ],
@@ -70,6 +72,11 @@ def test_refusals(options: dict[str, Any], sentence: str) -> None:
 def test_labels_of_workers() -> None:
     assert list(build(worker_labels="ssd").worker_labels) == ["ssd"]
     assert list(build(worker_labels={"room": "attic"}).worker_labels) == ["room=attic"]
+
+
+def test_models_by_name() -> None:
+    assert list(build(models="sdxl").models) == ["sdxl"]
+    assert list(build(models=("sdxl", "vae")).models) == ["sdxl", "vae"]
 
 
 def test_requirements_file(tmp_path: Path) -> None:

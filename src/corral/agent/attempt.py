@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from corral.agent.environments import Spec
 from corral.agent.runner_process import Runner
-from corral.core.job import Failure, JobId, Needs, QueueClass
+from corral.core.job import Failure, Input, JobId, Needs, QueueClass
 from corral.core.worker import Holding
 from corral.protocol.messages import JobDispatch, JobStarted
 
@@ -31,6 +31,7 @@ class Recipe(Struct):
     requirements: tuple[str, ...] = ()
     env: dict[str, str] = {}
     fresh: bool = False
+    inputs: tuple[Input, ...] = ()
 
 
 decode_recipe = msgspec.json.Decoder(Recipe).decode
@@ -40,7 +41,7 @@ class Attempt:
     """One try of one job on this worker."""
 
     __slots__ = (
-        "assumed", "deadline", "dispatch", "ending", "fresh", "holding", "lane", "makeup",
+        "assumed", "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "lane", "makeup",
         "memory_seen", "rank", "recipe", "runner", "since", "spec", "started", "waiting",
     )  # fmt: skip
 
@@ -52,6 +53,8 @@ class Attempt:
         batch = dispatch.queue_class is not QueueClass.INTERACTIVE
         self.rank: Rank = (batch, -dispatch.priority, arrival)
         self.fresh = recipe.fresh or recipe.work.type != "function"
+        self.inputs: dict[str, str] = {}
+        """Where its input files are on this worker, by the names that the job knows."""
         self.waiting = False
         self.holding: Holding | None = None
         self.runner: Runner | None = None

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,9 @@ import msgspec
 import structlog
 
 from corral.agent import endings
+from corral.agent.assets import Assets
 from corral.agent.attempt import Attempt, Lane, decode_recipe
+from corral.agent.downloads import Abandoned, AssetFailed, Ticket
 from corral.agent.environments import BuildFailed, Environments
 from corral.agent.frames import AnyFrame, Error, Fetching, Metric, Output, Progress, Result, Started
 from corral.agent.limits import Limits
@@ -27,7 +29,7 @@ from corral.agent.results import Results
 from corral.agent.runner_process import Makeup, Runner
 from corral.agent.runners import Runners
 from corral.agent.waiting import Waiting
-from corral.core.job import Failure, JobId, record_digest
+from corral.core.job import Failure, Input, JobId, record_digest
 from corral.core.worker import Capabilities, Capacity, Holding
 from corral.protocol.messages import (
     JobCancel,
@@ -60,20 +62,26 @@ class Ledger:
         *,
         environments: Environments,
         runners: Runners,
+        assets: Assets,
         send: Callable[[Message], None],
         send_output: Callable[[Message, int], bool],
+        loaded: Callable[[], None] = lambda: None,
     ) -> None:
-        self.url = b'""'
-        self.certificate = b'""'
-        """Where attempts reach the controller, and the file with its certificate; as JSON."""
+        self.url = self.certificate = ""
+        """Where the controller is, and the file with its certificate."""
+        self.way = b'"url":""'
+        """How attempts reach the controller and where artifacts go, as part of each order."""
         self.draining = ""
         self._capabilities = capabilities
         self._capacity = Capacity(capabilities)
         self._environments = environments
         self._runners = runners
+        self._assets = assets
         self._send = send
         self.results = Results(send)
         self._send_output = send_output
+        self._loaded = loaded
+        """Told when a runner is about to have other models loaded."""
         self._arrivals = itertools.count()
         self._fitting: set[Lane] = set()
         self._waiting = Waiting()
@@ -110,17 +118,12 @@ class Ledger:
         spec = self._environments.spec(recipe.python, recipe.requirements)
         attempt = Attempt(message, recipe, spec, next(self._arrivals))
         if attempt.lane not in self._fitting:
-            if (
-                Capacity(self._capabilities).fits(
-                    message.needs, above_vram_gb=message.above_vram_gb
-                )
-                is None
-            ):
-                reason = "it needs more than this worker has"
-                return self._send(JobReturned(*key, reason=reason))
+            refused = self._refuse(attempt)
+            if refused:
+                return self._send(JobReturned(*key, reason=refused))
             self._fitting.add(attempt.lane)
         self._known[key] = attempt
-        if self._environments.ready(spec) is None:
+        if recipe.inputs or self._environments.ready(spec) is None:
             self._spawn(self._prepare(attempt))
         else:
             self._waiting.add(attempt)
@@ -133,6 +136,34 @@ class Ledger:
             self._seen, self._seen_earlier = set(), self._seen
         self._seen.add(key)
         return False
+
+    def _refuse(self, attempt: Attempt) -> str:
+        """Why it would not fit even if nothing else ran here."""
+        needs, above = attempt.lane
+        empty = Capacity(self._capabilities)
+        if empty.fits(needs, above_vram_gb=above) is None:
+            return "it needs more than this worker has"
+        empty.others = self._capacity.others
+        if empty.fits(needs, above_vram_gb=above) is None:
+            return "processes that are not Corral's use the VRAM that it needs"
+        return ""
+
+    def offer(self, capabilities: Capabilities) -> None:
+        """This machine turned out to have more GPUs."""
+        self._capabilities = capabilities
+        self._capacity.gpus = capabilities.gpus
+        for gpu in capabilities.gpus:
+            self._capacity.tenths.setdefault(gpu.uuid, 10)
+
+    def others_hold(self, taken: Iterable[tuple[str, float]]) -> None:
+        """Processes that are not ours hold this much of the GPUs now. What waits for what they
+        hold goes back: nobody knows when they let go."""
+        self._capacity.others = dict(taken)
+        self._fitting.clear()
+        for attempt in list(self._known.values()):
+            if attempt.runner is None and (refused := self._refuse(attempt)):
+                self._return(attempt, refused)
+        self.start_ready()
 
     def cancelled(self, message: JobCancel) -> None:
         attempt = self._known.get((message.job, message.attempt))
@@ -187,24 +218,49 @@ class Ledger:
         specs = {attempt.spec for attempt in self._known.values()}
         return {spec.digest for spec in specs} | self._runners.environments()
 
+    def assets_in_use(self) -> set[str]:
+        known = list(self._known.values())
+        return {one.sha256 for attempt in known for one in attempt.recipe.inputs}
+
     # --- starting ------------------------------------------------------------------------------
 
     async def _prepare(self, attempt: Attempt) -> None:
+        try:
+            if self._environments.ready(attempt.spec) is None:
+                await self._build(attempt)
+            for wanted in attempt.recipe.inputs:
+                await self._fetch(attempt, wanted)
+        except (BuildFailed, AssetFailed) as error:
+            if attempt.key in self._known:
+                del self._known[attempt.key]
+                self.results.failed(attempt, error.failure)
+            return
+        except Abandoned:
+            return
+        if attempt.key in self._known:
+            self._waiting.add(attempt)
+            self.start_ready()
+
+    async def _fetch(self, attempt: Attempt, wanted: Input) -> None:
+        """One input file, before the attempt has a place: it holds nothing while it waits."""
+
+        def say(have: int, size: int) -> None:
+            if attempt.key in self._known:
+                percent = f"{have / size:.0%}" if size else ""
+                self._send(JobProgress(*attempt.key, message=f"fetching {wanted.name} {percent}"))
+
+        ticket = Ticket(self.url, self.certificate, *attempt.key, attempt.dispatch.token)
+        attempt.inputs[wanted.name] = await self._assets.get(
+            wanted, ticket, lambda: attempt.key in self._known, say
+        )
+
+    async def _build(self, attempt: Attempt) -> None:
         count = len(attempt.spec.requirements)
         what = (
             f"{count} requirement{'s' * (count != 1)}" if count else f"Python {attempt.spec.python}"
         )
         self._send(JobProgress(*attempt.key, message=f"building environment ({what})"))
-        try:
-            await self._environments.get(attempt.spec)
-        except BuildFailed as error:
-            if attempt.key in self._known:
-                del self._known[attempt.key]
-                self.results.failed(attempt, error.failure)
-            return
-        if attempt.key in self._known:
-            self._waiting.add(attempt)
-            self.start_ready()
+        await self._environments.get(attempt.spec)
 
     def start_ready(self) -> None:
         while self._waiting.size:
@@ -241,7 +297,10 @@ class Ledger:
         self._capacity.take(holding)
         self._active[runner] = None
         attempt.runner = runner
-        runner.order(attempt, self._line(dispatch, runner))
+        if dispatch.needs.models and dispatch.needs.models != runner.models:
+            runner.models = dispatch.needs.models
+            self._loaded()
+        runner.order(attempt, self._line(attempt, runner))
         self._runs(attempt, holding, now)
         self._limits.watch()
 
@@ -297,7 +356,7 @@ class Ledger:
                 return
             attempt.runner = runner
             runner.used += 1
-            runner.order(attempt, self._line(attempt.dispatch, runner))
+            runner.order(attempt, self._line(attempt, runner))
             self._look_soon()
             last = attempt
 
@@ -338,20 +397,21 @@ class Ledger:
             self.results.failed(attempt, endings.of_death(runner, attempt))
             self._pass_on(attempt, runner)
 
-    def _line(self, dispatch: JobDispatch, runner: Runner) -> bytes:
+    def _line(self, attempt: Attempt, runner: Runner) -> bytes:
         """The document goes in as it came: nothing on a worker may change it."""
+        dispatch = attempt.dispatch
         return (
-            b'{"job":%b,"attempt":%d,"document":%b,"url":%b,"certificate":%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b}\n'
+            b'{"job":%b,"attempt":%d,"document":%b,%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b,"inputs":%b}\n'
             % (
                 _encode(dispatch.job),
                 dispatch.attempt,
                 dispatch.document,
-                self.url,
-                self.certificate,
+                self.way,
                 _encode(dispatch.token),
                 runner.directory.as_json,
                 _encode(dispatch.checkpoint),
                 _encode(dispatch.correlation_id),
+                _encode(attempt.inputs),
             )
         )
 
@@ -561,6 +621,7 @@ class Ledger:
         if self._telling is not None:
             self._telling.cancel()
         self.results.narration.flush()
+        await self.results.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -23,6 +23,7 @@ from websockets.typing import Data
 
 from corral import trust
 from corral.protocol.messages import (
+    CLOSE_INCOMPATIBLE,
     CLOSE_REPLACED,
     CLOSE_REVOKED,
     FromController,
@@ -44,9 +45,15 @@ FRAME_BYTES = 1 << 20
 BEHIND_BYTES = 1 << 20
 """Output that may wait to be sent before jobs wait in their own writes."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0
+BESIDE_WAIT_S = 0.1
+"""The longest where the controller is on the same machine: to look costs next to nothing."""
+SETTLED_S = 5.0
+"""A connection that held for less is no reason to dial at once when it is lost."""
+OPEN_S = 8.0
+"""A new try reaches a network that is back sooner than what the system repeats by itself."""
 COALESCE_S = 0.005
 WELCOME_S = 20.0
-PING_S = 10.0
+PING_S = 5.0
 CLOSE_S = 1.0
 DEFAULT_GRACE_S = 30.0
 
@@ -85,10 +92,12 @@ class Side(Protocol):
     def register(self, address: Address) -> WorkerRegister: ...
     def heartbeat(self) -> WorkerHeartbeat: ...
     def welcomed(self, welcome: WorkerWelcome) -> None: ...
+    def disconnected(self) -> None: ...
     def deliver(self, messages: list[FromController]) -> None: ...
     def started(self) -> list[Message]: ...
     def results(self) -> list[Message]: ...
     def caught_up(self) -> None: ...
+    def incompatible(self) -> None: ...
     def has_work_ahead(self) -> bool: ...
 
 
@@ -105,7 +114,15 @@ class ControllerAway(Exception):
 
 
 class Connection:
-    def __init__(self, address: Callable[[], Address], side: Side, *, gives_up: bool) -> None:
+    def __init__(
+        self,
+        address: Callable[[], Address],
+        side: Side,
+        *,
+        gives_up: bool,
+        pause: Callable[[float], float] | None = None,
+    ) -> None:
+        self._pause = pause or jittered
         self._address = address
         self._side = side
         self._gives_up = gives_up
@@ -153,7 +170,9 @@ class Connection:
         """Stay connected, until cancelled, replaced, or tired of waiting."""
         loop = asyncio.get_running_loop()
         wait_s, away_since, told = FIRST_WAIT_S, loop.time(), ""
+        longest = BESIDE_WAIT_S if self._gives_up else LONGEST_WAIT_S
         while True:
+            dialled = loop.time()
             try:
                 await self._session()
                 reason = "the controller closed the connection"
@@ -162,16 +181,19 @@ class Connection:
             if self._socket is not None:
                 self._socket = None
                 self._sent.set()
-                wait_s, away_since, told = FIRST_WAIT_S, loop.time(), ""
+                self._side.disconnected()
+                away_since, told = loop.time(), ""
+                if away_since - dialled > SETTLED_S:
+                    wait_s = FIRST_WAIT_S
             if reason != told:
                 log.info("controller_unreachable", reason=reason)
                 told = reason
             left = away_since + self.grace_s - loop.time()
             if self._gives_up and left <= 0:
                 raise ControllerAway(reason)
-            pause = wait_s * random.uniform(0.5, 1.0)  # noqa: S311
+            pause = self._pause(wait_s)
             await asyncio.sleep(min(pause, max(left, 0.01)) if self._gives_up else pause)
-            wait_s = min(wait_s * 2, LONGEST_WAIT_S)
+            wait_s = min(wait_s * 2, longest)
 
     async def _session(self) -> None:
         address = self._address()
@@ -180,7 +202,7 @@ class Connection:
             additional_headers={"Authorization": f"Bearer {address.credential}"},
             compression=None,
             max_size=None,
-            open_timeout=WELCOME_S,
+            open_timeout=OPEN_S,
             ping_interval=PING_S,
             ping_timeout=2 * PING_S,
             close_timeout=CLOSE_S,
@@ -196,6 +218,8 @@ class Connection:
                 raise Replaced(closed.rcvd.reason) from closed
             if closed.rcvd is not None and closed.rcvd.code == CLOSE_REVOKED:
                 raise Revoked(closed.rcvd.reason) from closed
+            if closed.rcvd is not None and closed.rcvd.code == CLOSE_INCOMPATIBLE:
+                self._side.incompatible()
             raise
         finally:
             if self._beating is not None:
@@ -328,6 +352,11 @@ class _Socket(ClientConnection):
         super().resume_writing()
         if self.drained is not None:
             self.drained()
+
+
+def jittered(wait_s: float) -> float:
+    """Not all workers at once: between half and the whole of it."""
+    return wait_s * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 async def _hang_up(socket: ClientConnection) -> None:

@@ -22,6 +22,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from corral.agent import system
 from corral.agent.inventory import GIB, python_minor
 from corral.core.job import Failure
 from corral.runtime import confined
@@ -107,7 +108,7 @@ class Environments:
             **environ,
             "UV_NO_PROGRESS": "1",
             "NO_COLOR": "1",
-            "TMPDIR": str(root / TEMPORARY),
+            **system.temporary_folder(str(root / TEMPORARY)),
         }
         self._in_use = in_use
         self._compile_kit = compile_kit
@@ -286,7 +287,7 @@ class Environments:
             stderr=asyncio.subprocess.STDOUT,
             env=self._environ,
             cwd=os.path.abspath(os.sep),  # uv obeys, or may not read, a project around its place
-            start_new_session=True,
+            **system.apart(),
         )
         try:
             async with asyncio.timeout(BUILD_LIMIT_S):
@@ -352,7 +353,8 @@ def _own_python() -> str:
 def _show_own_packages(building: Path) -> None:
     """Corral itself may live in a virtual environment, with PyTorch beside it: uv links only the
     Python underneath, so these are named by hand."""
-    for folder in building.glob("lib/python*/site-packages"):
+    pattern = "Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"
+    for folder in building.glob(pattern):
         text = "\n".join(site.getsitepackages()) + "\n"
         (folder / "corral-worker.pth").write_text(text, encoding="utf-8")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from contextlib import suppress
 
 import psutil
 
@@ -16,9 +15,9 @@ from corral.settings import WorkerSettings
 GIB = 1024**3
 
 
-def processor_ids() -> tuple[int, ...]:
-    """The processors this process may use; empty where the platform does not pin processes."""
-    if sys.platform == "linux":
+def processor_ids(*, pins: bool = True) -> tuple[int, ...]:
+    """The processors this process may use; empty where runners are not pinned to some."""
+    if sys.platform == "linux" and pins:
         return tuple(sorted(os.sched_getaffinity(0)))
     return ()
 
@@ -31,41 +30,17 @@ def python_minor() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def detected_gpus() -> tuple[GPU, ...]:
-    """NVIDIA GPUs as the driver names them; none where there is no driver."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    found = []
-    try:
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            with suppress(pynvml.NVMLError):
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-                found.append(
-                    GPU(
-                        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-                        name=_text(pynvml.nvmlDeviceGetName(handle)),
-                        vram_gb=round(int(memory.total) / GIB, 1),
-                    )
-                )
-    finally:
-        pynvml.nvmlShutdown()
-    return tuple(found)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
 def declared_gpus(declared: tuple[DeclaredGPU, ...]) -> tuple[GPU, ...]:
     """GPUs named in the settings, under the names their driver knows them by: jobs are shown
     their GPUs that way."""
     gpus = tuple(
-        GPU(uuid=gpu.id or str(index), name=gpu.name, vram_gb=gpu.vram_gb, vendor="declared")
+        GPU(
+            uuid=gpu.id or str(index),
+            name=gpu.name,
+            vram_gb=gpu.vram_gb,
+            vendor="declared",
+            tflops=gpu.tflops,
+        )
         for index, gpu in enumerate(declared)
     )
     ids = [gpu.uuid for gpu in gpus]
@@ -84,18 +59,22 @@ def offered_gpus(detected: tuple[GPU, ...], declared: tuple[DeclaredGPU, ...]) -
     return detected or declared_gpus(declared)
 
 
-def capabilities(settings: WorkerSettings, enforced: dict[str, str]) -> Capabilities:
+def capabilities(
+    settings: WorkerSettings, detected: tuple[GPU, ...] = (), *, output_path: str = ""
+) -> Capabilities:
     memory_gb = round(psutil.virtual_memory().total / GIB, 1)
     return Capabilities(
         cpus=settings.cpus or processors(),
         memory_gb=settings.memory_gb or memory_gb,
-        gpus=offered_gpus(detected_gpus(), settings.gpus),
+        gpus=offered_gpus(detected, settings.gpus),
         labels=settings.labels,
         workloads=("python",) if settings.allow_code else (),
         platform=platform.system().lower(),
         python=python_minor(),
-        enforced=enforced,
         reserved_for=settings.reserved_for,
         weight=settings.weight,
         suits=settings.class_,
+        task_types=settings.task_types,
+        model_paths=settings.model_paths,
+        output_path=output_path,
     )

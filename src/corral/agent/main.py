@@ -3,7 +3,8 @@
     python -m corral.agent.main --home HOME [--embedded]
 
 Exit codes: 0 after a drain or when an embedded agent lost its controller, 75 when another agent
-has this home or took this worker's place, 78 when the home or its settings cannot be used.
+has this home or took this worker's place, 77 when it was revoked, 78 when the home or its settings
+cannot be used, 85 when it is idle and a newer Corral lies ready to take its place.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import signal
+import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -23,16 +23,32 @@ import structlog
 from msgspec.structs import replace
 
 from corral import __version__, logs
-from corral.agent import endings, inventory, kit, process_tree
+from corral.agent import endings, inventory, kit, process_tree, system
+from corral.agent.assets import Assets
 from corral.agent.attempts import Ledger
-from corral.agent.connection import Address, Connection, ControllerAway, Replaced, Revoked
+from corral.agent.connection import (
+    DEFAULT_GRACE_S,
+    Address,
+    Connection,
+    ControllerAway,
+    Replaced,
+    Revoked,
+)
 from corral.agent.environments import BuildFailed, Confine, Environments
+from corral.agent.gpu_watch import Driver, GpuWatch
+from corral.agent.keeper import UPDATE, write_json
+from corral.agent.kept_results import KeptResults
+from corral.agent.model_files import ModelFiles
+from corral.agent.nvidia import Nvml
 from corral.agent.processors import Processors
 from corral.agent.runner_process import Makeup
-from corral.agent.runners import CERTIFICATE, Runners
+from corral.agent.runners import ASSETS, CERTIFICATE, Runners
+from corral.agent.updates import Updates
 from corral.core.errors import CorralError
 from corral.core.job import Needs
-from corral.home import Home
+from corral.core.model import Model
+from corral.core.worker import GPU
+from corral.home import Home, lock_file
 from corral.protocol.messages import (
     VERSION,
     Drain,
@@ -54,21 +70,31 @@ from corral.settings import (
     load,
     passed_environment,
 )
+from corral.shared_root import SharedRoot
 
 log = structlog.get_logger("corral.agent")
 
 TAKEN, REVOKED, UNUSABLE = 75, 77, 78
 RECEIVED_S = 5.0
 """How long a leaving agent waits for the controller to have its last results."""
+BEYOND_GRACE_S = 90.0
+"""For so long beyond the grace attempts try to fetch and store: whoever may still come back in
+time has not failed."""
 PROBE_S = 20.0
 TIDY_EVERY_S = 3600.0
 KILL_GRACE_S = 1.0
+IDLE_POLL_S = 0.5
+FINISH_S = 7 * 86_400.0
+"""What came in the moment an update was about to begin has time to end."""
+KEPT = "unreceived"
+"""Results that the controller has not received yet."""
 
 
 class Agent:
     """One worker machine. `run` returns the exit code."""
 
-    def __init__(self, config: Config, *, embedded: bool) -> None:
+    def __init__(self, config: Config, *, embedded: bool, driver: Driver | None = None) -> None:
+        self._driver = driver or Nvml()
         self._settings = config.settings
         self._embedded = embedded
         self._home = config.home / "worker"
@@ -77,17 +103,27 @@ class Agent:
         self._opened = False
         self._hurry = asyncio.Event()
         self._for_good = False
+        self._code = 0
+        self._updates: Updates | None = None
+        self._updating: asyncio.Task[None] | None = None
+        self._is_up = False
+        self._leftovers = 0
+        self._models_told: tuple[Model, ...] = ()
 
     async def run(self) -> int:
         await self._open()
         self._opened = True
         dialling = asyncio.create_task(self._connection.run())
         leaving = asyncio.create_task(self._left.wait())
-        tidying = asyncio.create_task(self._tidy())
+        beside = [
+            asyncio.create_task(self._tidy()),
+            asyncio.create_task(self._gpus.run()),
+            self._looking_for_models,
+        ]
         try:
             await asyncio.wait((dialling, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not dialling.done():
-                return 0
+                return self._code
             dialling.result()
         except ControllerAway as away:
             log.warning("controller_stayed_away", reason=str(away))
@@ -98,11 +134,13 @@ class Agent:
         except Revoked as revoked:
             self._ledger.end_running(endings.REVOKED, 0.0)
             await self._ledger.until_quiet()
+            self._ledger.results.forget()
             (self._home / "agent.json").unlink(missing_ok=True)  # good for nothing any more
             sys.stderr.write(f"{revoked}\n")
             return REVOKED
         finally:
-            await self._close(dialling, leaving, tidying)
+            updating = [self._updating] if self._updating is not None else []
+            await self._close(dialling, leaving, *beside, *updating)
         return 0
 
     async def _tidy(self) -> None:
@@ -122,7 +160,9 @@ class Agent:
     async def _open(self) -> None:
         settings = self._settings.worker
         home = self._home
+        spawns = system.spawns(settings)
         swept = await asyncio.to_thread(process_tree.sweep, str(home))
+        self._leftovers = swept
         if swept:
             log.warning("leftover_processes_ended", processes=swept)
         kits = home / "kit"
@@ -133,8 +173,9 @@ class Agent:
             home,
             self._kit,
             settings=settings,
+            root=self._settings.assets.root,
             passed=passed_environment(),
-            processors=Processors(inventory.processor_ids()),
+            processors=Processors(inventory.processor_ids(pins=not spawns)),
             max_idle=settings.warm_runners or int(settings.cpus or inventory.processors()),
         )
         self._runners.clear_leftovers()
@@ -153,25 +194,61 @@ class Agent:
                 "-q",
                 str(self._kit),
             ],
-            confine=self._confinement() if settings.isolate else None,
+            confine=self._confinement() if settings.isolate and not spawns else None,
         )
         self._environments.clear_leftovers()
-        self._connection = Connection(
-            lambda: Address.read(home / "agent.json"), self, gives_up=self._embedded
+        self._assets = Assets(
+            home / ASSETS,
+            limit_gb=settings.assets_gb,
+            root=SharedRoot(self._settings.assets.root),
+            in_use=lambda: self._ledger.assets_in_use(),
         )
-        self._capabilities = inventory.capabilities(settings, {})
+        self._assets.clear_leftovers()
+        self._connection = Connection(self._address, self, gives_up=self._embedded)
+        if not self._embedded:
+            self._updates = Updates.of_this(self._address, build_environment())
+        self._gpus = GpuWatch(
+            self._driver,
+            ours=self._runners.with_gpus,
+            changed=self._others_changed,
+            found=self._gpus_found,
+        )
+        self._models = ModelFiles(settings.model_paths, home / "models.json", self._tell_at_once)
+        self._looking_for_models = asyncio.create_task(self._models.run())
+        self._capabilities = inventory.capabilities(
+            settings, await self._gpus.first(), output_path=str(home / "runs")
+        )
         if settings.gpus and any(gpu.vendor != "declared" for gpu in self._capabilities.gpus):
             log.warning("declared_gpus_ignored", detected=len(self._capabilities.gpus))
         self._ledger = Ledger(
             self._capabilities,
             environments=self._environments,
             runners=self._runners,
+            assets=self._assets,
             send=self._connection.send,
             send_output=self._connection.send_output,
+            loaded=self._tell_at_once,
         )
+        self._find_results()
+        self._ledger.others_hold(self._gpus.taken)
         self._reached()
         if settings.allow_code:
             self._capabilities = replace(self._capabilities, enforced=await self._probe())
+
+    def _address(self) -> Address:
+        return Address.read(self._home / "agent.json")
+
+    def _find_results(self) -> None:
+        """What an agent before us could not deliver."""
+        try:
+            found = self._ledger.results.keep_in(
+                KeptResults(self._home / KEPT, self._address().worker_id)
+            )
+        except OSError as error:
+            log.error("results_unreadable", path=str(self._home / KEPT), error=str(error))
+            return
+        if found:
+            log.info("results_found", count=found)
 
     async def _probe(self) -> dict[str, str]:
         """What is enforced here, as a real runner says it; that one then stays warm."""
@@ -201,6 +278,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._ledger.close()
+        await self._assets.close()
         await self._environments.close()
         await self._runners.close()
 
@@ -219,6 +297,7 @@ class Agent:
 
     async def _leave(self, grace_s: float, reason: str) -> None:
         log.info("worker_leaving", reason=reason, running=self._ledger.running, grace_s=grace_s)
+        self._tell_at_once()  # or what is returned now would be sent here again
         self._ledger.return_waiting(reason)
         quiet = asyncio.create_task(self._ledger.until_quiet())
         hurry = asyncio.create_task(self._hurry.wait())
@@ -242,40 +321,122 @@ class Agent:
     # --- what the connection asks --------------------------------------------------------------
 
     def register(self, address: Address) -> WorkerRegister:
-        gpus = self._capabilities.gpus
+        gpus, models = self._capabilities.gpus, self._models.models
+        names = tuple(model.name for model in models)
+        self._models_told = models
         return WorkerRegister(
             worker_id=address.worker_id,
             software_version=__version__,
             runner_protocol=VERSION,
-            capabilities=self._capabilities,
+            capabilities=replace(self._capabilities, models_present=names),
             name=self._settings.worker.name or address.name,
             gpu_name=gpus[0].name if gpus else "",
             vram_gb=max((gpu.vram_gb for gpu in gpus), default=0.0),
+            supported_models=names,
             attempts=self._ledger.attempts(),
+            leftovers=self._leftovers,
+            models=models,
+            models_loaded=self._runners.models(),
+            readings=self._gpus.readings,
         )
 
     def heartbeat(self) -> WorkerHeartbeat:
-        ledger = self._ledger
+        ledger, models = self._ledger, self._models.models
+        ledger.results.beat()
+        news = None if models == self._models_told else models
+        self._models_told = models
         return WorkerHeartbeat(
             load=ledger.load(),
             running=ledger.running,
             waiting=ledger.waiting,
             warm=self._runners.idle,
+            readings=self._gpus.readings,
+            models=news,
+            models_loaded=self._runners.models(),
+            leaving=self._leaving is not None,
         )
 
+    def disconnected(self) -> None:
+        """What the controller has not received by now may never have reached it."""
+        self._ledger.results.offline = True
+        self._ledger.results.save()
+
+    def _others_changed(self) -> None:
+        """The controller hears of it first, so that what is returned is not sent here again."""
+        self._tell_at_once()
+        self._ledger.others_hold(self._gpus.taken)
+
+    def _gpus_found(self, gpus: tuple[GPU, ...]) -> None:
+        """The driver came up after us: we introduce ourselves once more."""
+        log.info("gpus_found", gpus=[gpu.name for gpu in gpus])
+        self._capabilities = replace(self._capabilities, gpus=gpus)
+        self._ledger.offer(self._capabilities)
+        self._ledger.others_hold(self._gpus.taken)
+        self._again = asyncio.create_task(self._connection.close())
+
+    def _tell_at_once(self) -> None:
+        if self._connection.connected:
+            self._connection.send(self.heartbeat())
+
     def welcomed(self, welcome: WorkerWelcome) -> None:
-        self._reached(welcome.url)
+        self._leftovers = 0  # told
+        self._ledger.results.offline = False
+        self._reached(welcome)
+        if not self._is_up and not self._embedded:
+            self._is_up = True
+            write_json(self._home / "up.json", {"pid": os.getpid(), "version": __version__})
+        self._look_for_update()
         if self._leaving is None:
             self._ledger.draining = ""
+        else:
+            self._connection.send(self.heartbeat())  # it says that we leave
 
-    def _reached(self, url: str = "") -> None:
+    def _artifacts_go(self, where: str) -> str:
+        """To the bucket, or into a folder that jobs may write to; otherwise to the controller."""
+        if where != "root":
+            return where
+        folder = self._runners.artifacts
+        return folder if folder and os.access(folder, os.W_OK) else ""
+
+    def _reached(self, welcome: WorkerWelcome | None = None) -> None:
         """How attempts reach the controller: as this agent does, unless it names another place."""
-        address = Address.read(self._home / "agent.json")
-        self._ledger.url = msgspec.json.encode(url or address.root)
+        address = self._address()
+        ledger = self._ledger
+        ledger.url = (welcome.url if welcome else "") or address.root
+        way: dict[str, object] = {"url": ledger.url}
+        if welcome is not None:
+            way["artifacts"] = self._artifacts_go(welcome.artifacts)
+            if welcome.grace_s > DEFAULT_GRACE_S:
+                way["patience_s"] = welcome.grace_s + BEYOND_GRACE_S
         if address.certificate:
             path = self._home / CERTIFICATE
             path.write_text(address.certificate, encoding="ascii")
-            self._ledger.certificate = msgspec.json.encode(str(path))
+            way["certificate"] = ledger.certificate = str(path)
+        ledger.way = msgspec.json.encode(way)[1:-1]
+
+    def incompatible(self) -> None:
+        """The controller is of another age; its own Corral would get along with it."""
+        self._look_for_update()
+
+    def _look_for_update(self) -> None:
+        if self._updates is not None and (self._updating is None or self._updating.done()):
+            self._updating = asyncio.create_task(self._update(self._updates))
+
+    async def _update(self, updates: Updates) -> None:
+        """Lays a newer Corral ready and makes room for it, as soon as nothing is to be done."""
+        version = await updates.prepare()
+        if not version:
+            return
+        while self._is_busy():  # noqa: ASYNC110 (nobody waits for it)
+            await asyncio.sleep(IDLE_POLL_S)
+        self._code = UPDATE
+        self.leave(FINISH_S, reason=f"the worker updates itself to {version}", for_good=True)
+
+    def _is_busy(self) -> bool:
+        """Results that cannot be delivered now are kept on the disk; the next one delivers them."""
+        ledger = self._ledger
+        unreceived = self._connection.connected and ledger.attempts()
+        return bool(ledger.running or ledger.waiting or unreceived)
 
     def deliver(self, messages: list[FromController]) -> None:
         ledger = self._ledger
@@ -313,42 +474,22 @@ def take_lock(path: Path) -> IO[bytes] | None:
     """One agent per home: the open file is the lock; None when somebody has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = path.open("ab")
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.close()
-        return None
-    return handle
+    if lock_file(handle.fileno()):
+        return handle
+    handle.close()
+    return None
 
 
 async def serve(config: Config, *, embedded: bool) -> int:
     agent = Agent(config, embedded=embedded)
-    loop = asyncio.get_running_loop()
 
     def stop() -> None:
         grace_s = config.settings.shutdown_grace_s
         agent.leave(grace_s, reason="the worker was asked to stop", for_good=True)
 
-    if sys.platform != "win32":
-        loop.add_signal_handler(signal.SIGTERM, stop)
-        # Ctrl-C reaches the whole foreground group; an embedded agent is told by its controller.
-        loop.add_signal_handler(signal.SIGINT, (lambda: None) if embedded else stop)
+    # Ctrl-C reaches the whole foreground group; an embedded agent is told by its controller.
+    system.on_stop(stop, (lambda: None) if embedded else stop)
     return await agent.run()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -371,13 +512,11 @@ def main(arguments: list[str] | None = None) -> int:
         config.settings.log_format,
         file=Home(config.home).log_file,
     )
-    if sys.platform != "win32" and not config.settings.inspectable:
-        from corral.runtime import posix
-
-        posix.close_to_others()
+    if not config.settings.inspectable:
+        system.close_to_others()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    with lock, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with lock, asyncio.Runner(loop_factory=system.loop_factory()) as runner:
         return runner.run(serve(config, embedded=options.embedded))
 
 

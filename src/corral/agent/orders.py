@@ -1,15 +1,10 @@
-"""The way of orders to a runner: each a packet that the runner takes when it is ready for it, and
-that the agent takes back as long as the runner has not.
-
-A runner takes one order at a time. So of the orders it was sent, those it took and did not answer
-are at most one, and the kernel decides who was first.
-"""
+"""The way of orders to a runner: packets that can be taken back, or one line at a time."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
-from collections import deque
+import sys
+from collections.abc import Callable
+from typing import Protocol
 
 PACKET = 32 * 1024
 """Longer orders go in several packets, which cannot be taken back: only to a runner that waits,
@@ -18,55 +13,49 @@ BESIDE_DOCUMENT = 8 * 1024
 """What an order has beside its document, at most."""
 AHEAD_LIMIT = PACKET - BESIDE_DOCUMENT
 """How large the document of an order may be that is sent ahead, or behind which one is."""
-_BUFFER = 1 << 20
 
 
-class Orders:
-    def __init__(self) -> None:
-        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (self._ours, self._theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
-        self._ours.setblocking(False)
-        self._unsent: deque[bytes] = deque()
+class Orders(Protocol):
+    @property
+    def ahead(self) -> bool:
+        """Whether orders may be sent that the runner is not ready for."""
 
-    def runner_end(self) -> int:
-        """The descriptor that the runner inherits. The agent keeps it too: what a runner left
-        unread when it died is taken back from there."""
-        return self._theirs.fileno()
+    @property
+    def word(self) -> str:
+        """What the runner is told of them when it is started."""
 
-    def send(self, line: bytes) -> None:
-        for start in range(0, len(line), PACKET):
-            self._unsent.append(line[start : start + PACKET])
-        self._flush()
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """Descriptors that the runner needs for them."""
 
-    def _flush(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._unsent:
-            try:
-                self._ours.send(self._unsent[0])
-            except BlockingIOError:
-                loop.add_writer(self._ours, self._flush)
-                return
-            except OSError:  # the runner is gone; its end is reported elsewhere
-                self._unsent.clear()
-            else:
-                self._unsent.popleft()
-        loop.remove_writer(self._ours)
-
+    def send(self, line: bytes) -> None: ...
     def take_back(self) -> list[bytes]:
         """The packets that the runner had not taken; now it never will."""
-        packets: list[bytes] = []
-        while True:
-            try:
-                packets.append(self._theirs.recv(PACKET, socket.MSG_DONTWAIT))
-            except BlockingIOError:
-                break
-        packets += self._unsent
-        self._unsent.clear()
-        return packets
+
+    def close(self) -> None: ...
+
+
+class Lines:
+    """Orders among the other lines on a spawned runner's stdin. What was written there cannot be
+    taken back, so it gets one at a time, when it waits."""
+
+    ahead = False
+    word = "spawn"
+    inherited: tuple[int, ...] = ()
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self.send = write
+
+    def take_back(self) -> list[bytes]:
+        return []
 
     def close(self) -> None:
-        if self._ours.fileno() >= 0:
-            asyncio.get_running_loop().remove_writer(self._ours)
-        self._ours.close()
-        self._theirs.close()
+        """The runner's stdin is not ours to close."""
+
+
+def way_of_orders(write: Callable[[bytes], None], *, spawn: bool) -> Orders:
+    if sys.platform != "win32" and not spawn:
+        from corral.agent.packets import Packets
+
+        return Packets()
+    return Lines(write)

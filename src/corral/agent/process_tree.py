@@ -74,10 +74,11 @@ def _carries(process: psutil.Process, home: str, runner: str) -> bool:
 
 
 def sweep(home: str) -> int:
-    """Kill what a previous agent of this home left behind; how many processes that was."""
+    """Kill what a previous agent of this home left behind; how many processes that was. What hangs
+    below a process with our markers is ours too, whatever it made of its environment."""
     swept: set[int] = set()
     for _ in range(KILL_ROUNDS):
-        left = marked(home)
+        left = _with_descendants(marked(home))
         if not left:
             break
         swept.update(process.pid for process in left)
@@ -86,15 +87,25 @@ def sweep(home: str) -> int:
     return len(swept)
 
 
+def _with_descendants(roots: list[psutil.Process]) -> list[psutil.Process]:
+    found = {root.pid: root for root in roots}
+    for root in roots:
+        with suppress(*_GONE):
+            found.update((one.pid, one) for one in root.children(recursive=True))
+    return [one for one in found.values() if _alive(one)]
+
+
 class Tree:
     """The processes of one runner. Process ids are used again by the system, so the runner is
     held as the one process it is, and after its death only what is older than that death is its.
     """
 
-    def __init__(self, pid: int, *, home: str, runner: str) -> None:
+    def __init__(self, pid: int, *, home: str, runner: str, signals: bool = True) -> None:
         self.pid = pid
         self.exited_at = 0.0
         self._home, self._runner = home, runner
+        self._signals = signals
+        """Whether its processes can be asked to end by a signal."""
         try:
             self._root: psutil.Process | None = psutil.Process(pid)
         except psutil.Error:
@@ -171,7 +182,8 @@ class Tree:
         tree: list[psutil.Process] = []
         if grace_s > 0:
             tree = await asyncio.to_thread(self._left)
-            _terminate(tree)
+            if self._signals:
+                _terminate(tree)
             until = loop.time() + grace_s
             while loop.time() < until and not settled():
                 if not any(_alive(process) for process in tree):

@@ -9,11 +9,14 @@ from collections.abc import Callable
 import structlog
 
 from corral.agent.attempt import Attempt
+from corral.agent.kept_results import Ended, KeptResults
 from corral.agent.narration import Narration
 from corral.core.job import Blob, Failure, JobId
 from corral.protocol.messages import JobCompleted, JobDispatch, JobFailed, Message
 
 log = structlog.get_logger("corral.agent.results")
+
+Key = tuple[JobId, int]
 
 
 class Results:
@@ -21,10 +24,82 @@ class Results:
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send, self.narration = send, Narration()
-        self._kept: dict[tuple[JobId, int], JobCompleted | JobFailed] = {}
+        self._kept: dict[Key, Ended] = {}
         self._emptied = asyncio.Event()
+        self._disk: KeptResults | None = None
+        self._saved: set[Key] = set()
+        self._saving: asyncio.Task[None] | None = None
+        self._oldest: Key | None = None
+        """At the last beat."""
+        self.offline = True
+        """Nobody hears what ends now: it goes to the disk too."""
 
-    def all(self) -> dict[tuple[JobId, int], JobCompleted | JobFailed]:
+    # --- on disk -------------------------------------------------------------------------------
+
+    def keep_in(self, disk: KeptResults) -> int:
+        """From now on; how many results an agent before us left there."""
+        self._disk = disk
+        self._kept = {(one.job, one.attempt): one for one in disk.read()}
+        self._saved = set(self._kept)
+        return len(self._saved)
+
+    def beat(self) -> None:
+        """What was not received for a whole beat may never be: the way there is slow, or dead."""
+        oldest = next(iter(self._kept), None)
+        if oldest is not None and oldest == self._oldest:
+            self.save()
+        self._oldest = oldest
+
+    def save(self) -> None:
+        """Whatever is not on disk yet goes there, in the background."""
+        if self._saving is None and self._disk is not None and self._kept.keys() - self._saved:
+            self._saving = asyncio.create_task(self._save(self._disk))
+
+    async def _save(self, disk: KeptResults) -> None:
+        unsaved: list[Key] = []
+        try:
+            while unsaved := [key for key in self._kept if key not in self._saved]:
+                self._saved.update(unsaved)
+                wanted = [self._kept[key] for key in unsaved]
+                written = await asyncio.to_thread(disk.add, wanted)
+                if written < len(wanted):
+                    log.warning("results_not_kept", count=len(wanted) - written)
+        except OSError as error:
+            self._saved.difference_update(unsaved)
+            log.warning("results_not_kept", error=str(error))
+        finally:
+            self._saving = None
+            self._clear_disk()
+
+    def _clear_disk(self) -> None:
+        """What is left in the file once nobody waits for any of it would only be said again."""
+        if self._disk is not None and self._saving is None and not self._saved & self._kept.keys():
+            self._saved.clear()
+            self._disk.clear()
+
+    def forget(self) -> None:
+        """Nobody will ever want to hear of them."""
+        self._kept.clear()
+        self._saved.clear()
+        if self._disk is not None:
+            self._disk.clear()
+        self._disk = None
+
+    async def close(self) -> None:
+        if self.offline:
+            self.save()
+        if self._saving is not None:
+            await self._saving
+
+    # --- what ends -----------------------------------------------------------------------------
+
+    def _end(self, message: Ended) -> None:
+        self._kept[message.job, message.attempt] = message
+        self._send(message)
+        if self.offline:
+            self.save()
+
+    def all(self) -> dict[Key, Ended]:
         return self._kept
 
     def completed(self, attempt: Attempt, result: Blob | None) -> None:
@@ -33,8 +108,7 @@ class Results:
         message = JobCompleted(
             dispatch.job, dispatch.attempt, time.time(), seconds, dispatch.digest, result
         )
-        self._kept[attempt.key] = message
-        self._send(message)
+        self._end(message)
         self.narration.succeeded(dispatch, seconds)
 
     def failed(self, attempt: Attempt, failure: Failure) -> None:
@@ -46,8 +120,7 @@ class Results:
         message = JobFailed(
             dispatch.job, dispatch.attempt, time.time(), seconds, dispatch.digest, failure
         )
-        self._kept[dispatch.job, dispatch.attempt] = message
-        self._send(message)
+        self._end(message)
         log.info(
             "attempt_failed",
             job=dispatch.job,
@@ -67,6 +140,8 @@ class Results:
 
     def received(self, job: JobId, attempt: int) -> None:
         self._kept.pop((job, attempt), None)
+        if self._saved:
+            self._clear_disk()
         if not self._kept:
             self._emptied.set()
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import msgspec
 
+from corral.agent import system
 from corral.agent.environments import Environment
 from corral.agent.frames import AnyFrame, Ready, decode_lines
-from corral.agent.orders import Orders
+from corral.agent.orders import way_of_orders
 from corral.agent.process_tree import Tree
 from corral.agent.run_directory import RunDirectory
 
@@ -64,6 +65,8 @@ class Runner(asyncio.SubprocessProtocol):
         directory: RunDirectory,
         listener: Listener,
         home: str,
+        *,
+        spawn: bool = False,
     ) -> None:
         self.name = name
         self._home = home
@@ -74,11 +77,14 @@ class Runner(asyncio.SubprocessProtocol):
         self.orders: deque[Attempt] = deque()
         """Sent and not answered, in their order; the first is the one that runs, as far as we
         have heard."""
-        self._way = Orders()
+        self._spawn = spawn
+        self._way = way_of_orders(self.write, spawn=spawn)
         self.typical_s = 0.0
         """How long its attempts take, lately; 0 before it has answered one."""
         self.processors: tuple[int, ...] = ()
         self.used = 0
+        self.models: tuple[str, ...] = ()
+        """What its last attempt worked with: a function that is called again finds it loaded."""
         self.idle_since = 0.0
         self.tree: Tree | None = None
         """Its processes, once it was started."""
@@ -107,6 +113,8 @@ class Runner(asyncio.SubprocessProtocol):
 
     def takes_ahead(self) -> bool:
         """Whether one more order may wait in it: only as many as it goes through in a moment."""
+        if not self._way.ahead:
+            return False
         ahead = AHEAD_S / self.typical_s if self.typical_s else 0
         return len(self.orders) <= min(ahead, MOST_AHEAD)
 
@@ -136,11 +144,11 @@ class Runner(asyncio.SubprocessProtocol):
             await loop.subprocess_exec(
                 lambda: self,
                 *command,
-                str(self._way.runner_end()),
+                self._way.word,
                 env=environ,
                 cwd=self.directory.path,
-                start_new_session=True,
-                pass_fds=(self._way.runner_end(),),
+                pass_fds=self._way.inherited,
+                **system.apart(),
             )
         except (OSError, ValueError) as error:
             self.stderr = str(error).encode()
@@ -158,6 +166,11 @@ class Runner(asyncio.SubprocessProtocol):
         """The runner takes this as the death of its agent, and ends itself with all it started."""
         if self._stdin is not None:
             self._stdin.close()
+
+    def ask_to_stop(self) -> None:
+        """To a forked runner this comes as a signal to its whole tree, from `Tree.end`."""
+        if self._spawn:
+            self.write(b'{"stop":true}\n')
 
     def pause(self) -> None:
         """Stop reading: the job then waits in its own writes."""
@@ -185,7 +198,9 @@ class Runner(asyncio.SubprocessProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)
-        self.tree = Tree(self._transport.get_pid(), home=self._home, runner=self.name)
+        self.tree = Tree(
+            self._transport.get_pid(), home=self._home, runner=self.name, signals=not self._spawn
+        )
         self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
         self._stdin.write(b"".join(self._lines))
         self._lines.clear()

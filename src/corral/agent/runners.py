@@ -18,8 +18,9 @@ import msgspec
 import structlog
 
 from corral.agent import kit as kits
-from corral.agent import process_tree
+from corral.agent import process_tree, system
 from corral.agent.environments import Environment
+from corral.agent.gpu_watch import Tenant
 from corral.agent.inventory import GIB
 from corral.agent.processors import Processors
 from corral.agent.run_directory import RunDirectory
@@ -31,6 +32,8 @@ log = structlog.get_logger("corral.agent.runners")
 EXIT_S = 5.0
 """How long the death of a killed process is waited for."""
 
+ASSETS = "assets"
+"""Where fetched input files are kept; jobs read those whose digest they know."""
 CERTIFICATE = "controller.pem"
 """The only certificate that the controller may show, for job processes to read."""
 
@@ -42,6 +45,7 @@ class Runners:
         kit: Path,
         *,
         settings: WorkerSettings,
+        root: str = "",
         passed: Mapping[str, str],
         processors: Processors,
         max_idle: int,
@@ -50,6 +54,10 @@ class Runners:
         self._runs = worker_home / "runs"
         self._kit = kit
         self._settings = settings
+        self._root = os.path.realpath(os.path.expanduser(root)) if root else ""
+        self.artifacts = os.path.join(self._root, "artifacts") if root else ""
+        """Where jobs may leave artifacts in the shared root."""
+        self._spawn = system.spawns(settings)
         self._passed = dict(passed)
         self._processors = processors
         self._max_idle = max_idle
@@ -65,6 +73,9 @@ class Runners:
         """Only after the leftover processes are gone."""
         shutil.rmtree(self._runs, ignore_errors=True)
         self._runs.mkdir(parents=True)
+        if self.artifacts:
+            with suppress(OSError):  # jobs send them to the controller where it cannot be
+                os.makedirs(self.artifacts, exist_ok=True)
 
     @property
     def idle(self) -> int:
@@ -73,6 +84,19 @@ class Runners:
     def environments(self) -> set[str]:
         """Digests of the environments that runners live in."""
         return {runner.environment.digest for runner in self._all.values()}
+
+    def with_gpus(self) -> list[Tenant]:
+        """Runners that have GPUs, warm ones too."""
+        return [
+            Tenant(runner.tree.pid, runner.makeup.devices, name not in self._idle)
+            for name, runner in self._all.items()
+            if runner.makeup.devices and runner.tree is not None
+        ]
+
+    def models(self) -> tuple[str, ...]:
+        """What attempts have loaded here, in processes that still live."""
+        living = (runner for runner in self._all.values() if runner.models and not runner.ending)
+        return tuple(sorted({model for runner in living for model in runner.models}))
 
     def processors_for(self, cpus: float) -> int:
         return self._processors.count(cpus)
@@ -174,7 +198,9 @@ class Runners:
         name = f"r{next(self._names)}"
         directory = RunDirectory(self._runs / name)
         directory.make()
-        runner = Runner(name, makeup, environment, directory, listener, self.home)
+        runner = Runner(
+            name, makeup, environment, directory, listener, self.home, spawn=self._spawn
+        )
         if makeup.cpus:
             runner.processors = self._processors.choose(makeup.cpus)
         self._all[name] = runner
@@ -195,14 +221,15 @@ class Runners:
         environment = runner.environment
         devices = ",".join(runner.makeup.devices)
         programs = str(environment.python.parent)
+        models = self._settings.model_paths
         inherited = self._passed.get("PATH", "")
         return {
             **self._passed,
             "PATH": f"{programs}{os.pathsep}{inherited}" if inherited else programs,
             "VIRTUAL_ENV": str(environment.path),
-            "HOME": runner.directory.work,
-            "TMPDIR": runner.directory.tmp,
+            **system.own_folders(runner.directory.work, runner.directory.tmp),
             **dict(runner.makeup.env),
+            **({"CORRAL_MODEL_PATHS": os.pathsep.join(models)} if models else {}),
             # An attempt sees the GPUs it holds and no others, so these are not the user's to set.
             "CUDA_VISIBLE_DEVICES": devices,
             "HIP_VISIBLE_DEVICES": devices,
@@ -215,6 +242,8 @@ class Runners:
         read = [str(self._kit), str(environment.path), str(environment.base)]
         if (certificate := Path(self.home) / CERTIFICATE).exists():
             read.append(str(certificate))
+        if self._root:
+            read.append(self._root)
         if self._settings.system_site_packages:
             read.append(sys.prefix)
         return {
@@ -223,8 +252,13 @@ class Runners:
                 "cpus": list(runner.processors) or None,
             },
             "isolate": self._settings.isolate,
-            "read_paths": [*read, *self._settings.read_paths],
-            "write_paths": [runner.directory.path, *self._settings.write_paths],
+            "read_paths": [*read, *self._settings.read_paths, *self._settings.model_paths],
+            "known_paths": [str(Path(self.home) / ASSETS)],
+            "write_paths": [
+                runner.directory.path,
+                *((self.artifacts,) if self.artifacts else ()),
+                *self._settings.write_paths,
+            ],
             "environ": environ,
         }
 
@@ -234,6 +268,8 @@ class Runners:
         await runner.spawned.wait()
         if grace_s <= 0:
             runner.close_stdin()
+        else:
+            runner.ask_to_stop()
         if runner.tree is not None:
             if not await runner.tree.end(grace_s, lambda: runner.settled):
                 log.warning("processes_survived", runner=runner.name)

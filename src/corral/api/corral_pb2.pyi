@@ -22,6 +22,42 @@ class BlobRef(_message.Message):
     data: bytes
     def __init__(self, sha256: _Optional[str] = ..., size: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class AssetRequest(_message.Message):
+    __slots__ = ("sha256", "size", "path")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    size: int
+    path: str
+    def __init__(self, sha256: _Optional[str] = ..., size: _Optional[int] = ..., path: _Optional[str] = ...) -> None: ...
+
+class AssetReply(_message.Message):
+    __slots__ = ("known", "sha256", "size", "path", "put_url")
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    PUT_URL_FIELD_NUMBER: _ClassVar[int]
+    known: bool
+    sha256: str
+    size: int
+    path: str
+    put_url: str
+    def __init__(self, known: _Optional[bool] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ..., path: _Optional[str] = ..., put_url: _Optional[str] = ...) -> None: ...
+
+class Input(_message.Message):
+    __slots__ = ("name", "sha256", "size", "path")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    sha256: str
+    size: int
+    path: str
+    def __init__(self, name: _Optional[str] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ..., path: _Optional[str] = ...) -> None: ...
+
 class FunctionCall(_message.Message):
     __slots__ = ("function", "arguments")
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
@@ -41,7 +77,7 @@ class ScriptCall(_message.Message):
     def __init__(self, package: _Optional[_Union[BlobRef, _Mapping]] = ..., entry: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JobSubmission(_message.Message):
-    __slots__ = ("code_package", "requirements", "gpu_memory", "duration", "gpus", "function", "script", "python", "env", "vram_gb", "cpus", "memory_gb", "worker_labels", "worker", "queue_class", "priority", "retries", "name", "labels", "user", "idempotency_key", "batch", "fresh", "wait", "secrets", "notify")
+    __slots__ = ("code_package", "requirements", "gpu_memory", "duration", "gpus", "function", "script", "python", "env", "vram_gb", "cpus", "memory_gb", "worker_labels", "worker", "queue_class", "priority", "retries", "name", "labels", "user", "idempotency_key", "batch", "fresh", "wait", "secrets", "notify", "inputs", "models")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +118,8 @@ class JobSubmission(_message.Message):
     WAIT_FIELD_NUMBER: _ClassVar[int]
     SECRETS_FIELD_NUMBER: _ClassVar[int]
     NOTIFY_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
     code_package: bytes
     requirements: _containers.RepeatedScalarFieldContainer[str]
     gpu_memory: float
@@ -108,7 +146,9 @@ class JobSubmission(_message.Message):
     wait: bool
     secrets: _containers.RepeatedScalarFieldContainer[str]
     notify: str
-    def __init__(self, code_package: _Optional[bytes] = ..., requirements: _Optional[_Iterable[str]] = ..., gpu_memory: _Optional[float] = ..., duration: _Optional[float] = ..., gpus: _Optional[int] = ..., function: _Optional[_Union[FunctionCall, _Mapping]] = ..., script: _Optional[_Union[ScriptCall, _Mapping]] = ..., python: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., vram_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., worker_labels: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., retries: _Optional[int] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., user: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., batch: _Optional[str] = ..., fresh: _Optional[bool] = ..., wait: _Optional[bool] = ..., secrets: _Optional[_Iterable[str]] = ..., notify: _Optional[str] = ...) -> None: ...
+    inputs: _containers.RepeatedCompositeFieldContainer[Input]
+    models: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, code_package: _Optional[bytes] = ..., requirements: _Optional[_Iterable[str]] = ..., gpu_memory: _Optional[float] = ..., duration: _Optional[float] = ..., gpus: _Optional[int] = ..., function: _Optional[_Union[FunctionCall, _Mapping]] = ..., script: _Optional[_Union[ScriptCall, _Mapping]] = ..., python: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., vram_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., worker_labels: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., retries: _Optional[int] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., user: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., batch: _Optional[str] = ..., fresh: _Optional[bool] = ..., wait: _Optional[bool] = ..., secrets: _Optional[_Iterable[str]] = ..., notify: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SubmitJobsRequest(_message.Message):
     __slots__ = ("jobs", "hold_s", "like", "calls")
@@ -274,17 +314,19 @@ class Ended(_message.Message):
     def __init__(self, state: _Optional[str] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class ArtifactView(_message.Message):
-    __slots__ = ("name", "size", "file_sha256")
+    __slots__ = ("name", "size", "file_sha256", "uri")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     FILE_SHA256_FIELD_NUMBER: _ClassVar[int]
+    URI_FIELD_NUMBER: _ClassVar[int]
     name: str
     size: int
     file_sha256: str
-    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., file_sha256: _Optional[str] = ...) -> None: ...
+    uri: str
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., file_sha256: _Optional[str] = ..., uri: _Optional[str] = ...) -> None: ...
 
 class JobView(_message.Message):
-    __slots__ = ("job_id", "name", "state", "queue_class", "priority", "attempt", "worker", "user", "batch", "labels", "submitted_at", "started_at", "ended_at", "seconds", "failure", "result", "artifacts", "progress", "retry_of", "devices", "warnings", "workload", "correlation_id")
+    __slots__ = ("job_id", "name", "state", "queue_class", "priority", "attempt", "worker", "user", "batch", "labels", "submitted_at", "started_at", "ended_at", "seconds", "failure", "result", "artifacts", "progress", "retry_of", "devices", "warnings", "workload", "correlation_id", "models")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -315,6 +357,7 @@ class JobView(_message.Message):
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     name: str
     state: str
@@ -338,7 +381,8 @@ class JobView(_message.Message):
     warnings: _containers.RepeatedScalarFieldContainer[str]
     workload: str
     correlation_id: str
-    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., user: _Optional[str] = ..., batch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., submitted_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., seconds: _Optional[float] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[ArtifactView, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., retry_of: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., workload: _Optional[str] = ..., correlation_id: _Optional[str] = ...) -> None: ...
+    models: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., user: _Optional[str] = ..., batch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., submitted_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., seconds: _Optional[float] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[ArtifactView, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., retry_of: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., workload: _Optional[str] = ..., correlation_id: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
     __slots__ = ("states", "batch", "limit", "before", "active", "queue_class", "worker", "labels", "user", "since", "until", "text")
@@ -472,16 +516,30 @@ class ListWorkersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GpuView(_message.Message):
-    __slots__ = ("uuid", "name", "vram_gb", "free")
+    __slots__ = ("uuid", "name", "vram_gb", "free", "free_gb", "ours_gb", "others_gb", "temperature_c", "utilisation", "tflops", "lost")
     UUID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VRAM_GB_FIELD_NUMBER: _ClassVar[int]
     FREE_FIELD_NUMBER: _ClassVar[int]
+    FREE_GB_FIELD_NUMBER: _ClassVar[int]
+    OURS_GB_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_GB_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_C_FIELD_NUMBER: _ClassVar[int]
+    UTILISATION_FIELD_NUMBER: _ClassVar[int]
+    TFLOPS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     name: str
     vram_gb: float
     free: float
-    def __init__(self, uuid: _Optional[str] = ..., name: _Optional[str] = ..., vram_gb: _Optional[float] = ..., free: _Optional[float] = ...) -> None: ...
+    free_gb: float
+    ours_gb: float
+    others_gb: float
+    temperature_c: float
+    utilisation: float
+    tflops: float
+    lost: bool
+    def __init__(self, uuid: _Optional[str] = ..., name: _Optional[str] = ..., vram_gb: _Optional[float] = ..., free: _Optional[float] = ..., free_gb: _Optional[float] = ..., ours_gb: _Optional[float] = ..., others_gb: _Optional[float] = ..., temperature_c: _Optional[float] = ..., utilisation: _Optional[float] = ..., tflops: _Optional[float] = ..., lost: _Optional[bool] = ...) -> None: ...
 
 class ChangeWorkerRequest(_message.Message):
     __slots__ = ("worker", "name", "draining", "labels")
@@ -519,14 +577,52 @@ class InviteRequest(_message.Message):
     renew: bool
     def __init__(self, client: _Optional[str] = ..., role: _Optional[str] = ..., expires_in: _Optional[float] = ..., renew: _Optional[bool] = ...) -> None: ...
 
+class ListJoinRequestsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JoinRequestView(_message.Message):
+    __slots__ = ("name", "address", "code", "age_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    code: str
+    age_s: float
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., code: _Optional[str] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class ListJoinRequestsReply(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[JoinRequestView]
+    def __init__(self, requests: _Optional[_Iterable[_Union[JoinRequestView, _Mapping]]] = ...) -> None: ...
+
+class ConfirmJoinRequest(_message.Message):
+    __slots__ = ("code",)
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    def __init__(self, code: _Optional[str] = ...) -> None: ...
+
+class ConfirmJoinReply(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
 class InviteReply(_message.Message):
-    __slots__ = ("invitation",)
+    __slots__ = ("invitation", "shell", "powershell")
     INVITATION_FIELD_NUMBER: _ClassVar[int]
+    SHELL_FIELD_NUMBER: _ClassVar[int]
+    POWERSHELL_FIELD_NUMBER: _ClassVar[int]
     invitation: str
-    def __init__(self, invitation: _Optional[str] = ...) -> None: ...
+    shell: str
+    powershell: str
+    def __init__(self, invitation: _Optional[str] = ..., shell: _Optional[str] = ..., powershell: _Optional[str] = ...) -> None: ...
 
 class WorkerView(_message.Message):
-    __slots__ = ("id", "name", "engine", "connected", "cpus", "memory_gb", "gpus", "labels", "workloads", "platform", "python", "enforced", "running", "waiting", "seen_at", "draining", "version")
+    __slots__ = ("id", "name", "engine", "connected", "cpus", "memory_gb", "gpus", "labels", "workloads", "platform", "python", "enforced", "running", "waiting", "seen_at", "draining", "version", "circuit", "load", "models", "models_loaded", "model_paths", "output_path", "task_types")
     class EnforcedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -551,6 +647,13 @@ class WorkerView(_message.Message):
     SEEN_AT_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    CIRCUIT_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_LOADED_FIELD_NUMBER: _ClassVar[int]
+    MODEL_PATHS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_PATH_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     engine: str
@@ -568,7 +671,24 @@ class WorkerView(_message.Message):
     seen_at: float
     draining: bool
     version: str
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., engine: _Optional[str] = ..., connected: _Optional[bool] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpus: _Optional[_Iterable[_Union[GpuView, _Mapping]]] = ..., labels: _Optional[_Iterable[str]] = ..., workloads: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., python: _Optional[str] = ..., enforced: _Optional[_Mapping[str, str]] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., seen_at: _Optional[float] = ..., draining: _Optional[bool] = ..., version: _Optional[str] = ...) -> None: ...
+    circuit: str
+    load: float
+    models: _containers.RepeatedCompositeFieldContainer[ModelView]
+    models_loaded: _containers.RepeatedScalarFieldContainer[str]
+    model_paths: _containers.RepeatedScalarFieldContainer[str]
+    output_path: str
+    task_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., engine: _Optional[str] = ..., connected: _Optional[bool] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpus: _Optional[_Iterable[_Union[GpuView, _Mapping]]] = ..., labels: _Optional[_Iterable[str]] = ..., workloads: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., python: _Optional[str] = ..., enforced: _Optional[_Mapping[str, str]] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., seen_at: _Optional[float] = ..., draining: _Optional[bool] = ..., version: _Optional[str] = ..., circuit: _Optional[str] = ..., load: _Optional[float] = ..., models: _Optional[_Iterable[_Union[ModelView, _Mapping]]] = ..., models_loaded: _Optional[_Iterable[str]] = ..., model_paths: _Optional[_Iterable[str]] = ..., output_path: _Optional[str] = ..., task_types: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ModelView(_message.Message):
+    __slots__ = ("name", "size", "sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size: int
+    sha256: str
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class ListWorkersReply(_message.Message):
     __slots__ = ("workers",)

@@ -1,28 +1,28 @@
-"""HTTP: REST, the worker socket, `/health`, and the transfers of attempts."""
+"""HTTP: REST, `/health`, and the transfers of attempts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Request, WebSocket
-from fastapi.responses import FileResponse, JSONResponse
-from msgspec import Struct
-from starlette.types import ASGIApp, Receive, Scope, Send
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from msgspec import Meta, Struct
 
-from corral.api import incoming
-from corral.api.auth import Hosts, bearer
-from corral.api.correlation import Correlated
-from corral.api.rest.answers import body_of, refusal
+from corral.api import incoming, joining
+from corral.api.auth import bearer
+from corral.api.front import Health
+from corral.api.rest.answers import body_of
 from corral.api.rest.mounting import mount
 from corral.api.rest.parts import Parts
-from corral.api.worker_socket import WorkerSocket
+from corral.controller.artifacts import Artifacts
+from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
-from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens
+from corral.core.assets import is_digest
 from corral.core.errors import (
     ArtifactTooLarge,
     BlobNotFound,
@@ -42,31 +42,11 @@ class Enrolment(Struct, forbid_unknown_fields=True):
     name: str = ""
 
 
-class OnlyOurHosts:
-    """Refuses foreign Host and Origin headers before anything else looks at a request."""
+class Placed(Struct, forbid_unknown_fields=True):
+    """An artifact that goes to the shared root or to the bucket."""
 
-    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
-        self._app, self._hosts = app, hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket"):
-            found: dict[bytes, list[str]] = {b"host": [], b"origin": []}
-            for name, value in scope["headers"]:
-                if name in found:
-                    found[name].append(value.decode("latin-1"))
-            try:
-                # Where one comes twice, each must be ours: nobody knows which one others read.
-                for host in found[b"host"] or [""]:
-                    self._hosts.check_host(host)
-                for origin in found[b"origin"]:
-                    self._hosts.check_origin(origin)
-            except Forbidden as error:
-                if scope["type"] == "websocket":
-                    await send({"type": "websocket.close", "code": 1008, "reason": error.message})
-                else:
-                    await refusal(error)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    size: Annotated[int, Meta(ge=0, le=2**53)]
+    sha256: str = ""
 
 
 class Transfers:
@@ -78,11 +58,14 @@ class Transfers:
         blobs: Blobs,
         tokens: AttemptTokens,
         *,
+        assets: Assets,
+        artifacts: Artifacts,
         limits: Limits,
         artifact_limit: int,
         early: Mapping[JobId, asyncio.Future[Any] | None],
     ) -> None:
         self._store, self._blobs, self._tokens = store, blobs, tokens
+        self._assets, self._artifacts = assets, artifacts
         self._limits, self._artifact_limit = limits, artifact_limit
         self._early = early
         """Jobs that were sent before they are on disk, and when they will be."""
@@ -103,6 +86,16 @@ class Transfers:
             raise Forbidden(f"Job {job} does not name the package {sha256[:64]}.", job_id=job)
         return FileResponse(self._blobs.open_path(sha256))
 
+    async def asset(self, request: Request, job: str, attempt: int, sha256: str) -> Response:
+        """The bytes of one input, or the way to them where a bucket has them."""
+        head = await self._head(request, job, attempt)
+        document = decode_document(self._store.journal.document(head.submitted_seq))
+        named = next((one for one in document.inputs if one.sha256 == sha256), None)
+        if named is None:
+            raise Forbidden(f"Job {job} does not name the asset {sha256[:64]}.", job_id=job)
+        found = await self._assets.source(named)
+        return RedirectResponse(found) if isinstance(found, str) else FileResponse(found)
+
     async def result(self, request: Request, job: str, attempt: int) -> dict[str, object]:
         await self._head(request, job, attempt)
         blob = await self._blobs.put(
@@ -117,24 +110,42 @@ class Transfers:
         self, request: Request, job: str, attempt: int, name: str
     ) -> dict[str, object]:
         await self._head(request, job, attempt)
-        path = PurePosixPath(name)
-        odd = "\\" in name or not path.parts or not name.isprintable()
-        if odd or path.is_absolute() or ".." in path.parts:
-            raise InvalidJob(f"{name[:100]!r} is no name for an artifact.", job_id=job)
-        if not 0 < len(name) <= MAX_NAME:
-            raise InvalidJob(f"An artifact's name has 1 to {MAX_NAME} characters.", job_id=job)
+        name = _artifact_name(name, job)
         blob = await self._kept(request)
         await self._head(request, job, attempt)  # it may have ended while the bytes came
+        await self._note(request, job, attempt, name, blob)
+        return {"sha256": blob.sha256, "size": blob.size}
+
+    async def placed_artifact(
+        self, request: Request, job: str, attempt: int, name: str
+    ) -> dict[str, object]:
+        """An artifact that goes elsewhere: without its digest, the URL to send it to; with it, the
+        word that it is there."""
+        await self._head(request, job, attempt)
+        name = _artifact_name(name, job)
+        told = body_of(await incoming.whole(request, self._limits), Placed)
+        if not told.sha256:
+            return {"put_url": await self._artifacts.place(job, attempt, name, told.size)}
+        if not is_digest(told.sha256):
+            raise InvalidJob(f"{told.sha256[:80]!r} is no sha256.", job_id=job)
+        uri = await self._artifacts.stored(job, attempt, name, told.size)
+        await self._head(request, job, attempt)
+        await self._note(request, job, attempt, name, Blob(told.sha256, told.size), uri)
+        return {"sha256": told.sha256, "size": told.size}
+
+    async def _note(
+        self, request: Request, job: str, attempt: int, name: str, blob: Blob, uri: str = ""
+    ) -> None:
         fact = ArtifactStored(
             job=job,
             at=self._now(request),
             attempt=attempt,
-            name=str(path),
+            name=name,
             size=blob.size,
             file_sha256=blob.sha256,
+            uri=uri,
         )
         await self._store.append([fact])
-        return {"sha256": blob.sha256, "size": blob.size}
 
     async def put_checkpoint(self, request: Request, job: str, attempt: int) -> dict[str, object]:
         await self._head(request, job, attempt)
@@ -165,13 +176,20 @@ class Transfers:
         return clock()
 
 
+def _artifact_name(name: str, job: JobId) -> str:
+    path = PurePosixPath(name)
+    odd = "\\" in name or not path.parts or not name.isprintable()
+    if odd or path.is_absolute() or ".." in path.parts:
+        raise InvalidJob(f"{name[:100]!r} is no name for an artifact.", job_id=job)
+    if not 0 < len(name) <= MAX_NAME:
+        raise InvalidJob(f"An artifact's name has 1 to {MAX_NAME} characters.", job_id=job)
+    return str(path)
+
+
 def application(
     *,
-    hosts: Hosts,
     transfers: Transfers,
-    worker_socket: WorkerSocket,
-    health: Callable[[], Awaitable[dict[str, object]]],
-    queue: Queue,
+    health: Health,
     parts: Parts,
     metrics: APIRouter,
     clock: Callable[[], float],
@@ -180,35 +198,36 @@ def application(
         title="Corral", version=parts.version, docs_url=None, redoc_url=None, openapi_url=None
     )
     app.state.clock = clock
-    app.add_middleware(OnlyOurHosts, hosts=hosts)
-    app.add_middleware(Correlated)
     mount(app, parts)
 
     @app.get("/health", operation_id="health", summary="Whether the controller is well")
     async def get_health() -> JSONResponse:
         """Open to everybody: it says nothing about jobs but how many there are."""
-        return JSONResponse(await health(), 503 if queue.stopping else 200)
+        status, body = await health()
+        return JSONResponse(body, status)
 
     app.include_router(metrics)
+    app.include_router(joining.routes(parts.herd))
 
     @app.post("/enrol", include_in_schema=False)
     async def enrol(request: Request) -> JSONResponse:
         """An invitation turns into a credential. The enrolment token opens nothing else."""
         token = bearer(request.headers.get("authorization"))
-        parts.herd.check_invited(token)
+        address = request.client.host if request.client else ""
+        await parts.herd.check_invited(token, address)
         wanted = body_of(await incoming.whole(request, parts.limits), Enrolment)
-        enrolled, credential = await parts.herd.enrol(token, wanted.name)
+        enrolled, credential = await parts.herd.enrol(token, address, wanted.name)
         found = {"worker_id": enrolled.id, "name": enrolled.name, "credential": credential}
         return JSONResponse(found, 201)
 
-    @app.websocket("/worker")
-    async def worker(websocket: WebSocket) -> None:
-        await worker_socket.serve(websocket)
-
     attempt = "/attempts/{job}/{attempt}"
     app.get(f"{attempt}/packages/{{sha256}}", include_in_schema=False)(transfers.package)
+    app.get(f"{attempt}/assets/{{sha256}}", include_in_schema=False)(transfers.asset)
     app.put(f"{attempt}/result", include_in_schema=False)(transfers.result)
     app.put(f"{attempt}/artifacts/{{name:path}}", include_in_schema=False)(transfers.artifact)
+    app.post(f"{attempt}/artifacts/{{name:path}}", include_in_schema=False)(
+        transfers.placed_artifact
+    )
     app.put(f"{attempt}/checkpoint", include_in_schema=False)(transfers.put_checkpoint)
     app.get(f"{attempt}/checkpoint", include_in_schema=False)(transfers.get_checkpoint)
     return app

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -231,11 +232,20 @@ class Metrics:
             "When this worker was last heard of.",
             labels=["worker"],
         )
+        circuit = GaugeMetricFamily(
+            "corral_worker_circuit_open",
+            "1 while this worker gets nothing, or one probe at most, after failures of its own.",
+            labels=["worker"],
+        )
+        circuits = self._sources.store.world.circuits
         for worker in self._workers:
+            opened = worker.id in circuits and circuits[worker.id].until > 0
+            circuit.add_metric([worker.name], int(opened))
             connected.add_metric([worker.name], int(worker.connected))
             seen.add_metric([worker.name], worker.seen_at)
         yield connected
         yield seen
+        yield circuit
 
     def _bytes(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -315,7 +325,4 @@ def _file_size(path: str | Path) -> int:
 
 
 def _free(folder: Path) -> int:
-    if not hasattr(os, "statvfs"):
-        return 0
-    room = os.statvfs(folder)
-    return room.f_bavail * room.f_frsize
+    return shutil.disk_usage(folder).free

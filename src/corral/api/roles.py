@@ -24,6 +24,8 @@ METHODS: dict[str, Role] = {
     "ChangeWorker": ADMIN,
     "RevokeWorker": ADMIN,
     "Invite": ADMIN,
+    "ListJoinRequests": ADMIN,
+    "ConfirmJoin": ADMIN,
     "GetQueue": READ,
     "PauseQueue": ADMIN,
     "ResumeQueue": ADMIN,
@@ -36,6 +38,8 @@ METHODS: dict[str, Role] = {
     "RemoveSecret": ADMIN,
     "HealthCheck": READ,
     "PutPackage": SUBMIT,
+    "FindAsset": SUBMIT,
+    "PutAsset": SUBMIT,
     "GetBlob": READ,
 }
 
@@ -56,6 +60,8 @@ ROUTES: dict[tuple[str, str], Role] = {
     ("GET", "/jobs/{job}/artifacts"): READ,
     ("GET", "/jobs/{job}/artifacts/{name:path}"): READ,
     ("PUT", "/packages"): SUBMIT,
+    ("POST", "/assets"): SUBMIT,
+    ("PUT", "/assets"): SUBMIT,
     ("GET", "/batches"): READ,
     ("GET", "/batches/{batch:path}"): READ,
     ("POST", "/batches/{batch:path}/cancel"): SUBMIT,

@@ -30,6 +30,8 @@ from corral.api.views import (
     worker_views,
 )
 from corral.controller.access import Access
+from corral.controller.artifacts import Artifacts
+from corral.controller.assets import Assets
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Cursor, Feed, Page, Seen
@@ -150,6 +152,8 @@ class Orchestrator:
         queue: Queue,
         loop: Loop,
         vault: Vault,
+        assets: Assets,
+        artifacts: Artifacts,
         version: str,
         started_at: float,
         package_limit: int,
@@ -162,6 +166,7 @@ class Orchestrator:
         self._herd = herd
         self._access, self._store, self._blobs, self._feed = access, store, blobs, feed
         self._queue, self._loop, self._vault = queue, loop, vault
+        self._assets, self._artifacts = assets, artifacts
         self._version, self._started_at = version, started_at
         self._package_limit, self._limits, self._backups = package_limit, limits, backups
         self._listing, self.streams = listing, streams
@@ -345,12 +350,35 @@ class Orchestrator:
         self, request: pb.InviteRequest, context: Context
     ) -> pb.InviteReply:
         if request.client:
-            text = await self._herd.invite_client(
+            client = await self._herd.invite_client(
                 request.client, request.role or Role.SUBMIT, request.expires_in
             )
-        else:
-            text = await self._herd.invite_worker(renew=request.renew)
-        return pb.InviteReply(invitation=text)
+            return pb.InviteReply(invitation=client.text())
+        worker = await self._herd.invite_worker(renew=request.renew)
+        pin = self._herd.pin()
+        return pb.InviteReply(
+            invitation=worker.text(), shell=worker.shell(pin), powershell=worker.powershell(pin)
+        )
+
+    @answers
+    async def ListJoinRequests(  # noqa: N802
+        self, request: pb.ListJoinRequestsRequest, context: Context
+    ) -> pb.ListJoinRequestsReply:
+        requests = self._herd.requests
+        return pb.ListJoinRequestsReply(
+            requests=[
+                pb.JoinRequestView(
+                    name=one.name, address=one.address, code=one.code, age_s=requests.age(one)
+                )
+                for one in requests.pending()
+            ]
+        )
+
+    @answers
+    async def ConfirmJoin(  # noqa: N802
+        self, request: pb.ConfirmJoinRequest, context: Context
+    ) -> pb.ConfirmJoinReply:
+        return pb.ConfirmJoinReply(name=(await self._herd.confirm(request.code)).name)
 
     # --- steering the whole ---
 
@@ -420,6 +448,24 @@ class Orchestrator:
         blob = await self._blobs.put(chunks, limit=self._package_limit)
         return pb.BlobRef(sha256=blob.sha256, size=blob.size)
 
+    @answers
+    async def FindAsset(  # noqa: N802
+        self, request: pb.AssetRequest, context: Context
+    ) -> pb.AssetReply:
+        found = await self._assets.find(request.sha256, request.size, request.path)
+        if found is not None:
+            return pb.AssetReply(known=True, sha256=found.sha256, size=found.size, path=found.path)
+        self._queue.check_room()
+        return pb.AssetReply(put_url=await self._assets.place(request.sha256, request.size))
+
+    @answers
+    async def PutAsset(  # noqa: N802
+        self, request: AsyncIterator[pb.Chunk], context: Context
+    ) -> pb.BlobRef:
+        self._queue.check_room()
+        blob = await self._assets.put(_checked(chunk).data async for chunk in request)
+        return pb.BlobRef(sha256=blob.sha256, size=blob.size)
+
     @streams
     async def GetBlob(  # noqa: N802
         self, request: pb.BlobRequest, context: Context
@@ -429,7 +475,10 @@ class Orchestrator:
         if request.name == "result":
             with contextlib.suppress(BlobNotFound):
                 blob = result_of(self._store, job)
-        blob = blob or artifact_of(self._store, job, request.name)
+        if blob is None:
+            async for chunk in self._artifacts.read(artifact_of(self._store, job, request.name)):
+                yield pb.Chunk(data=chunk)
+            return
         if blob.data is not None:
             yield pb.Chunk(data=blob.data)
             return

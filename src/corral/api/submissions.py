@@ -13,12 +13,15 @@ from msgspec.structs import replace
 
 from corral.api import corral_pb2 as pb
 from corral.core.access import Caller
+from corral.core.assets import check_input_names, is_digest
 from corral.core.errors import (
     InvalidJob,
     TextTooLong,
     TooManyArguments,
+    TooManyInputs,
     TooManyJobs,
     TooManyLabels,
+    TooManyModels,
     TooManyRequirements,
     TooManySecrets,
     TooManyVariables,
@@ -27,6 +30,7 @@ from corral.core.job import (
     MAX_DURATION_S,
     Blob,
     FunctionCall,
+    Input,
     Job,
     Needs,
     QueueClass,
@@ -34,6 +38,7 @@ from corral.core.job import (
     gpu_needs,
 )
 from corral.core.webhook import check_webhook
+from corral.runtime.models import model_name
 from corral.settings import LimitSettings as Limits
 
 DEFAULT_DURATION_S = 3600.0
@@ -79,6 +84,7 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
             sent.memory_gb,
             tuple(sent.worker_labels),
             sent.worker or "auto",
+            _models(sent.models) if sent.models else (),
             limits.text,
         ),
         duration_s=sent.duration or DEFAULT_DURATION_S,
@@ -94,6 +100,7 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
         wait=sent.wait if sent.HasField("wait") else None,
         secrets=tuple(dict.fromkeys(sent.secrets)) if sent.secrets else (),
         notify=sent.notify,
+        inputs=_inputs(sent, limits) if sent.inputs else (),
     )
 
 
@@ -124,9 +131,10 @@ def _jobs_like(first: Job, calls: Sequence[pb.Call], limits: Limits) -> list[Job
         raise InvalidJob("`like` is a job with a function; its calls bring the arguments.")
     function, jobs = first.work.function, []
     for call in calls:
-        _text("idempotency_key", call.idempotency_key, limits.text)
+        key = call.idempotency_key
+        _text("idempotency_key", key, limits.text)
         work = FunctionCall(function=function, arguments=_blob(call.arguments))
-        jobs.append(replace(first, work=work, key=call.idempotency_key))
+        jobs.append(replace(first, work=work, key=key))
     return jobs
 
 
@@ -139,11 +147,16 @@ def _needs(
     memory_gb: float,
     labels: tuple[str, ...],
     worker: str,
+    models: tuple[str, ...],
     longest: int,
 ) -> Needs:
     whole, tenths = gpu_needs(gpus=gpus, gpu_memory=gpu_memory, vram_gb=vram_gb)
     for label in (*labels, worker):
         _text("worker_labels and worker", label, longest)
+    for model in models:
+        _text("models", model, longest)
+        if not model:
+            raise InvalidJob("models holds names such as 'sdxl_1.0', and one of them is empty.")
     try:
         return msgspec.convert(
             {
@@ -154,11 +167,17 @@ def _needs(
                 "memory_gb": memory_gb,
                 "labels": labels,
                 "worker": worker,
+                "models": models,
             },
             Needs,
         )
     except msgspec.ValidationError as error:
         raise InvalidJob(f"What the job needs is not possible: {error}.".replace("`", "")) from None
+
+
+def _models(sent: Sequence[str]) -> tuple[str, ...]:
+    """Sorted and each once: jobs for the same models wait in one line."""
+    return tuple(sorted({model_name(one) for one in sent}))
 
 
 def _work(sent: pb.JobSubmission, limits: Limits) -> FunctionCall | ScriptCall:
@@ -182,15 +201,31 @@ def _work(sent: pb.JobSubmission, limits: Limits) -> FunctionCall | ScriptCall:
     return ScriptCall(package=_blob(sent.script.package), entry=entry, argv=tuple(sent.script.argv))
 
 
+def _inputs(sent: pb.JobSubmission, limits: Limits) -> tuple[Input, ...]:
+    """By name, so that the same inputs make the same document."""
+    _count(TooManyInputs, "inputs", len(sent.inputs), limits.inputs)
+    check_input_names(one.name for one in sent.inputs)
+    found = []
+    for one in sent.inputs:
+        if one.sha256 and not is_digest(one.sha256):
+            raise InvalidJob(f"The input {one.name!r} names no sha256: {one.sha256[:80]!r}.")
+        if not one.sha256 and not one.path:
+            raise InvalidJob(f"The input {one.name!r} needs the sha256 of an asset.")
+        _text("inputs", one.path, limits.text)
+        found.append(Input(name=one.name, sha256=one.sha256, size=one.size, path=one.path))
+    return tuple(sorted(found, key=lambda one: one.name))
+
+
 def _blob(ref: pb.BlobRef) -> Blob:
-    if ref.data:
-        whole = _whole(ref.data)
-        if ref.sha256 and ref.sha256 != whole.sha256:
-            raise InvalidJob(f"The bytes have sha256 {whole.sha256}, not {ref.sha256[:64]}.")
+    data, sha256 = ref.data, ref.sha256  # each look at a message's field makes a copy
+    if data:
+        whole = _whole(data)
+        if sha256 and sha256 != whole.sha256:
+            raise InvalidJob(f"The bytes have sha256 {whole.sha256}, not {sha256[:64]}.")
         return whole
-    if not re.fullmatch(r"[0-9a-f]{64}", ref.sha256):
+    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise InvalidJob("Each package needs its bytes, or the sha256 of bytes stored before.")
-    return Blob(sha256=ref.sha256, size=ref.size)
+    return Blob(sha256=sha256, size=ref.size)
 
 
 def _whole(data: bytes) -> Blob:
@@ -220,6 +255,7 @@ def _check(sent: pb.JobSubmission, limits: Limits) -> None:
     for key, value in sent.labels.items():
         _text("labels", key, limits.text)
         _text("labels", value, limits.text)
+    _count(TooManyModels, "models", len(sent.models), limits.models)
     if sent.requirements:
         _check_requirements(sent, limits)
     if sent.env:

@@ -31,6 +31,7 @@ from corral.core.events import (
 )
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
 from corral.core.job import Blob, Failure, Head, JobId, State
+from corral.core.worker import GPU, Reading
 from corral.scheduler.fit import Room
 from corral.scheduler.plan import Seat
 
@@ -118,7 +119,9 @@ def _blob(blob: Blob | None) -> pb.BlobRef | None:
 
 
 def _artifact(fact: ArtifactStored) -> pb.ArtifactView:
-    return pb.ArtifactView(name=fact.name, size=fact.size, file_sha256=fact.file_sha256)
+    return pb.ArtifactView(
+        name=fact.name, size=fact.size, file_sha256=fact.file_sha256, uri=fact.uri
+    )
 
 
 def _progress(frame: ProgressFrame) -> pb.Progress:
@@ -145,6 +148,7 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
         devices=head.devices,
         workload=head.shape.workload,
         correlation_id=head.correlation_id,
+        models=head.shape.needs.models,
     )
     if progress is not None:
         view.progress.CopyFrom(_progress(progress))
@@ -213,10 +217,25 @@ def token_view(token: Token) -> pb.TokenView:
     )
 
 
+def gpu_view(gpu: GPU, free: float, reading: Reading | None) -> pb.GpuView:
+    view = pb.GpuView(
+        uuid=gpu.uuid, name=gpu.name, vram_gb=gpu.vram_gb, free=free, tflops=gpu.tflops
+    )
+    if reading is not None:
+        view.free_gb, view.ours_gb = reading.free_gb, reading.ours_gb
+        view.others_gb, view.lost = reading.others_gb, reading.lost
+        if reading.temperature_c is not None:
+            view.temperature_c = reading.temperature_c
+        if reading.utilisation is not None:
+            view.utilisation = reading.utilisation
+    return view
+
+
 def worker_views(seats: Sequence[Seat]) -> list[pb.WorkerView]:
-    views = []
+    views, now = [], time.time()
     for seat in seats:
         worker, can, room = seat.worker, seat.worker.capabilities, Room(seat.worker, seat.held)
+        readings = {one.uuid: one for one in worker.readings}
         views.append(
             pb.WorkerView(
                 id=worker.id,
@@ -226,12 +245,7 @@ def worker_views(seats: Sequence[Seat]) -> list[pb.WorkerView]:
                 cpus=can.cpus,
                 memory_gb=can.memory_gb,
                 gpus=[
-                    pb.GpuView(
-                        uuid=gpu.uuid,
-                        name=gpu.name,
-                        vram_gb=gpu.vram_gb,
-                        free=room.capacity.tenths[gpu.uuid] / 10,
-                    )
+                    gpu_view(gpu, room.capacity.tenths[gpu.uuid] / 10, readings.get(gpu.uuid))
                     for gpu in can.gpus
                 ],
                 labels=can.labels,
@@ -244,6 +258,16 @@ def worker_views(seats: Sequence[Seat]) -> list[pb.WorkerView]:
                 seen_at=worker.seen_at,
                 draining=worker.draining,
                 version=worker.version,
+                circuit=seat.circuit.told(now, len(seat.held)),
+                load=worker.load,
+                models=[
+                    pb.ModelView(name=one.name, size=one.size, sha256=one.sha256)
+                    for one in worker.models
+                ],
+                models_loaded=worker.models_loaded,
+                model_paths=can.model_paths,
+                output_path=can.output_path,
+                task_types=can.task_types,
             )
         )
     return views

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import msgspec
 import structlog
-from fastapi import WebSocket
-from starlette.websockets import WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 from websockets.protocol import OPEN
@@ -131,7 +131,9 @@ class WorkerSocket:
         heartbeat_s: float,
         grace_s: float,
         knows: Callable[[str], bool] = lambda worker: True,
+        artifacts: str = "",
     ) -> None:
+        self._artifacts = artifacts
         self._engine, self._is_worker, self._knows = engine, is_worker, knows
         self._heartbeat_s, self._grace_s = heartbeat_s, grace_s
 
@@ -151,20 +153,23 @@ class WorkerSocket:
                 name=register.name or register.worker_id,
                 heartbeat_s=self._heartbeat_s,
                 grace_s=self._grace_s,
+                artifacts=self._artifacts,
             )
         )
         worker = self._engine.join(session, register)
+        silence = _Silence(self._heartbeat_s, lambda: self._silent(session, worker.id))
         try:
-            await self._listen(socket, session, worker.id)
+            await self._listen(socket, session, silence, worker.id)
         finally:
-            self._engine.leave(session, worker.id)
+            self._engine.leave(session, worker.id, silent_s=silence.seconds())
 
-    async def _listen(self, socket: WebSocket, session: _Session, worker: str) -> None:
+    async def _listen(
+        self, socket: WebSocket, session: _Session, silence: _Silence, worker: str
+    ) -> None:
         """Until either side hangs up, or the worker falls silent."""
-        silence = _Silence(self._heartbeat_s, lambda: self._silent(session, worker))
 
         def heard(frame: bytes) -> None:
-            silence.broken = True
+            silence.since = monotonic()
             try:
                 messages = wire.decode_from_worker(frame)
             except msgspec.DecodeError as error:
@@ -196,17 +201,16 @@ class WorkerSocket:
         async with asyncio.timeout(REGISTER_WITHIN_S):
             frame = await _frame(socket)
         try:
+            for hello in wire.decode_hello(frame)[:1]:
+                if hello.runner_protocol:  # the rest may be nothing that we could read
+                    _check_version(hello.runner_protocol)
             first = wire.decode_from_worker(frame)
         except msgspec.DecodeError as error:
             raise _Refused(wire.CLOSE_MALFORMED, f"Not a frame of messages: {error}.") from None
         if len(first) != 1 or not isinstance(first[0], wire.WorkerRegister):
             raise _Refused(wire.CLOSE_OUT_OF_ORDER, "The first message must be WorkerRegister.")
         register = first[0]
-        if register.runner_protocol not in wire.COMPATIBLE:
-            raise _Refused(
-                wire.CLOSE_INCOMPATIBLE,
-                f"Protocol {register.runner_protocol!r} is not one of {sorted(wire.COMPATIBLE)}.",
-            )
+        _check_version(register.runner_protocol)
         if not self._knows(register.worker_id):
             # Perhaps it was out of reach when it was revoked: then it hears of it now.
             raise _Refused(wire.CLOSE_REVOKED, "This worker is not known here. It may join again.")
@@ -217,17 +221,25 @@ class WorkerSocket:
 
 class _Silence:
     """Tells when nothing was heard for some beats: a look at every beat, and no timer for each
-    frame."""
+    frame. Looks are counted, not seconds: a controller that was stopped for a while itself heard
+    nobody meanwhile, and blames nobody for it."""
 
     def __init__(self, beat_s: float, then: Callable[[], None]) -> None:
         self._beat_s, self._then = beat_s, then
         self._quiet = 0
-        self.broken = False
+        self._looked = self.since = monotonic()
+        """When the worker was last heard."""
         self._timer = asyncio.get_running_loop().call_later(beat_s, self._look)
 
+    def seconds(self) -> float:
+        """How long it has been silent by now, once it counts as silent."""
+        if self._quiet < SILENT_BEATS:
+            return 0.0
+        return min(monotonic() - self.since, (SILENT_BEATS + 1) * self._beat_s)
+
     def _look(self) -> None:
-        self._quiet = 0 if self.broken else self._quiet + 1
-        self.broken = False
+        self._quiet = 0 if self.since > self._looked else self._quiet + 1
+        self._looked = monotonic()
         if self._quiet >= SILENT_BEATS:
             self._then()
         else:
@@ -247,6 +259,11 @@ def _short(reason: str) -> str:
     """As much of it as fits into the frame that closes a connection: 123 bytes, not characters."""
     data = reason.encode("utf-8", "replace")
     return reason if len(data) <= 123 else data[:120].decode(errors="ignore") + "…"
+
+
+def _check_version(version: str) -> None:
+    if why := wire.refusal(version):
+        raise _Refused(wire.CLOSE_INCOMPATIBLE, why)
 
 
 async def _hung_up(socket: WebSocket) -> None:

@@ -1,24 +1,18 @@
-"""Machines and people: invite, worker (join, drain, resume, revoke, rename, label), login."""
+"""Machines and people: invite, worker (drain, revoke, …), login."""
 
 from __future__ import annotations
 
-import json
-import socket
-import subprocess
-import sys
-import urllib.error
-import urllib.request
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from corral.cli import output
 from corral.cli.controlling import AsJson
-from corral.core.errors import Conflict, CorralError, Unavailable, from_view
+from corral.core.errors import CorralError
 
 worker = typer.Typer(
-    help="Machines that work: join, drain, resume, revoke, rename, label.", no_args_is_help=True
+    help="Machines that work: join, leave, drain, resume, revoke, rename, label.",
+    no_args_is_help=True,
 )
 
 Name = Annotated[str, typer.Argument(help="The worker's name or id.")]
@@ -46,106 +40,23 @@ def invite(
 ) -> None:
     """Prints the string with which a machine joins or a client logs in."""
     if client:
-        text, command = _admin().invite_client(client, role), "corral login"
-    else:
-        text, command = _admin().invite_worker(renew=renew), "corral worker join"
+        text = _admin().invite_client(client, role)
+        if as_json:
+            output.show_json({"invitation": text})
+        else:
+            output.say("Whoever has this string can use it. Run on the other machine:")
+            print(f"corral login '{text}'")
+        return
+    told = _admin().invite_machine(renew=renew)
     if as_json:
-        output.show_json({"invitation": text})
-    else:
-        output.say("Whoever has this string can use it. Run on the other machine:")
-        print(f"{command} '{text}'")
-
-
-# --- a machine joins ---
-
-
-@worker.command()
-@output.guarded
-def join(
-    invitation: Annotated[str, typer.Argument(help="What `corral invite` printed.")],
-    name: Annotated[str, typer.Option(help="What to call this machine.")] = "",
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Leave the worker running and return.")
-    ] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Be a new worker, whatever this machine was before.")
-    ] = False,
-) -> None:
-    """Makes this machine a worker of a controller elsewhere, and works until it is stopped."""
-    from corral import invitation as invitations
-    from corral import settings, trust
-    from corral.home import Home, read_json, write_private_json
-
-    told = invitations.parse(invitation)
-    home = Home(settings.default_home())
-    home.worker.mkdir(mode=0o700, parents=True, exist_ok=True)
-    known = read_json(home.agent)
-    pinned = known.get("certificate")
-    if pinned and trust.fingerprint(pinned) == told.sha256 and not again:
-        output.say(f"This machine is already the worker {known['name']!r} of that controller.")
-        write_private_json(home.agent, {**known, "url": told.url})
-    else:
-        if known.get("credential") and not again:
-            raise Conflict(
-                f"This home already has a worker, {known.get('name') or known['worker_id']!r}, of "
-                f"{known.get('url')}. Leave that one with --again, or choose another CORRAL_HOME."
-            )
-        pem = trust.fetched(told.host, told.port, told.sha256)
-        config = settings.load()
-        name = name or config.settings.worker.name or socket.gethostname().split(".")[0]
-        card = _enrol(told.url, told.token, name, pem)
-        write_private_json(home.agent, {**card, "url": told.url, "certificate": pem})
-        output.say(f"Enrolled as {card['name']!r} at {told.url}.")
-    raise typer.Exit(_work(home.path, detach=detach))
-
-
-def _enrol(url: str, token: str, name: str, pem: str) -> dict[str, Any]:
-    from corral import trust
-
-    request = urllib.request.Request(  # noqa: S310 (the scheme is ours)
-        f"{url}/enrol",
-        data=json.dumps({"name": name}).encode(),
-        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-    )
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}),  # a proxy for the web has no business here
-        urllib.request.HTTPSHandler(context=trust.context(pem)),
-    )
-    try:
-        with opener.open(request, timeout=30) as answer:
-            card: dict[str, Any] = json.load(answer)
-            return card
-    except urllib.error.HTTPError as error:
-        raise _said(error) from None
-    except (OSError, ValueError) as error:
-        raise Unavailable(f"The controller at {url} could not be asked ({error}).") from error
-
-
-def _said(error: urllib.error.HTTPError) -> CorralError:
-    try:
-        told = from_view(json.load(error))
-    except (OSError, ValueError):
-        told = None
-    return told or Unavailable(f"The controller answered {error.code} {error.reason}.")
-
-
-def _work(home: Path, *, detach: bool) -> int:
-    command = [sys.executable, "-m", "corral.agent.main", "--home", str(home)]
-    if not detach:
-        return subprocess.call(command)
-    log = home / "log" / "worker.log"
-    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with log.open("ab") as file:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
-        )
-    try:
-        code = process.wait(1.0)
-    except subprocess.TimeoutExpired:
-        output.say(f"The worker runs (pid {process.pid}); its log is {log}.")
-        return 0
-    output.say(f"The worker ended at once; see {log}.", style="red")
-    return code or 1
+        output.show_json(told)
+        return
+    output.say("Whoever has one of these lines can use it. Run on the other machine:")
+    print(f"corral worker join '{told.invitation}'")
+    output.say("\nWhere Corral is not installed yet, on Linux:")
+    print(told.shell)
+    output.say("\nand on Windows, in PowerShell:")
+    print(told.powershell)
 
 
 # --- steering ---
@@ -156,6 +67,31 @@ def _show(view: Any, sentence: str, as_json: bool) -> None:
         output.show_json(view)
     else:
         print(sentence)
+
+
+@worker.command()
+@output.guarded
+def requests(as_json: AsJson = False) -> None:
+    """Machines that found this controller by themselves and wait to be confirmed."""
+    found = _admin().join_requests()
+    if as_json:
+        output.show_json(found)
+    elif not found:
+        output.say("No machine asks. Run `corral worker join` on one, without a string.")
+    else:
+        rows = [(one.code, one.name, one.address, output.span(one.age_s)) for one in found]
+        output.show_table(("CODE", "NAME", "ADDRESS", "WAITS"), rows)
+
+
+@worker.command()
+@output.guarded
+def confirm(
+    code: Annotated[str, typer.Argument(help="The six digits that the machine shows.")],
+    as_json: AsJson = False,
+) -> None:
+    """Makes the machine that shows this code a worker."""
+    name = _admin().confirm_join(code)
+    _show({"name": name}, f"{name} is a worker now.", as_json)
 
 
 @worker.command()

@@ -12,7 +12,9 @@ from corral.cli import (
     bench,
     controlling,
     herding,
+    joining,
     keeping,
+    putting,
     running,
     secret,
     simulating,
@@ -54,6 +56,7 @@ app.command()(controlling.down)
 app.command()(controlling.status)
 app.command(context_settings=_SCRIPT)(running.run)
 app.command(context_settings=_SCRIPT)(running.submit)
+app.command()(putting.put)
 app.command()(watching.jobs)
 app.command()(watching.show)
 app.command()(watching.logs)
@@ -63,6 +66,9 @@ app.command()(watching.cancel)
 app.command()(watching.retry)
 app.command()(steering.front)
 app.command()(watching.workers)
+herding.worker.command()(joining.join)
+herding.worker.command()(joining.run)
+herding.worker.command()(joining.leave)
 app.add_typer(herding.worker, name="worker")
 app.command()(herding.invite)
 app.command()(herding.login)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from corral.cli import output
+from corral.cli.putting import inputs_of
 from corral.cli.wording import in_options
 from corral.core.errors import CorralError, InvalidJob
 
@@ -38,6 +39,10 @@ VramGb = Annotated[float | None, typer.Option(help="VRAM that each GPU must have
 Cpus = Annotated[float | None, typer.Option(help="Processors. [1]")]
 MemoryGb = Annotated[float | None, typer.Option(help="Memory reserved for it, and its limit.")]
 WorkerName = Annotated[str, typer.Option(help="auto, local, or a worker's name.")]
+Model = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A model that it works with. Repeatable."),
+]
 WorkerLabel = Annotated[
     list[str] | None,
     typer.Option(
@@ -56,6 +61,10 @@ Env = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A vari
 Secret = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="A secret that it finds as a variable. Repeatable."),
+]
+InputFile = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME=FILE", help="A file that it finds as NAME. Repeatable."),
 ]
 Notify = Annotated[
     str | None, typer.Option(metavar="URL", help="Told when it fails and when its batch is done.")
@@ -93,11 +102,13 @@ def run(
     memory_gb: MemoryGb = None,
     worker: WorkerName = "auto",
     worker_label: WorkerLabel = None,
+    model: Model = None,
     duration: Duration = "1h",
     with_: With = None,
     requirements: Requirements = None,
     env: Env = None,
     secret: Secret = None,
+    input_: InputFile = None,
     notify: Notify = None,
     queue_class: QueueClassName = None,
     priority: Priority = 0,
@@ -128,11 +139,13 @@ def submit(
     memory_gb: MemoryGb = None,
     worker: WorkerName = "auto",
     worker_label: WorkerLabel = None,
+    model: Model = None,
     duration: Duration = "1h",
     with_: With = None,
     requirements: Requirements = None,
     env: Env = None,
     secret: Secret = None,
+    input_: InputFile = None,
     notify: Notify = None,
     queue_class: QueueClassName = None,
     priority: Priority = 0,
@@ -197,10 +210,12 @@ async def _submit_script(
         entry=asked["entry"],
         requirements=[*resolve(asked["with_"]), *resolve(asked["requirements"])],
         worker_labels=asked["worker_label"] or (),
+        models=asked["model"] or (),
         duration=seconds(asked["duration"]),
         env=pairs("--env", asked["env"]),
         labels=pairs("--label", asked["label"]),
         secrets=asked["secret"] or (),
+        inputs=await inputs_of(client, asked["input_"]),
         notify=asked["notify"],
         queue_class=asked["queue_class"] or default_class,
         idempotency_key=asked["key"],

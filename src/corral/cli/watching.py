@@ -17,7 +17,7 @@ from corral.core.errors import BlobNotFound, Forbidden
 if TYPE_CHECKING:
     from corral.sdk.client import Client
     from corral.sdk.submission import Filters
-    from corral.sdk.views import JobView, WorkerView
+    from corral.sdk.views import GpuView, JobView, WorkerView
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="A job id, the beginning of one, or last.")
@@ -163,7 +163,12 @@ def show(job: JobArgument, as_json: AsJson = False) -> None:
             ("took", output.span(view.seconds) if view.ended and view.attempt else ""),
             ("progress", _progress(progress)),
             ("result", output.size_of(view.result.size) if view.result else ""),
-            ("artifacts", "\n".join(f"{a.name}  {output.size_of(a.size)}" for a in view.artifacts)),
+            (
+                "artifacts",
+                "\n".join(
+                    f"{a.name}  {output.size_of(a.size)}  {a.uri}".rstrip() for a in view.artifacts
+                ),
+            ),
             ("warnings", "\n".join(view.warnings)),
             ("failure", f"{failure.code}: {failure.type or failure.message}" if failure else ""),
             ("message", failure.message if failure and failure.type else ""),
@@ -309,12 +314,25 @@ def workers(as_json: AsJson = False) -> None:
             print(f"{row[0]} enforces {row[-1]}")
 
 
+def _gpu(gpu: GpuView) -> str:
+    if gpu.lost:
+        return f"{gpu.name} {gpu.vram_gb:g} GB, lost by its driver"
+    told = f"{gpu.name} {gpu.vram_gb:g} GB, {gpu.free * 100:.0f} % free"
+    if gpu.others_gb:
+        told += f", {gpu.others_gb:g} GB used by others"
+    if gpu.temperature_c is not None:
+        told += f", {gpu.temperature_c:.0f} °C"
+    if gpu.utilisation is not None:
+        told += f", {gpu.utilisation * 100:.0f} % busy"
+    return told
+
+
 def _worker_row(worker: WorkerView) -> tuple[str, ...]:
     state = "connected" if worker.connected else f"gone since {output.ago(worker.seen_at)}"
-    gpus = "\n".join(f"{g.name} {g.vram_gb:g} GB, {g.free * 100:.0f} % free" for g in worker.gpus)
+    gpus = "\n".join(_gpu(one) for one in worker.gpus)
     return (
         worker.name,
-        "draining" if worker.draining else state,
+        "draining" if worker.draining else _with_circuit(state, worker.circuit),
         worker.engine,
         f"{worker.cpus:g}",
         f"{worker.memory_gb:.1f} GB",
@@ -324,6 +342,10 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
         ", ".join(f"{what}: {by or 'nothing'}" for what, by in sorted(worker.enforced.items()))
         or "nothing",
     )
+
+
+def _with_circuit(state: str, circuit: str) -> str:
+    return f"{state}; {circuit}" if circuit else state
 
 
 def _plain(view: JobView) -> Any:

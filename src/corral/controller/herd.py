@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 import structlog
 
+from corral import trust
 from corral.controller.access import Access
 from corral.controller.loop import Loop
+from corral.controller.requests import JoinRequests
 from corral.controller.roster import Enrolled, Roster
 from corral.controller.store import Store
+from corral.controller.tailnet import TOKEN, Tailnet
 from corral.core.errors import Conflict, InvalidRequest, WorkerNotFound
 from corral.core.worker import Capabilities, Worker
 from corral.engines.agents import AgentsEngine
@@ -32,26 +35,40 @@ class Herd:
         self._loop, self._access = loop, access
         self._address = address
         self._ports = (0, 0)
-        self._sha256 = ""
+        self._sha256 = self._pin = ""
+        self._requests: JoinRequests | None = None
+        self.tailnet: Tailnet | None = None
+        """Who else vouches for workers."""
 
-    def open(self, port: int, grpc_port: int, sha256: str) -> None:
+    def open(self, port: int, grpc_port: int, certificate: str) -> None:
         """Where others reach us; without a certificate nobody does."""
-        self._ports, self._sha256 = (port, grpc_port), sha256
+        self._ports = (port, grpc_port)
+        if certificate:
+            self._sha256 = trust.fingerprint(certificate)
+            self._pin = trust.public_key_pin(certificate)
 
     # --- inviting ---
 
     def is_open(self) -> bool:
         return bool(self._sha256)
 
-    async def invite_worker(self, *, renew: bool = False) -> str:
-        """The string that a machine joins with. Renewed, those given out before are void."""
+    async def invite_worker(self, *, renew: bool = False) -> Invitation:
+        """What a machine joins with. Renewed, those given out before are void. Where a tailnet
+        vouches for machines there is nothing secret in it, unless it was asked to be renewed."""
         self._check_open()
         roster = self._roster
         token = await roster.new_enrolment_token() if renew else roster.enrolment_token()
+        if self.tailnet is not None and not renew and (ours := await self.tailnet.address()):
+            return Invitation(ours, *self._ports, TOKEN, self._sha256)
         return self._invitation(token)
 
-    async def invite_client(self, name: str, role: str, expires_in: float = 0.0) -> str:
-        """The string that a client logs in with: a new token of its own."""
+    def pin(self) -> str:
+        """By which a bare machine knows our key."""
+        self._check_open()
+        return self._pin
+
+    async def invite_client(self, name: str, role: str, expires_in: float = 0.0) -> Invitation:
+        """What a client logs in with: a new token of its own."""
         self._check_open()
         token, _ = await self._access.create(name, role, expires_in)
         return self._invitation(token)
@@ -63,14 +80,52 @@ class Herd:
                 "`corral up --host 0.0.0.0`, then invite others."
             )
 
-    def _invitation(self, token: str) -> str:
-        return Invitation(self._address, *self._ports, token, self._sha256).text()
+    def _invitation(self, token: str) -> Invitation:
+        return Invitation(self._address, *self._ports, token, self._sha256)
 
-    def check_invited(self, token: str) -> None:
+    async def check_invited(self, token: str, address: str) -> str:
+        """That whoever asks from this address may be a worker: by the token of an invitation, or by
+        the word of a tailnet, whose name for the machine it returns."""
+        if self.tailnet is not None and token == TOKEN:
+            return await self.tailnet.node(address)
         self._roster.check_invited(token)
+        return ""
 
-    async def enrol(self, token: str, name: str) -> tuple[Enrolled, str]:
+    async def check_may_install(self, token: str, address: str, worker: str) -> None:
+        """Our software is for those who are invited, and for workers that look for a newer one."""
+        if not (worker and self._roster.is_worker(worker, token)):
+            await self.check_invited(token, address)
+
+    async def enrol(self, token: str, address: str, name: str) -> tuple[Enrolled, str]:
+        node = await self.check_invited(token, address)
+        if node:
+            return await self._roster.admit(name, self._names(), node=node)
         return await self._roster.enrol(token, name, self._names())
+
+    # --- machines that ask by themselves ---
+
+    def take_requests(self) -> None:
+        """From now on machines may ask."""
+        self._requests = JoinRequests()
+
+    @property
+    def requests(self) -> JoinRequests:
+        if self._requests is None:
+            raise Conflict(
+                "This controller takes no machines that ask by themselves: `discoverable` is off, "
+                "or it is reached from its own machine alone. Use what `corral invite` prints."
+            )
+        return self._requests
+
+    def reveal(self, request: str, number: str) -> None:
+        self.requests.reveal(request, number, self._sha256)
+
+    async def confirm(self, code: str) -> Enrolled:
+        """The operator saw this code on the machine that asks."""
+        asked = self.requests.find(code.replace(" ", ""))
+        enrolled, credential = await self._roster.admit(asked.name, self._names())
+        self.requests.admit(asked, enrolled.id, enrolled.name, credential)
+        return enrolled
 
     # --- steering ---
 

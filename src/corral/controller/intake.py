@@ -34,6 +34,7 @@ from corral.core.job import Failure, Head, JobId, State
 from corral.core.lifecycle import advance
 from corral.core.worker import Worker
 from corral.engines.engine import Engine
+from corral.scheduler.circuit import Breaker, note
 from corral.scheduler.settle import Policy, settle
 
 log = structlog.get_logger()
@@ -58,6 +59,7 @@ class Intake:
         spool: Spool,
         *,
         policy: Policy,
+        breaker: Breaker = Breaker(),  # noqa: B008 (it is frozen)
         heard: Callable[[JobId], None],
         wake: Callable[[], None],
         early: Mapping[JobId, asyncio.Future[Any] | None],
@@ -66,11 +68,13 @@ class Intake:
         others_ask: Callable[[], bool] = lambda: False,
     ) -> None:
         self._engine, self._store, self._spool = engine, store, spool
-        self._policy, self._stop_grace_s = policy, stop_grace_s
+        self._policy, self._breaker, self._stop_grace_s = policy, breaker, stop_grace_s
         self._heard, self._wake, self._early = heard, wake, early
         self._others_ask = others_ask
         self._notice = notice
         """Told of workers that come and go, and how many attempts are affected."""
+        self._judged: list[tuple[str, Failure | None, str]] = []
+        """What this batch says of workers: who, how it ended, and what."""
         self._begun: dict[JobId, Head] = {}
         """Heads as they will be once this batch is on disk."""
         self._random = random.Random()  # noqa: S311 (spreads retries, hides nothing)
@@ -104,6 +108,8 @@ class Intake:
                 facts.extend(await self._joined(report, workers, ended))
             else:
                 facts.extend(self._lost(report, workers, ended))
+        if self._judged:
+            self._judge()  # before the loop hears of these ends, and decides what follows
         known = self._known(reports, workers)
         if facts or known:
             changes = await self._append(facts, known)
@@ -181,6 +187,8 @@ class Intake:
         head = self._current(report)
         if head is None:
             return self._orphan(report)
+        if report.failure is not None or self._store.world.circuits:
+            self._judged.append((report.worker, report.failure, report.job))
         return [self._settle(head, report, workers)]
 
     def _settle(self, head: Head, report: AttemptExited, workers: Sequence[Worker]) -> Journaled:
@@ -253,7 +261,7 @@ class Intake:
         for head in list(self._store.world.held.get(report.worker, {}).values()):
             if (head.id, head.attempt) not in has | sent_since:
                 ended.add((head.id, head.attempt))
-                reason = f"Worker {report.name} came back without it."
+                reason = f"Worker {report.name} came back without it.{_ended(report.leftovers)}"
                 facts.append(self._gone(head, "worker_lost", reason, workers))
             elif head.state is State.STOPPING:
                 await self._stop(head.id, head.attempt)
@@ -261,8 +269,16 @@ class Intake:
             current = self._store.world.held.get(report.worker, {}).get(job)
             if current is None or current.attempt != attempt:
                 await self._stop(job, attempt)
+        if facts:
+            self._blame(report.worker, f"Worker {report.name} came back without its attempts.")
         self._notice(report, len(has))
-        log.info("worker_joined", worker=report.name, attempts=len(has), lost=len(facts))
+        log.info(
+            "worker_joined",
+            worker=report.name,
+            attempts=len(has),
+            lost=len(facts),
+            leftovers=report.leftovers,
+        )
         return facts
 
     async def _stop(self, job: JobId, attempt: int) -> None:
@@ -275,6 +291,8 @@ class Intake:
         self._notice(report, len(held))
         log.warning("worker_lost", worker=report.worker, reason=report.reason, attempts=len(held))
         ended.update((head.id, head.attempt) for head in held)
+        if held and not report.expected:
+            self._blame(report.worker, report.reason)
         return [self._gone(head, "worker_lost", report.reason, workers) for head in held]
 
     def _gone(self, head: Head, code: str, message: str, workers: Sequence[Worker]) -> Journaled:
@@ -283,6 +301,29 @@ class Intake:
         failure = Failure(code=code, message=message)
         exited = AttemptExited(head.id, head.attempt, head.worker, now, seconds, failure=failure)
         return self._settle(head, exited, workers)
+
+    # --- whose fault it was ---
+
+    def _blame(self, worker: str, reason: str) -> None:
+        """A worker that is lost fails once, however many attempts it takes along."""
+        lost = Failure(code="worker_lost", message=reason)
+        self._judged.append((worker, lost, f"lost at {time.time()}"))
+
+    def _judge(self) -> None:
+        judged, self._judged = self._judged, []
+        world, now = self._store.world, time.time()
+        for worker, failure, what in judged:
+            if note(world.circuits, worker, failure, what, at=now, breaker=self._breaker):
+                circuit = world.circuits[worker]
+                log.warning(
+                    "circuit_opened",
+                    worker=world.names.get(worker, worker),
+                    failures=len(circuit.failed),
+                    probe_in_s=round(circuit.until - now, 1),
+                    error=failure.message[:500] if failure else "",
+                )
+        if world.circuits:
+            self._wake()
 
     # --- around it ---
 
@@ -296,3 +337,9 @@ class Intake:
             if isinstance(fact, JobSucceeded):
                 head = change.head
                 self._store.world.took(head.shape, fact.seconds, head.worker, fact.at)
+
+
+def _ended(leftovers: int) -> str:
+    if not leftovers:
+        return ""
+    return f" It ended {leftovers} process{'es' * (leftovers != 1)} left from before."

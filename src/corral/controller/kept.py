@@ -17,12 +17,12 @@ def result_of(store: Store, job: JobId) -> Blob:
     raise BlobNotFound(f"Job {job} has no result (yet). `corral show {job}` says more.", job_id=job)
 
 
-def artifact_of(store: Store, job: JobId, name: str) -> Blob:
+def artifact_of(store: Store, job: JobId, name: str) -> ArtifactStored:
     """The artifact that was stored last under this name."""
     for record in reversed(store.history(store.head(job))):
         fact = record.fact()
         if isinstance(fact, ArtifactStored) and fact.name == name:
-            return Blob(fact.file_sha256, fact.size)
+            return fact
     raise BlobNotFound(
         f"Job {job} has nothing named {name[:200]!r}. `corral show {job}` lists its artifacts.",
         job_id=job,

@@ -54,6 +54,9 @@ class Loop:
         self._aging_s, self._keep = aging_s, keep_for_interactive
         self._backoff_max_s = backoff_max_s
         self._wake = asyncio.Event()
+        self._left: frozenset[Shape] = frozenset()
+        """Shapes that the last decision left waiting, as long as nothing happened since: one more
+        of them behind the others changes nothing."""
         self._giving_up: set[asyncio.Task[None]] = set()
         self.pause = pause
         """Of the queue, by somebody's wish; it outlives a restart."""
@@ -68,6 +71,7 @@ class Loop:
         store.listen(self._committed)
 
     def wake(self) -> None:
+        self._left = frozenset()
         self._wake.set()
 
     def _committed(self, changes: Sequence[Change]) -> None:
@@ -88,8 +92,11 @@ class Loop:
                     self._give_back(head)
                 else:
                     self._start(head, engine, documents.get(head.submitted_seq))
-        if self._store.world.anybody_waits:
-            self._wake.set()
+        if self._store.world.anybody_waits and not all(
+            type(change.fact) is JobSubmitted and change.head.shape in self._left
+            for change in changes
+        ):
+            self.wake()
 
     async def run(self) -> None:
         while True:
@@ -142,7 +149,9 @@ class Loop:
                     world.release(plan.placements)
                 if plan.turn:
                     world.last_aged_at = now
-                self._wake.set()
+                self.wake()
+            elif plan.overdue is None:
+                self._left = frozenset(world.lines)
         return self._next_look(now, due)
 
     def place(self, submitted: Sequence[JobSubmitted]) -> Sequence[Placement]:
@@ -177,6 +186,9 @@ class Loop:
         if oldest is not None:
             turn = self._store.world.last_aged_at + self._aging_s
             times.append(max(oldest + self._aging_s, turn, now + 1.0))
+            probe = self._store.world.next_probe(now)
+            if probe is not None:
+                times.append(probe)
         return max(0.0, min(times) - now) if times else None
 
     def _start(self, placed: Head, engine: Engine, document: bytes | None) -> None:

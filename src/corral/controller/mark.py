@@ -7,6 +7,7 @@ remembers what was promised, so that the next start can see that a promise is go
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 from pathlib import Path
 
@@ -14,6 +15,17 @@ from corral.home import sync_folder
 
 _SLOT = 512
 _PREFIX = b"corral-mark 1 "
+
+if sys.platform == "win32":
+    _sync = os.fsync
+
+    def _write_at(fd: int, data: bytes, place: int) -> None:
+        os.lseek(fd, place, os.SEEK_SET)
+        os.write(fd, data)
+
+else:
+    _sync = os.fdatasync
+    _write_at = os.pwrite
 
 
 class Mark:
@@ -23,7 +35,7 @@ class Mark:
         fresh = not path.exists()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         if fresh:
-            os.pwrite(self._fd, b"\n" * (2 * _SLOT), 0)
+            _write_at(self._fd, b"\n" * (2 * _SLOT), 0)
             os.fsync(self._fd)
             sync_folder(path.parent)
         slots = _slots(path.read_bytes())
@@ -37,13 +49,13 @@ class Mark:
         until then only this slot changes, so that the other one is whole whatever happens."""
         text = _PREFIX + b"%d" % seq
         line = text + b" %08x\n" % zlib.crc32(text)
-        os.pwrite(self._fd, line.ljust(64), self._turn * _SLOT)
+        _write_at(self._fd, line.ljust(64), self._turn * _SLOT)
         self._synced = False
         self.seq = seq
 
     def sync(self) -> None:
         if not self._synced:
-            os.fdatasync(self._fd)
+            _sync(self._fd)
             self._turn ^= 1
             self._synced = True
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from corral import correlation
+from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
 from corral.controller.loop import Loop, facts_of
 from corral.controller.store import Change, Store
@@ -86,12 +87,13 @@ class Queue:
         *,
         first_workers: Callable[[], Awaitable[Sequence[Worker]]] = _nobody,
         vault: Vault,
+        assets: Assets,
         document_limit: int,
         cancel_grace_s: float,
         check_room: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._blobs, self._engines = store, blobs, engines
-        self._vault = vault
+        self._vault, self._assets = vault, assets
         self._loop, self._first_workers = loop, first_workers
         self._document_limit, self._cancel_grace_s = document_limit, cancel_grace_s
         self.check_room = check_room
@@ -124,6 +126,8 @@ class Queue:
             )
         self.check_room()
         jobs = [job if _rides_along(job) else await self._stored(job) for job in jobs]
+        if any(job.inputs for job in jobs):
+            jobs = await self._with_inputs(jobs)
         workers = self._loop.workers() or await self._first_workers()
         keys = {job.key for job in jobs if job.key}
         while pending := next((self._submitting[k] for k in keys if k in self._submitting), None):
@@ -181,7 +185,7 @@ class Queue:
         draft, now, seed = _Draft(), time.time(), random.getrandbits(30)
         mine: dict[str, tuple[JobId, str]] = {}
         alike: dict[tuple[object, ...], tuple[str, CorralError | None]] = {}
-        world = self._store.world
+        world, buffer = self._store.world, bytearray()
         keys = [job.key for job in jobs if job.key and job.key not in world.keys]
         ended = self._store.journal.ended_by_keys(keys) if keys else {}
         for job in jobs:
@@ -190,8 +194,8 @@ class Queue:
                 draft.answers.append(Accepted(known))
                 continue
             if job.secrets:
-                self._vault.check(job.secrets)
-            document = encode_document(job)
+                self._vault.check_for_job(job.secrets)
+            document = encode_document(job, buffer)
             if len(document) > self._document_limit:
                 raise DocumentTooLarge(
                     f"The job document has {len(document):,} bytes, more than document_limit "
@@ -233,6 +237,15 @@ class Queue:
                 job_id=found,
             )
         return found
+
+    async def _with_inputs(self, jobs: Sequence[Job]) -> list[Job]:
+        """The jobs with each input known to be there, by size and digest. Many share theirs."""
+        named = dict.fromkeys(one for job in jobs for one in job.inputs)
+        found = {one: await self._assets.settle(one) for one in named}
+        return [
+            replace(job, inputs=tuple(found[one] for one in job.inputs)) if job.inputs else job
+            for job in jobs
+        ]
 
     async def _stored(self, job: Job) -> Job:
         """The job with large bytes moved to the blobs, and every digest known to be there."""
@@ -371,7 +384,7 @@ class Queue:
 
 
 def _rides_along(job: Job) -> bool:
-    return not any(blob.data is None or len(blob.data) > INLINE_LIMIT for blob in job.blobs())
+    return all(blob.data is not None and len(blob.data) <= INLINE_LIMIT for blob in job.blobs())
 
 
 def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]:

@@ -22,6 +22,7 @@ from corral.controller.kept_file import read_kept, write_kept
 from corral.controller.tokens import kept_secret, same
 from corral.core.errors import (
     Conflict,
+    Forbidden,
     InvalidRequest,
     Unauthorized,
     WorkerNotFound,
@@ -50,10 +51,14 @@ class Enrolled(Struct, frozen=True):
     draining: bool = False
     labels: tuple[str, ...] = ()
     """What the operator added to those that the worker tells of itself."""
+    node: str = ""
+    """The machine of a tailnet that vouched for it."""
 
 
 class _File(Struct):
     workers: list[Enrolled] = []
+    refused: list[str] = []
+    """Machines of the tailnet that were revoked: the tailnet vouches for them no more."""
 
 
 class Roster:
@@ -61,7 +66,9 @@ class Roster:
         self._path, self._key = path, key
         self._local_id, self._local_credential = local_id, local_credential
         self._changing = asyncio.Lock()
-        self._by_id = {one.id: one for one in read_kept(path, _File, AGAIN).workers}
+        kept = read_kept(path, _File, AGAIN)
+        self._by_id = {one.id: one for one in kept.workers}
+        self._refused = frozenset(kept.refused)
 
     # --- asking ---
 
@@ -108,9 +115,21 @@ class Roster:
         return token
 
     async def enrol(self, token: str, name: str, taken: Sequence[str]) -> tuple[Enrolled, str]:
-        """A new worker and its credential, shown this once. A name that somebody has gets a
-        number behind it: two machines may well be called the same."""
+        """The same for who shows the token of an invitation."""
         self.check_invited(token)
+        return await self.admit(name, taken)
+
+    async def admit(
+        self, name: str, taken: Sequence[str], *, node: str = ""
+    ) -> tuple[Enrolled, str]:
+        """A new worker and its credential, shown this once. A name that somebody has gets a
+        number behind it: two machines may well be called the same. A machine that a tailnet
+        vouches for is one worker, however often it asks."""
+        if node and node in self._refused:
+            raise Forbidden(
+                "This machine was revoked. To let it work again, join it with the string that "
+                "`corral invite --renew` prints on the controller."
+            )
         name = name.strip() or "worker"
         if not NAME.fullmatch(name):
             name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:60] or "worker"
@@ -124,9 +143,14 @@ class Roster:
                 if one not in names
             )
             credential = secrets.token_urlsafe(32)
-            enrolled = Enrolled(f"w-{secrets.token_hex(6)}", free, _digest(credential), time.time())
+            former = [one for one in self._by_id.values() if node and one.node == node]
+            if former:
+                enrolled = replace(former[0], sha256=_digest(credential))
+            else:
+                made = f"w-{secrets.token_hex(6)}"
+                enrolled = Enrolled(made, free, _digest(credential), time.time(), node=node)
             await self._write({**self._by_id, enrolled.id: enrolled})
-        log.info("worker_enrolled", worker=enrolled.id, name=free)
+        log.info("worker_enrolled", worker=enrolled.id, name=enrolled.name)
         return enrolled, credential
 
     async def change(
@@ -173,12 +197,17 @@ class Roster:
         async with self._changing:
             if worker not in self._by_id:
                 raise WorkerNotFound(f"No worker {worker} is on the roster.")
-            await self._write({key: one for key, one in self._by_id.items() if key != worker})
+            refused = self._refused | {self._by_id[worker].node} - {""}
+            kept = {key: one for key, one in self._by_id.items() if key != worker}
+            await self._write(kept, refused)
         log.info("worker_revoked", worker=worker)
 
-    async def _write(self, workers: dict[str, Enrolled]) -> None:
-        await write_kept(self._path, _File(list(workers.values())))
-        self._by_id = workers
+    async def _write(
+        self, workers: dict[str, Enrolled], refused: frozenset[str] | None = None
+    ) -> None:
+        refused = self._refused if refused is None else refused
+        await write_kept(self._path, _File(list(workers.values()), sorted(refused)))
+        self._by_id, self._refused = workers, refused
 
 
 def _labels(labels: Sequence[str]) -> tuple[str, ...]:

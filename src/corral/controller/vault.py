@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from corral.core.errors import HomeUnusable, InvalidSecret, SecretNotFound
+from corral.core.errors import Forbidden, HomeUnusable, InvalidSecret, SecretNotFound
 from corral.home import write_private_json
 from corral.runtime.redaction import SHORTEST, lines_of
 
@@ -39,8 +39,10 @@ class Kept(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Vault:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, kept_back: Iterable[str] = ()) -> None:
         self._path = path
+        self._kept_back = frozenset(kept_back)
+        """Names that are the controller's own: no job may have them."""
         self._kept = _read(path)
         self._writing = asyncio.Lock()
 
@@ -59,6 +61,16 @@ class Vault:
                     f"There is no secret {name[:128]!r}. Set it with `corral secret set "
                     f"{name[:128]}`; `corral secret list` shows which there are."
                 )
+
+    def check_for_job(self, names: Iterable[str]) -> None:
+        """The same for a job, which may not have all of them."""
+        for name in names:
+            if name in self._kept_back:
+                raise Forbidden(
+                    f"The secret {name[:128]!r} opens the bucket of assets and is the controller's "
+                    "own. Leave it out; inputs and artifacts reach the bucket without it."
+                )
+        self.check(names)
 
     def values(self, names: Iterable[str]) -> dict[str, str]:
         names = tuple(names)

@@ -28,7 +28,7 @@ from corral.core.job import Head, JobId, QueueClass, State
 from corral.core.worker import Worker
 from corral.scheduler.affinity import Wanted
 from corral.scheduler.fit import Room, refuse_now
-from corral.scheduler.plan import Snapshot, decide
+from corral.scheduler.plan import Seat, Snapshot, decide
 from corral.scheduler.rank import strongest
 
 
@@ -57,7 +57,7 @@ def explain(
     history = [f"{_clock(fact.at)} {_sentence(fact, names)}" for fact in facts]
     if head.state is not State.QUEUED:
         return Reason(job, head.state, _sentence(_decisive(facts), names), {}, history)
-    rooms = [Room(seat.worker, seat.held) for seat in store.world.seats(workers)]
+    rooms = _rooms(store.world.seats(workers), time.time())
     if now is not None:
         _keep(head, rooms, now)
     wanted = Wanted((shape, len(line)) for shape, line in store.world.lines.items())
@@ -71,6 +71,14 @@ def explain(
     return Reason(job, head.state, _waiting(store, head, reasons, paused), reasons, history)
 
 
+def _rooms(seats: Sequence[Seat], now: float) -> list[Room]:
+    rooms = []
+    for seat in seats:
+        rooms.append(Room(seat.worker, seat.held))
+        rooms[-1].closed = seat.circuit.told(now, len(seat.held))
+    return rooms
+
+
 def _keep(head: Head, rooms: Sequence[Room], now: Snapshot) -> None:
     """Marks the workers that would have room and are not for this job, as the decision would."""
     plan = decide(now)
@@ -78,7 +86,7 @@ def _keep(head: Head, rooms: Sequence[Room], now: Snapshot) -> None:
         return
     free_for_interactive: Collection[str] = ()
     if now.keep_for_interactive and head.shape.queue_class is QueueClass.BATCH:
-        free_for_interactive = strongest(now.seats, now.keep_for_interactive)
+        free_for_interactive = strongest(now.seats, now.keep_for_interactive, now.now)
     for room in rooms:
         if room.worker.id == plan.kept:
             room.kept_for = f"job {plan.overdue}, which has waited longest"

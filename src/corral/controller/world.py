@@ -15,6 +15,7 @@ from itertools import islice
 from corral.core.frames import ProgressFrame
 from corral.core.job import Head, JobId, QueueClass, Shape, State
 from corral.core.worker import Worker
+from corral.scheduler.circuit import CLOSED, Circuit
 from corral.scheduler.fit import Held
 from corral.scheduler.plan import Line, Placement, Seat, Snapshot, Waiting
 
@@ -45,6 +46,9 @@ class World:
         """By shape and worker: how long it takes there, and when it last did."""
         self.waiting = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 0}
         self.last_aged_at = 0.0
+        self.circuits: dict[str, Circuit] = {}
+        """By worker: what is held against it. Forgotten by a restart, which costs a few attempts
+        at most."""
         self.names: dict[str, str] = {}
         """What people call the workers, by id."""
         self.progress: dict[JobId, ProgressFrame] = {}
@@ -204,14 +208,19 @@ class World:
         )
 
     def seats(self, workers: Sequence[Worker]) -> tuple[Seat, ...]:
-        holds, reserved = self._holds, self._reserved
+        holds, reserved, circuits = self._holds, self._reserved, self.circuits
         seats = []
         for worker in workers:
             has = tuple(holds[worker.id].values()) if worker.id in holds else ()
             if coming := reserved.get(worker.id):
                 has += tuple(coming.values())
-            seats.append(Seat(worker, has))
+            circuit = circuits.get(worker.id, CLOSED) if circuits else CLOSED
+            seats.append(Seat(worker, has, circuit))
         return tuple(seats)
+
+    def next_probe(self, now: float) -> float | None:
+        """When the next open circuit lets a job through."""
+        return min((one.until for one in self.circuits.values() if one.is_open(now)), default=None)
 
     @property
     def anybody_waits(self) -> bool:

@@ -3,7 +3,8 @@
 CorralError
 ├── InvalidJob            invalid_job          the submission itself is wrong
 │   ├── TooManyLabels, TooManyVariables, TooManyRequirements, TooManySecrets,
-│   │   TooManyArguments, TextTooLong
+│   │   TooManyArguments, TooManyInputs, TooManyModels, TextTooLong
+│   └── AssetNotFound     asset_not_found      it names an input that is stored nowhere
 ├── InvalidRequest        invalid_request      the question itself is wrong: a parameter, a body
 ├── NotFound              not_found            no such address here
 ├── MethodNotAllowed      method_not_allowed   the address is right, the verb is not
@@ -25,6 +26,7 @@ CorralError
 ├── ExceedsAllWorkers     exceeds_all_workers  no known worker could ever run it
 ├── TooLarge              too_large            more bytes than the limit allows
 │   ├── BodyTooLarge, DocumentTooLarge, PackageTooLarge, ResultTooLarge, ArtifactTooLarge,
+│   │   AssetTooLarge,
 │   └── TooManyJobs       too_many_jobs        more jobs in one submission
 ├── Unauthorized          unauthorized         no token, or not this one
 ├── Forbidden             forbidden            the token is not good for this
@@ -92,8 +94,20 @@ class TooManySecrets(InvalidJob):
     code = "too_many_secrets"
 
 
+class TooManyModels(InvalidJob):
+    code = "too_many_models"
+
+
 class TooManyArguments(InvalidJob):
     code = "too_many_arguments"
+
+
+class TooManyInputs(InvalidJob):
+    code = "too_many_inputs"
+
+
+class AssetNotFound(InvalidJob):
+    code, status = "asset_not_found", 404
 
 
 class TextTooLong(InvalidJob):
@@ -198,6 +212,10 @@ class ResultTooLarge(TooLarge):
 
 class ArtifactTooLarge(TooLarge):
     code = "artifact_too_large"
+
+
+class AssetTooLarge(TooLarge):
+    code = "asset_too_large"
 
 
 class TooManyJobs(TooLarge):

@@ -118,6 +118,8 @@ class ArtifactStored(Fact, frozen=True):
     name: str
     size: int
     file_sha256: str
+    uri: str = ""
+    """Where its bytes are, if not with the controller."""
 
 
 class CheckpointStored(Fact, frozen=True):
@@ -176,6 +178,8 @@ class WorkerJoined(Report, frozen=True):
     name: str
     capabilities: Capabilities
     attempts: tuple[tuple[JobId, int], ...] = ()
+    leftovers: int = 0
+    """Job processes of its former life that it found and ended."""
 
 
 class WorkerLost(Report, frozen=True):

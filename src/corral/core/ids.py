@@ -23,14 +23,18 @@ class Ids:
 
     def __init__(self, seed: int) -> None:
         self._ms = 0
+        self._time = _base32(0, _TIME_CHARS)
         self._tail = seed % _TAIL_SPACE
 
     def new(self, now: float, *, seed: int) -> str:
         ms = int(now * 1000)
         if ms > self._ms:
-            self._ms, self._tail = ms, seed % (_TAIL_SPACE // 2)
+            self._begin(ms, seed % (_TAIL_SPACE // 2))
         else:
             self._tail += 1
             if self._tail == _TAIL_SPACE:
-                self._ms, self._tail = self._ms + 1, 0
-        return _base32(self._ms, _TIME_CHARS) + _base32(self._tail, _TAIL_CHARS)
+                self._begin(self._ms + 1, 0)
+        return f"{self._time}{_THREE[self._tail >> 15]}{_THREE[self._tail & 0x7FFF]}"
+
+    def _begin(self, ms: int, tail: int) -> None:
+        self._ms, self._time, self._tail = ms, _base32(ms, _TIME_CHARS), tail

@@ -48,7 +48,7 @@ ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.REJECTE
 HELD = frozenset({State.PLACED, State.RUNNING, State.STOPPING})
 
 
-class Needs(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
+class Needs(Struct, frozen=True, gc=False, omit_defaults=True):
     """What a worker must have. Hashable: jobs with equal needs are scheduled as one group."""
 
     gpus: Annotated[int, Meta(ge=0, le=64)] = 0
@@ -90,7 +90,7 @@ def gpu_needs(
     return (1, 0) if vram_gb else (0, 0)
 
 
-class Blob(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
+class Blob(Struct, frozen=True, gc=False, omit_defaults=True):
     """Bytes known by their digest; the bytes themselves ride along when they are small."""
 
     sha256: str
@@ -101,6 +101,16 @@ class Blob(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defau
     def of(cls, data: bytes, *, inline: bool = True) -> Blob:
         kept = data if inline and len(data) <= INLINE_LIMIT else None
         return cls(sha256=hashlib.sha256(data).hexdigest(), size=len(data), data=kept)
+
+
+class Input(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
+    """An asset under the name that the job finds it by in its work directory."""
+
+    name: str
+    sha256: str
+    size: int
+    path: str = ""
+    """Where it lies inside the shared root; empty for one that is fetched."""
 
 
 class FunctionCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag="function"):
@@ -144,6 +154,7 @@ class Job(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaul
     """Names of secrets whose values its process finds in its environment."""
     notify: str = ""
     """A URL that is told when the job fails, and when its batch is done."""
+    inputs: tuple[Input, ...] = ()
 
     @property
     def workload(self) -> str:
@@ -155,12 +166,16 @@ class Job(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaul
         return (self.work.package,)
 
 
-_encode = msgspec.json.Encoder().encode
+_encoder = msgspec.json.Encoder()
 _decode = msgspec.json.Decoder(Job).decode
 
 
-def encode_document(job: Job) -> bytes:
-    return _encode(job)
+def encode_document(job: Job, buffer: bytearray | None = None) -> bytes:
+    """Whoever encodes many lends a buffer: each document then gets just the memory it needs."""
+    if buffer is None:
+        return _encoder.encode(job)
+    _encoder.encode_into(job, buffer)
+    return bytes(buffer)
 
 
 def decode_document(document: bytes) -> Job:
@@ -185,7 +200,7 @@ class Shape(Struct, frozen=True, gc=False):
     """Workers that this job must not meet again."""
 
 
-class Failure(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
+class Failure(Struct, frozen=True, gc=False, omit_defaults=True):
     """Why an attempt ended without a result. `code` decides what happens next (see settle)."""
 
     code: str

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import ceil
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from corral.core.job import Needs
+from corral.core.model import Model
 
 SLACK = 1e-9
 """Sums of fractions miss by less than this; it decides nothing."""
 
+DESKTOP_GB = 1.0
+"""VRAM of processes that are not ours is counted from here on: less is a desktop, and every card
+with a screen has one."""
+WHOLE_TENTHS = 8
+"""A GPU of which others leave this much still counts as a whole one."""
 
-class GPU(Struct, frozen=True, forbid_unknown_fields=True):
+Gigabytes = Annotated[float, Meta(ge=0, le=10_000)]
+
+
+class GPU(Struct, frozen=True):
     uuid: str
     name: str
     vram_gb: float
     vendor: str = "nvidia"
+    tflops: Annotated[float, Meta(ge=0)] = 0.0
+    """About how many trillion operations on 32-bit numbers it does in a second; 0: unknown."""
 
 
 class DeclaredGPU(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -27,6 +40,23 @@ class DeclaredGPU(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     id: Annotated[str, Meta(pattern="^[A-Za-z0-9._:/-]*$", max_length=100)] = ""
     """What its driver knows it by, in `CUDA_VISIBLE_DEVICES` for example; empty: its place in
     the list, from 0."""
+    tflops: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+
+
+class Reading(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What the driver said of a GPU a moment ago."""
+
+    uuid: str
+    free_gb: Gigabytes = 0.0
+    ours_gb: Gigabytes = 0.0
+    """VRAM of processes that belong to jobs here."""
+    others_gb: Gigabytes = 0.0
+    """VRAM of all other processes."""
+    temperature_c: float | None = None
+    utilisation: float | None = None
+    """How much of the last moment it was at work, 0 to 1."""
+    lost: bool = False
+    """Its driver does not answer for it any more; all of it counts as others'."""
 
 
 class Capabilities(Struct, frozen=True):
@@ -53,6 +83,12 @@ class Capabilities(Struct, frozen=True):
     """Names of the models on its disk."""
     fetches_models: bool = False
     """It fetches a model that it lacks, before it loads it."""
+    task_types: tuple[str, ...] = ()
+    """Kinds of tasks that it takes, where a workload has several; empty: all of them."""
+    model_paths: tuple[str, ...] = ()
+    """Folders in which it looks for models."""
+    output_path: str = ""
+    """Where the attempts on it write."""
 
 
 class Wishes(Struct, frozen=True):
@@ -79,6 +115,19 @@ class Worker(Struct, frozen=True):
     """Of the Corral that it runs."""
     models_loaded: tuple[str, ...] = ()
     """Names of the models that it has in memory now: a job for one of them starts at once."""
+    models: tuple[Model, ...] = ()
+    """What is on its disk, with digests."""
+    load: float = 0.0
+    """How much of its processors attempts hold, 0 to 1."""
+    readings: tuple[Reading, ...] = ()
+    """Its GPUs when it was last heard of."""
+    taken: tuple[tuple[str, float], ...] = ()
+    """What others hold of its GPUs as far as it counts, by uuid: see `taken_by_others`."""
+
+
+def taken_by_others(readings: Iterable[Reading]) -> tuple[tuple[str, float], ...]:
+    """What is not ours to give: GPUs and the VRAM that other processes hold there."""
+    return tuple((one.uuid, one.others_gb) for one in readings if one.others_gb >= DESKTOP_GB)
 
 
 class Holding(Struct, frozen=True):
@@ -94,13 +143,16 @@ class Capacity:
     """A worker's free resources. The scheduler plans with it and the agent starts by it, so both
     always agree on what fits."""
 
-    __slots__ = ("cpus", "gpus", "memory_gb", "tenths")
+    __slots__ = ("cpus", "gpus", "memory_gb", "others", "tenths")
 
-    def __init__(self, capabilities: Capabilities) -> None:
+    def __init__(self, capabilities: Capabilities, taken: Iterable[tuple[str, float]] = ()) -> None:
         self.cpus = capabilities.cpus
         self.memory_gb = capabilities.memory_gb
         self.gpus = capabilities.gpus
         self.tenths = {gpu.uuid: 10 for gpu in capabilities.gpus}
+        """What attempts leave of each GPU."""
+        self.others = dict(taken) if taken else {}
+        """VRAM that processes which are not ours hold, by GPU."""
 
     def fits(self, needs: Needs, *, above_vram_gb: float = 0.0) -> Holding | None:
         """The holding that `needs` would take now, or None. Shares go to the fullest GPU that
@@ -111,7 +163,7 @@ class Capacity:
             return Holding(cpus=needs.cpus, memory_gb=needs.memory_gb)
         per_gpu = 10 if needs.gpus else needs.gpu_tenths
         count = needs.gpus or 1
-        if len(self.gpus) == 1 == count:  # most machines, most jobs
+        if len(self.gpus) == 1 == count and not self.others:  # most machines, most jobs
             gpu = self.gpus[0]
             if self.tenths[gpu.uuid] < per_gpu or not above_vram_gb < gpu.vram_gb >= needs.vram_gb:
                 return None
@@ -122,12 +174,23 @@ class Capacity:
             if self.tenths[gpu.uuid] >= per_gpu
             and gpu.vram_gb >= needs.vram_gb
             and gpu.vram_gb > above_vram_gb
+            and (gpu.uuid not in self.others or self._fits_beside(gpu, needs, above_vram_gb))
         ]
         if len(found) < count:
             return None
         found.sort()
         devices = tuple(uuid for _, _, uuid in found[:count])
         return Holding(cpus=needs.cpus, memory_gb=needs.memory_gb, devices=devices, tenths=per_gpu)
+
+    def _fits_beside(self, gpu: GPU, needs: Needs, above_vram_gb: float) -> bool:
+        """Whether others leave enough of it."""
+        left_gb = gpu.vram_gb - self.others[gpu.uuid]
+        if left_gb < needs.vram_gb or left_gb <= above_vram_gb:
+            return False
+        theirs = ceil(10 * self.others[gpu.uuid] / gpu.vram_gb - SLACK)
+        if needs.gpus:
+            return 10 - theirs >= WHOLE_TENTHS
+        return self.tenths[gpu.uuid] - theirs >= needs.gpu_tenths
 
     def take(self, holding: Holding) -> None:
         self.cpus -= holding.cpus

@@ -158,9 +158,15 @@ def sandbox() -> Iterator[Finding]:
             "Run only code that you trust here.",
         )
         return
-    from corral.runtime.sandbox import landlock_version
+    yield from _landlock()
 
-    version = landlock_version()
+
+def _landlock() -> Iterator[Finding]:
+    version = 0
+    if sys.platform == "linux":
+        from corral.runtime.sandbox import landlock_version
+
+        version = landlock_version()
     if version:
         yield ok("sandbox", f"Landlock, version {version}: jobs see only what they may")
     else:

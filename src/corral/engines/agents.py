@@ -26,7 +26,7 @@ from corral.core.events import (
 )
 from corral.core.frames import OutputFrame, ProgressFrame
 from corral.core.job import JobId
-from corral.core.worker import Wishes, Worker
+from corral.core.worker import Wishes, Worker, taken_by_others
 from corral.engines.engine import Attempt
 from corral.protocol import messages as wire
 
@@ -73,10 +73,12 @@ class AgentsEngine:
         self._grace_s, self._output_limit, self._local_id = grace_s, output_limit, local_id
         self._wishes = wishes
         """What the operator wishes of a worker."""
+        self._leaving: set[str] = set()
+        """Workers that said so: they take nothing new."""
         self._said: dict[str, wire.WorkerRegister] = {}
         """What connected workers said of themselves."""
         self._workers = {
-            worker.id: self._as_wished(replace(worker, connected=False))
+            worker.id: self._as_wished(replace(worker, connected=False, readings=(), taken=()))
             for worker in known
             if worker.engine == self.name
         }
@@ -91,6 +93,8 @@ class AgentsEngine:
         """Set whenever no worker is connected."""
         self.settled = asyncio.Event()
         """Set whenever everything heard is on disk."""
+        self.changed: Callable[[], None] = lambda: None
+        """Told when a worker can do something that it could not do a moment ago."""
 
     def open(self, holding: Collection[str] = ()) -> None:
         """Starts the grace period of all known workers, and of any other that is `holding`
@@ -133,9 +137,13 @@ class AgentsEngine:
             )
         )
 
-    async def stop(self, job: JobId, attempt: int, *, grace_s: float) -> None:
+    async def stop(
+        self, job: JobId, attempt: int, *, grace_s: float, unbegun: bool = False
+    ) -> None:
         session = self._sessions.get(self._attempts.get((job, attempt), ""))
-        if session is not None:
+        if session is not None and unbegun:
+            session.send(wire.JobRecall(job=job, attempt=attempt))
+        elif session is not None:
             session.send(wire.JobCancel(job=job, attempt=attempt, grace_s=grace_s))
 
     async def running(self) -> Collection[tuple[JobId, int]]:
@@ -167,6 +175,7 @@ class AgentsEngine:
     def join(self, session: Session, register: wire.WorkerRegister) -> Worker:
         """A worker registered. A second socket of the same worker replaces the first."""
         self._said[register.worker_id] = register
+        self._leaving.discard(register.worker_id)
         worker = self._as_wished(
             Worker(
                 id=register.worker_id,
@@ -176,6 +185,10 @@ class AgentsEngine:
                 local=register.worker_id == self._local_id,
                 seen_at=time.time(),
                 version=register.software_version,
+                models=register.models,
+                models_loaded=register.models_loaded,
+                readings=register.readings,
+                taken=taken_by_others(register.readings),
             )
         )
         former = self._sessions.pop(worker.id, None)
@@ -193,7 +206,9 @@ class AgentsEngine:
         self._attempts.update(dict.fromkeys(mine, worker.id))
         self._report(
             worker.id,
-            WorkerJoined(worker.id, worker.name, worker.capabilities, tuple(mine)),
+            WorkerJoined(
+                worker.id, worker.name, worker.capabilities, tuple(mine), register.leftovers
+            ),
         )
         return worker
 
@@ -205,7 +220,7 @@ class AgentsEngine:
         return replace(
             worker,
             name=wishes.name or worker.name,
-            draining=wishes.draining,
+            draining=wishes.draining or worker.id in self._leaving,
             capabilities=replace(can, labels=labels),
         )
 
@@ -236,14 +251,15 @@ class AgentsEngine:
         if not self._sessions:
             self.emptied.set()
 
-    def leave(self, session: Session, worker: str) -> None:
-        """A socket closed without a word."""
+    def leave(self, session: Session, worker: str, *, silent_s: float = 0.0) -> None:
+        """A socket closed without a word. The grace begins with the last one that was heard."""
         if self._sessions.get(worker) is not session:
             return
         del self._sessions[worker]
         self._workers[worker] = replace(self._workers[worker], connected=False)
-        log.warning("worker_disconnected", worker=self._workers[worker].name)
-        self._miss(worker)
+        name = self._workers[worker].name
+        log.warning("worker_disconnected", worker=name, silent_s=round(silent_s, 1))
+        self._miss(worker, silent_s)
         if not self._sessions:
             self.emptied.set()
 
@@ -261,7 +277,7 @@ class AgentsEngine:
 
     def _hear(self, worker: str, message: wire.FromWorker, now: float) -> None:
         if isinstance(message, wire.WorkerHeartbeat):
-            self._workers[worker] = replace(self._workers[worker], seen_at=now)
+            self._beat(worker, message, now)
             return
         if isinstance(message, wire.WorkerGoodbye):
             self._goodbye(worker, message.reason)
@@ -310,6 +326,30 @@ class AgentsEngine:
         else:
             self._report(worker, AttemptReturned(job, attempt, worker, message.reason))
 
+    def _beat(self, worker: str, beat: wire.WorkerHeartbeat, now: float) -> None:
+        if beat.leaving and worker not in self._leaving:
+            self._leaving.add(worker)
+            self._workers[worker] = self._as_wished(self._workers[worker])
+        known = self._workers[worker]
+        taken = taken_by_others(beat.readings)
+        new = replace(
+            known,
+            seen_at=now,
+            load=beat.load,
+            readings=beat.readings,
+            taken=taken,
+            models_loaded=beat.models_loaded,
+        )
+        said = self._said.get(worker)
+        if beat.models is not None and said is not None:
+            names = tuple(model.name for model in beat.models)
+            can = replace(said.capabilities, models_present=names)
+            self._said[worker] = replace(said, capabilities=can)
+            new = self._as_wished(replace(new, models=beat.models))
+        self._workers[worker] = new
+        if taken != known.taken or beat.models is not None:
+            self.changed()
+
     def _goodbye(self, worker: str, reason: str) -> None:
         self._sessions.pop(worker, None)
         self._workers[worker] = replace(self._workers[worker], connected=False)
@@ -324,9 +364,10 @@ class AgentsEngine:
         if not self._sessions:
             self.emptied.set()
 
-    def _miss(self, worker: str) -> None:
+    def _miss(self, worker: str, silent_s: float = 0.0) -> None:
         reason = f"It did not come back within {self._grace_s:g} s."
-        timer = asyncio.get_running_loop().call_later(self._grace_s, self._lose, worker, reason)
+        left_s = max(0.0, self._grace_s - silent_s)
+        timer = asyncio.get_running_loop().call_later(left_s, self._lose, worker, reason)
         self._away[worker] = timer
 
     def _lose(self, worker: str, reason: str, *, expected: bool = False) -> None:

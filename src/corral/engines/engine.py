@@ -49,8 +49,11 @@ class Engine(Protocol):
         the same as starting once. What becomes of it comes by `events`."""
         ...
 
-    async def stop(self, job: JobId, attempt: int, *, grace_s: float) -> None:
-        """Asks for an end; the proof is the AttemptExited that follows. Unknown attempts: no-op."""
+    async def stop(
+        self, job: JobId, attempt: int, *, grace_s: float, unbegun: bool = False
+    ) -> None:
+        """Asks for an end; the proof is the AttemptExited that follows. Unknown attempts: no-op.
+        `unbegun` asks for it back, as AttemptReturned, and leaves alone what has begun."""
         ...
 
     async def running(self) -> Collection[tuple[JobId, int]]:

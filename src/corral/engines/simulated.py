@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from corral.core.events import (
     AttemptBegan,
     AttemptExited,
+    AttemptReturned,
     EngineReport,
     WorkerJoined,
     WorkerLost,
@@ -58,12 +59,19 @@ class SimulatedEngine:
             self._waiting.append(attempt)
             self._begin()
 
-    async def stop(self, job: JobId, attempt: int, *, grace_s: float) -> None:
+    async def stop(
+        self, job: JobId, attempt: int, *, grace_s: float, unbegun: bool = False
+    ) -> None:
         for waiting in self._waiting:
             if (waiting.job, waiting.number) == (job, attempt):
                 self._waiting.remove(waiting)
-                self._exit(waiting, Failure(code="cancelled", message="Cancelled."), 0.0)
+                if unbegun:
+                    self._report(AttemptReturned(job, attempt, waiting.worker, "recalled"))
+                else:
+                    self._exit(waiting, Failure(code="cancelled", message="Cancelled."), 0.0)
                 return
+        if unbegun:
+            return
         self.fail(job, attempt, Failure(code="cancelled", message="Cancelled."))
 
     async def running(self) -> Collection[tuple[JobId, int]]:

@@ -1,7 +1,9 @@
 """Every message between controller and agent. One WebSocket frame is a JSON list of messages.
 
 Every message about an attempt carries its number: that is the fence against late and doubled
-messages. Unknown fields are refused; a change here is a new version.
+messages. Messages of an unknown type are refused. Fields that the other side does not know yet are
+passed over, so that a field with a default may be added at any time; whatever must be understood
+to be right is a new version (docs/decisions/0029).
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ import msgspec
 from msgspec import Raw, Struct
 
 from corral.core.job import Blob, Failure, JobId, Needs, QueueClass
-from corral.core.worker import Capabilities
+from corral.core.model import Model
+from corral.core.worker import Capabilities, Reading
 
 VERSION = "1"
-COMPATIBLE: frozenset[str] = frozenset({"1"})
-"""Versions of `runner_protocol` that this controller works with."""
+COMPATIBLE: dict[str, str] = {"1": "0.1.0"}
+"""Versions of `runner_protocol` that this controller works with, and the first Corral of each."""
 
 CLOSE_MALFORMED = 4400
 CLOSE_UNAUTHORIZED = 4401
@@ -32,7 +35,6 @@ class Message(
     gc=False,
     tag=True,
     tag_field="type",
-    forbid_unknown_fields=True,
     omit_defaults=True,
 ):
     """Root of all messages; `type` is the class name."""
@@ -53,6 +55,12 @@ class WorkerRegister(Message, frozen=True):
     supported_models: tuple[str, ...] = ()
     attempts: tuple[tuple[JobId, int], ...] = ()
     """Attempts this worker still has, running or waiting, and results not yet received."""
+    leftovers: int = 0
+    """Processes of an agent before this one that it found and ended."""
+    models: tuple[Model, ...] = ()
+    """What is on its disk, so far as it has looked; a heartbeat tells what changes."""
+    models_loaded: tuple[str, ...] = ()
+    readings: tuple[Reading, ...] = ()
 
 
 class WorkerHeartbeat(Message, frozen=True):
@@ -60,6 +68,12 @@ class WorkerHeartbeat(Message, frozen=True):
     running: int = 0
     waiting: int = 0
     warm: int = 0
+    readings: tuple[Reading, ...] = ()
+    models: tuple[Model, ...] | None = None
+    """All that is on its disk, where that changed."""
+    models_loaded: tuple[str, ...] = ()
+    leaving: bool = False
+    """It takes nothing new, and says goodbye when what runs there has ended."""
 
 
 class JobStarted(Message, frozen=True):
@@ -130,6 +144,8 @@ class WorkerWelcome(Message, frozen=True):
     grace_s: float
     url: str = ""
     """Where attempts fetch packages and store results; empty for where the worker dialled."""
+    artifacts: str = ""
+    """`root` or `bucket` where artifacts go there, empty where they go to the controller."""
 
 
 class JobDispatch(Message, frozen=True):
@@ -194,6 +210,26 @@ FromWorker = (
 )
 FromController = WorkerWelcome | JobDispatch | JobCancel | JobRecall | ResultReceived | Drain
 
+
+class Hello(Struct):
+    """What can be read of a first message in whatever version: the version."""
+
+    runner_protocol: str = ""
+
+
+def refusal(version: str) -> str:
+    """Why a worker of this version cannot work here, and what to do; empty where it can."""
+    if version in COMPATIBLE:
+        return ""
+    spoken = " or ".join(COMPATIBLE)
+    newer = version.isdecimal() and int(version) > max(map(int, COMPATIBLE))
+    remedy = (
+        "Update the controller first." if newer else "Run the line of `corral invite` there again."
+    )
+    return f"The worker speaks protocol {version[:16]!r}, this controller {spoken}. {remedy}"
+
+
 encode = msgspec.json.Encoder().encode
+decode_hello = msgspec.json.Decoder(list[Hello]).decode
 decode_from_worker = msgspec.json.Decoder(list[FromWorker]).decode
 decode_from_controller = msgspec.json.Decoder(list[FromController]).decode

@@ -5,4 +5,7 @@ agent ──lines──> runner.py ── supervisor: pumps output, watches ─�
                                  └─ attempt_process: sandbox, then attempt_loop
                                        ├─ functions   in this process, many in a row
                                        └─ scripts     in a child of it, once
+
+Where nothing forks (on Windows, or by choice): spawning_supervisor ──line──> spawned_process, and
+from there on the same.
 """

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING
 
 from corral import job
-from corral.runtime.frames import Road, frame
+from corral.runtime import system
+from corral.runtime.frames import frame
 
 if TYPE_CHECKING:
     from corral.runtime.transfer import Transfer
-
-assert sys.platform != "win32"
+    from corral.runtime.ways import Road
 
 
 def keep(
@@ -28,7 +27,7 @@ def keep(
     for path in _files(folder):
         # Opened without following links: what lies outside was not put here by the job.
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = os.open(path, system.READ_NO_LINK)
         except OSError:
             continue
         with open(fd, "rb") as body:

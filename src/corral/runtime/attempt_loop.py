@@ -10,32 +10,42 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from corral import job
-from corral.runtime import artifacts, failures, hints, posix
+from corral.runtime import artifacts, failures, hints
 from corral.runtime.cancellation import Cancellation
-from corral.runtime.frames import FETCHING, STARTED, Road, frame
+from corral.runtime.frames import FETCHING, STARTED, frame
 from corral.runtime.functions import Functions, refuse_secrets, result_frame
-from corral.runtime.inbox import Inbox
-from corral.runtime.process_state import ProcessState
-from corral.runtime.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from corral.runtime.sandbox import Bounds
+    import subprocess
+    from collections.abc import Callable
+
+    from corral.runtime.hints import Bounds
+    from corral.runtime.process_state import ProcessState
+    from corral.runtime.run_folder import RunFolder
     from corral.runtime.transfer import Transfer
+    from corral.runtime.ways import Inbox, Road
 
 NO_RESULT = b'{"frame":"result","result":null,"retire":false}\n'
 
 
 class AttemptLoop:
-    def __init__(self, inbox: Inbox, road: Road, bounds: Bounds) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        road: Road,
+        bounds: Bounds,
+        process: Callable[[Road], ProcessState],
+        open_folder: Callable[[str], RunFolder],
+    ) -> None:
         self._pid = os.getpid()
         self._inbox = inbox
         self._road = road
         self._bounds = bounds
         self._cancellation = Cancellation(inbox, road.page)
         self._cancellation.listen()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         self._functions = Functions(self._cancellation, bounds.memory_bytes)
-        self._process = ProcessState(road)
+        self._process = process(road)
+        self._open_folder = open_folder
         self._order: dict[str, Any] = {}
         self._way: Transfer | None = None
         self._folder: RunFolder | None = None
@@ -78,7 +88,14 @@ class AttemptLoop:
             os._exit(0)  # A child that user code forked, and that came back here.
         return self._finish(data, failure, last=script)
 
+    def _place_inputs(self, order: dict[str, Any]) -> None:
+        if found := order.get("inputs"):
+            from corral.runtime import inputs
+
+            inputs.place(found, f"{order['work_dir']}/work", confined=self._bounds.files)
+
     def _function(self, order: dict[str, Any]) -> bytes:
+        self._place_inputs(order)
         return self._functions.call(order["document"]["work"], self._transfer, self._started)
 
     def _script(self, order: dict[str, Any]) -> None:
@@ -86,13 +103,17 @@ class AttemptLoop:
 
         folder = f"{order['work_dir']}/work"
         command = scripts.prepare(order["document"]["work"], folder, self._transfer)
+        self._place_inputs(order)
         # From here on a cancel is the script's to hear; we stay to tell how it ended.
         cancellation = self._cancellation
         cancellation.interruptible = False
         if cancellation.look():  # A signal that came before the script existed did not reach it.
             raise job.Cancelled
         self._started()
-        scripts.run(command, folder, self._road.words_in, self._inbox.fd, cancellation.told)
+        scripts.run(command, folder, self._road.for_children, self._wait_for)
+
+    def _wait_for(self, process: subprocess.Popen[bytes]) -> bool:
+        return self._inbox.wait_for(process, self._cancellation)
 
     def _started(self) -> None:
         """User code is next. A warm process says so only after it said that it is not so yet."""
@@ -106,7 +127,7 @@ class AttemptLoop:
             if not self._said:
                 self._said = True
                 self._road.send(FETCHING)
-            from corral.runtime.transfer import Transfer
+            from corral.runtime.transfer import PATIENCE_S, Transfer
 
             order = self._order
             self._way = Transfer(
@@ -115,6 +136,8 @@ class AttemptLoop:
                 order["job"],
                 order["attempt"],
                 certificate=order.get("certificate", ""),
+                artifacts=order.get("artifacts", ""),
+                patience_s=order.get("patience_s", PATIENCE_S),
             )
         return self._way
 
@@ -135,7 +158,6 @@ class AttemptLoop:
     def _finish(self, data: bytes | None, failure: failures.Failure | None, *, last: bool) -> bool:
         """Everything after user code: its output, its files, its result, a clean process."""
         self._process.quiet()
-        posix.flush_c()
         end = b""
         untouched = self._folder is not None and self._folder.untouched()
         try:
@@ -180,7 +202,7 @@ class AttemptLoop:
         it, or it was stopped somewhere in the middle."""
         return (
             self._cancellation.signalled
-            or posix.reap()
+            or self._process.children_left()
             or self._process.threads_left()
             or self._process.bounds_moved()
             or (failure is not None and failure["code"] == "out_of_memory")
@@ -189,6 +211,7 @@ class AttemptLoop:
     def _enter(self, order: dict[str, Any]) -> None:
         """The surroundings that the attempt finds; `ProcessState.restore` undoes them."""
         folder = order["work_dir"]
+        patient = {"CORRAL_PATIENCE_S": str(order["patience_s"])} if "patience_s" in order else {}
         self._process.enter(
             {
                 "CORRAL_JOB_ID": order["job"],
@@ -196,10 +219,12 @@ class AttemptLoop:
                 "CORRAL_URL": order["url"],
                 "CORRAL_TRANSFER_TOKEN": order["token"],
                 "CORRAL_CERTIFICATE": order.get("certificate", ""),
+                "CORRAL_ARTIFACTS": order.get("artifacts", ""),
                 "CORRAL_CHECKPOINT": order.get("checkpoint", ""),
                 "CORRAL_CORRELATION_ID": order.get("correlation_id", ""),
                 "CORRAL_OUTPUT_DIR": f"{folder}/output",
                 "TMPDIR": f"{folder}/tmp",  # noqa: S108
+                **patient,
             },
             order["document"].get("env", {}),
         )
@@ -209,7 +234,7 @@ class AttemptLoop:
         if self._folder is None or self._folder.path != folder:
             if self._folder is not None:
                 self._folder.close()
-            self._folder = RunFolder(folder)
+            self._folder = self._open_folder(folder)
         self._folder.enter()
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
+assert sys.platform != "win32"
+
 import json
 import os
 
 from corral.runtime import failures, posix, sandbox
-from corral.runtime.frames import Road, frame
+from corral.runtime.frames import frame
 from corral.runtime.inbox import Inbox
+from corral.runtime.road import Road
 
-KIT = failures.OURS.rsplit("/corral/", 1)[0]
+KIT = os.path.dirname(failures.PACKAGE)
 
 
 def main(config_line: bytes, inbox: Inbox, road: Road, parent: int) -> None:
@@ -32,5 +37,8 @@ def main(config_line: bytes, inbox: Inbox, road: Road, parent: int) -> None:
     road.send(frame("ready", pid=parent, enforced=enforced))
     # After the answer: loading cloudpickle takes as long as everything before it.
     from corral.runtime.attempt_loop import AttemptLoop
+    from corral.runtime.posix_state import PosixState
+    from corral.runtime.run_folder import HeldFolder
 
-    AttemptLoop(inbox, road, sandbox.Bounds(config, KIT, enforced)).run()
+    bounds = sandbox.bounds(config, KIT, enforced)
+    AttemptLoop(inbox, road, bounds, PosixState, HeldFolder).run()

@@ -3,26 +3,35 @@
 A function that asks `job.cancelled()` ends by itself. Any other gets `job.Cancelled` raised where
 it stands, once; a coroutine is cancelled the way asyncio does it.
 
-SIGTERM does all that, whoever sent it. But only the agent's line, which it writes before it
-signals, makes an attempt a cancelled one: a job may send SIGTERM to itself.
+SIGTERM does all that, whoever sent it; on Windows, which has none, the supervisor's word. But only
+the agent's line, which it writes before it signals, makes an attempt a cancelled one: a job may
+send SIGTERM to itself.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from mmap import mmap
+from typing import TYPE_CHECKING
 
 from corral import job
 from corral.runtime.frames import CANCEL
-from corral.runtime.inbox import Inbox
 
-SIGTERM = signal.SIGTERM
+if TYPE_CHECKING:
+    from corral.runtime.ways import Inbox
+
+if sys.platform == "win32":
+    STOP = signal.SIGINT
+    """The only one that wakes a main thread which sleeps."""
+else:
+    STOP = signal.SIGTERM
 
 
 class Cancellation:
-    def __init__(self, inbox: Inbox, page: mmap) -> None:
+    def __init__(self, inbox: Inbox, page: mmap | bytearray) -> None:
         self._inbox = inbox
         self._page = page
         self._name = ("", 0)
@@ -36,7 +45,11 @@ class Cancellation:
         self._mask: set[signal.Signals | int] = set()
 
     def listen(self) -> None:
-        signal.signal(SIGTERM, self._signal)
+        if sys.platform == "win32":
+            signal.signal(STOP, self._signal)
+            return
+        signal.signal(STOP, self._signal)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         # What a job forks is a plain process: Process.terminate() must end it. The signal is held
         # back around the fork, or one that comes early would meet our handler and be lost.
         os.register_at_fork(
@@ -77,14 +90,16 @@ class Cancellation:
             return
         raise job.Cancelled("The job was cancelled.")
 
-    def _hold(self) -> None:
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, (SIGTERM,))
+    if sys.platform != "win32":
 
-    def _release(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        def _hold(self) -> None:
+            self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, (STOP,))
 
-    def _forget(self) -> None:
-        self.interruptible = False
-        if signal.getsignal(SIGTERM) == self._signal:
-            signal.signal(SIGTERM, signal.SIG_DFL)
-        self._release()
+        def _release(self) -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+        def _forget(self) -> None:
+            self.interruptible = False
+            if signal.getsignal(STOP) == self._signal:
+                signal.signal(STOP, signal.SIG_DFL)
+            self._release()

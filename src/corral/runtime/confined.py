@@ -19,7 +19,8 @@ def main() -> None:
         from corral.runtime import sandbox
 
         sandbox.apply({**config, "isolate": True}, kit=os.path.dirname(command[0]))
-    os.execv(command[0], command)  # noqa: S606
+        os.execv(command[0], command)  # noqa: S606
+    sys.exit("There is nothing here to confine a command with.")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 Failure = dict[str, Any]
 
-OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OURS = PACKAGE + os.sep
 PICKLED_LIMIT = 64 * 1024
 MESSAGE_LIMIT = 16 * 1024
 TRACEBACK_LIMIT = 64 * 1024
@@ -110,6 +111,13 @@ def died(exit_code: int, *, cancelled: bool = False) -> Failure:
             "message": "The job process exited with code 0 before the function returned. "
             "Return from the function instead of ending the process.",
         }
+    if exit_code >= WINDOWS_CRASH:
+        what = WINDOWS_CRASHES.get(exit_code, "an error of its native code")
+        return {
+            "code": "killed_by_signal",
+            "message": f"The job process was ended by {what} (0x{exit_code:08X}).",
+            "exit_code": exit_code,
+        }
     if exit_code > 0:
         return {
             "code": "exit_code",
@@ -118,6 +126,16 @@ def died(exit_code: int, *, cancelled: bool = False) -> Failure:
         }
     return by_signal(-exit_code)
 
+
+WINDOWS_CRASH = 0xC0000000
+"""Where Windows has no signals, exit codes from here on stand for what ended a process."""
+WINDOWS_CRASHES = {
+    0xC0000005: "an access violation, which is a crash in native code, not in Python",
+    0xC00000FD: "a stack overflow",
+    0xC000013A: "Ctrl-C or Ctrl-Break",
+    0xC0000135: "a DLL that was not found",
+    0xC0000017: "a lack of memory",
+}
 
 SIGNAL_HINTS = {
     "SIGKILL": " The machine ran out of memory, or somebody killed it.",

@@ -6,16 +6,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from corral.runtime.failures import OUT_OF_MEMORY_TYPES, type_name
 
-if TYPE_CHECKING:
-    from corral.runtime.sandbox import Bounds
-
 GIB = 1024**3
 KINDS = (PermissionError, MemoryError, ModuleNotFoundError)
+
+
+class Bounds:
+    """What was left to this process: by default everything."""
+
+    def __init__(
+        self,
+        memory_bytes: int = 0,
+        files: bool = False,
+        reads: Sequence[str] = (),
+        writes: Sequence[str] = (),
+    ) -> None:
+        self.memory_bytes, self.files = memory_bytes, files
+        self.reads, self.writes = reads, writes
 
 
 def add(message: str, error: BaseException, bounds: Bounds) -> str:

@@ -11,10 +11,22 @@ from __future__ import annotations
 import json
 import os
 import select
+import sys
 from _thread import allocate_lock
+from typing import TYPE_CHECKING
+
+from corral.runtime import posix
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from corral.runtime.cancellation import Cancellation
+
+assert sys.platform != "win32"
 
 READ = 40 * 1024
 """More than one packet of orders has."""
+POLL_S = 0.05
 KEPT = 64
 """Cancels of other attempts: most came too late for the one they meant, one may be early."""
 LOCK_S = 0.1
@@ -65,6 +77,24 @@ class Inbox:
             return False
         finally:
             self._lock.release()
+
+    def wait_for(self, process: subprocess.Popen[bytes], cancellation: Cancellation) -> bool:
+        """Wait for a script and read the agent's lines meanwhile; whether a cancel came. SIGTERM
+        is not passed on: whoever ends a script signals its whole tree."""
+        ended = posix.exit_fd(process.pid)
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        if ended is not None:
+            poll.register(ended, select.POLLIN)
+        while process.poll() is None:
+            for fd, event in poll.poll(None if ended is not None else POLL_S * 1000):
+                if fd == self.fd:
+                    cancellation.told()
+                    if event & select.POLLHUP:  # The agent is gone; the supervisor ends us all.
+                        poll.unregister(self.fd)
+        if ended is not None:
+            os.close(ended)
+        return cancellation.told()
 
     def _read(self) -> bool:
         data = os.read(self.fd, READ)

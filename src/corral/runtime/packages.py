@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from typing import IO
 
+from corral.runtime import names
 from corral.runtime.failures import AttemptFailed
 
 SIZE_LIMIT = 8_000_000_000
@@ -57,6 +58,9 @@ def _refuse(entries: list[zipfile.ZipInfo]) -> None:
             raise _bad(
                 f"its entry {name!r} is a link or a device; only files and folders are possible"
             )
+
+    if reason := names.refuse(entry.filename for entry in entries):
+        raise _bad(f"{reason}; run it on another system, or rename it")
 
 
 def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: str) -> None:

@@ -1,7 +1,7 @@
 """What the runtime asks of a POSIX system and Python has no name for: prctl, pidfds, descendants.
 
-Everything that has no counterpart on Windows is called from here or from `sandbox`, so that a
-port has two modules to write.
+`windows` has the same names for what both kinds of system can do; `system` is the one of the two
+that is meant.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ import os
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
 
 assert sys.platform != "win32"
 
@@ -27,6 +31,11 @@ CHECKPOINT_RESTORE. Containers do not have them by default either."""
 CAPABILITY_VERSION_3 = 0x20080522
 HIGH_FD = 200
 """Our own descriptors live up here, away from code that closes "3 and a few more"."""
+
+OWN_GROUP = 0
+"""Creation flags of a script's process; only Windows has them."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+READ_NO_LINK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 libc = ctypes.CDLL(None, use_errno=True)
 _fflush = libc.fflush
@@ -177,3 +186,28 @@ def kill_descendants(patience_s: float = 5.0) -> bool:
         if time.monotonic() > until:
             return False
         time.sleep(0.002)
+
+
+# --- what `windows` has too ----------------------------------------------------------------------
+
+
+def hold_descendants() -> None:
+    """From here on whatever this process starts, and what those start, can be found and ended."""
+    become_subreaper()
+
+
+def children_left() -> bool:
+    return reap()
+
+
+def interrupt(thread: int) -> None:
+    """Wake the main thread with the signal that stops a job, also out of a system call."""
+    signal.pthread_kill(thread, signal.SIGTERM)
+
+
+def ask_to_end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+
+
+def make_blocking(fd: int) -> None:
+    os.set_blocking(fd, True)

@@ -5,29 +5,17 @@ from __future__ import annotations
 import gc
 import io
 import os
-import resource
 import signal
 import sys
 import threading
 from _signal import getsignal  # type: ignore[import-not-found]
 from collections.abc import Mapping
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from corral.runtime import posix
-from corral.runtime.frames import Road
+from corral.runtime import system
 
-assert sys.platform != "win32"
-
-WATCHED_SIGNALS = (
-    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE,
-    signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGWINCH, signal.SIGPROF,
-    signal.SIGVTALRM,
-)  # fmt: skip
-TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-LIMITS = (
-    resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU, resource.RLIMIT_AS,
-    resource.RLIMIT_DATA,
-)  # fmt: skip
+if TYPE_CHECKING:
+    from corral.runtime.ways import Road
 
 
 def _stream(fd: int, errors: str) -> TextIO:
@@ -40,10 +28,11 @@ def _stream(fd: int, errors: str) -> TextIO:
 class ProcessState:
     """Remembers a clean process and brings it back after each attempt."""
 
+    signals: tuple[int, ...] = system.SIGNALS
+
     def __init__(self, road: Road) -> None:
         self._road = road
-        # High, as everything of ours: a job that closes all it can name closes the low ones.
-        self._null = posix.move_high(os.open(os.devnull, os.O_RDONLY))
+        self._null = self._keep(os.open(os.devnull, os.O_RDONLY))
         os.dup2(self._null, 0)
         road.capture()
         self._open_streams()
@@ -54,12 +43,12 @@ class ProcessState:
         os.umask(self._umask)
         self._found_path, self._path = sys.path, list(sys.path)
         self._found_argv, self._argv = sys.argv, list(sys.argv)
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._threads = _lasting_threads()
         self._depth = sys.getrecursionlimit()
-        self._limits = _limits()
-        self._processors = os.sched_getaffinity(0)
-        self._handlers = {number: getsignal(number) for number in WATCHED_SIGNALS}
+        self._handlers = {number: getsignal(number) for number in self.signals}
+
+    def _keep(self, fd: int) -> int:
+        return fd
 
     def _open_streams(self) -> None:
         self._stdin = open(0, closefd=False)  # noqa: SIM115
@@ -74,8 +63,6 @@ class ProcessState:
     def quiet(self) -> None:
         """User code is over: what it set running or narrowed must not meet our own code, and
         whatever Python still holds of its output goes into the pipes."""
-        for timer in TIMERS:
-            signal.setitimer(timer, 0)
         if sys.getrecursionlimit() != self._depth:
             sys.setrecursionlimit(self._depth)
         for stream in (sys.stdout, sys.stderr, self._stdout, self._stderr):
@@ -83,6 +70,7 @@ class ProcessState:
                 stream.flush()
             except Exception:  # noqa: S112 - closed, or replaced by something that cannot
                 continue
+        system.flush_c()
 
     def restore(self) -> None:
         os.dup2(self._null, 0)
@@ -108,18 +96,18 @@ class ProcessState:
         for number, handler in self._handlers.items():
             if getsignal(number) != handler:
                 signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def enter(self, environ: Mapping[str, str], own: Mapping[str, str]) -> None:
         """Set the variables of the next attempt: Corral's, which it overwrites each time, and the
         job's own, which must be gone afterwards. What the agent gave the process stands: a job
         cannot show itself another job's GPU."""
-        self._processors = os.sched_getaffinity(0)  # The agent may move us between attempts.
         for name, value in environ.items():
             if self._given.get(name) != value:
                 os.environ[name] = value
         self._given = environ
         self._entered = dict(_raw_environ())
+        if sys.platform == "win32":  # where names of variables are the same in any case
+            own = {name.upper(): value for name, value in own.items()}
         for name in own.keys() - self._environ.keys():
             os.environ[name] = own[name]
 
@@ -135,20 +123,20 @@ class ProcessState:
         """Threads of the attempt that somebody meant to wait for; daemons live on by design."""
         return _lasting_threads() > self._threads
 
+    def children_left(self) -> bool:
+        """Processes that the attempt started and did not wait for."""
+        return system.children_left()
+
     def bounds_moved(self) -> bool:
         """The attempt changed what the system lets this process do: not always to be undone."""
-        return _limits() != self._limits or os.sched_getaffinity(0) != self._processors
+        return False
 
 
 def _lasting_threads() -> int:
     return sum(not thread.daemon for thread in threading.enumerate())
 
 
-def _limits() -> list[object]:
-    return [os.getpriority(os.PRIO_PROCESS, 0), *map(resource.getrlimit, LIMITS)]
-
-
-def _raw_environ() -> dict[bytes, bytes]:
+def _raw_environ() -> dict[Any, Any]:
     """The environment without decoding every value: this is asked after every attempt."""
-    raw: dict[bytes, bytes] = os.environb._data  # type: ignore[attr-defined]
+    raw: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]
     return raw

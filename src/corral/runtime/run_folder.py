@@ -7,9 +7,8 @@ itself. The agent looks again before it calls a runner idle.
 from __future__ import annotations
 
 import os
+import sys
 import time
-
-from corral.runtime import posix
 
 PARTS = ("work", "output", "tmp")
 
@@ -18,50 +17,72 @@ SETTLED_NS = 50_000_000
 
 
 class RunFolder:
-    """Asked after every attempt, and most attempts touch nothing: then a look at the times of
-    change is enough. A job can set other times, but not those."""
-
     def __init__(self, path: str) -> None:
         self.path = path
         self.output = f"{path}/output"
         self._parts = tuple(f"{path}/{part}" for part in PARTS)
-        # Held open: asking them by name again after each attempt takes three times as long.
-        self._fds = tuple(map(_open, self._parts))
-        self._untouched: list[tuple[int, int]] | None = None
 
     def enter(self) -> None:
-        os.fchdir(self._fds[0])
+        os.chdir(self._parts[0])
 
     def close(self) -> None:
-        for fd in self._fds:
-            os.close(fd)
+        """Nothing is held."""
 
     def untouched(self) -> bool:
-        """Whether nothing was put into it since it was last seen empty."""
-        return self._untouched is not None and self._stamps() == self._untouched
-
-    def _stamps(self) -> list[tuple[int, int]] | None:
-        try:
-            return [(found.st_ino, found.st_ctime_ns) for found in map(os.fstat, self._fds)]
-        except OSError:
-            return None
+        """Whether surely nothing was put into it since it was last seen empty."""
+        return False
 
     def cleared(self) -> bool:
         """Whether it is empty, perhaps only now; False where something in it resists."""
-        self._untouched = None
-        stamps = self._stamps()
         try:
-            if any(map(os.listdir, self._parts)):
-                return _clear(self._parts)
+            return not any(map(os.listdir, self._parts)) or _clear(self._parts)
         except (OSError, RecursionError):
             return False  # a folder is gone, or closed to us, or deeper than Python goes
-        if stamps and time.time_ns() - max(changed for _, changed in stamps) > SETTLED_NS:
-            self._untouched = stamps
-        return True
 
 
-def _open(folder: str) -> int:
-    return posix.move_high(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+if sys.platform != "win32":
+    from corral.runtime import posix
+
+    class HeldFolder(RunFolder):
+        """Asked after every attempt, and most attempts touch nothing: then a look at the times of
+        change is enough. A job can set other times, but not those."""
+
+        def __init__(self, path: str) -> None:
+            super().__init__(path)
+            # Held open: asking them by name again after each attempt takes three times as long.
+            self._fds = tuple(map(_open, self._parts))
+            self._untouched: list[tuple[int, int]] | None = None
+
+        def enter(self) -> None:
+            os.fchdir(self._fds[0])
+
+        def close(self) -> None:
+            for fd in self._fds:
+                os.close(fd)
+
+        def untouched(self) -> bool:
+            return self._untouched is not None and self._stamps() == self._untouched
+
+        def _stamps(self) -> list[tuple[int, int]] | None:
+            try:
+                return [(found.st_ino, found.st_ctime_ns) for found in map(os.fstat, self._fds)]
+            except OSError:
+                return None
+
+        def cleared(self) -> bool:
+            self._untouched = None
+            stamps = self._stamps()
+            try:
+                if any(map(os.listdir, self._parts)):
+                    return _clear(self._parts)
+            except (OSError, RecursionError):
+                return False
+            if stamps and time.time_ns() - max(changed for _, changed in stamps) > SETTLED_NS:
+                self._untouched = stamps
+            return True
+
+    def _open(folder: str) -> int:
+        return posix.move_high(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 def _clear(folders: tuple[str, ...]) -> bool:

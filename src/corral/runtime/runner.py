@@ -1,14 +1,22 @@
-"""The entry point of a runner: `python -I <kit>/corral/runtime/runner.py`, started by the agent.
+"""The entry point of a runner, started by the agent: `python -I …/corral/runtime/runner.py ORDERS`.
 
-Kept tiny because Python compiles a main script anew each time; the rest comes compiled.
+ORDERS is the descriptor they come by; or `spawn`, where nothing is forked: then the supervisor
+starts the job process by the word `spawned`. Kept tiny because Python compiles a main script anew
+each time; the rest comes compiled.
 """
 
 import sys
+from os.path import abspath, dirname
 
 if __name__ == "__main__":
     # -I ignores PYTHONPATH, so the kit (three levels up) is put on the path here. It comes first:
     # a job's own cloudpickle must not meet ours halfway.
-    sys.path.insert(0, __file__.rsplit("/corral/", 1)[0])
-    from corral.runtime.supervisor import main
+    sys.path.insert(0, dirname(dirname(dirname(abspath(__file__)))))
+    if sys.argv[1] == "spawned":
+        from corral.runtime.spawned_process import main
+    elif sys.argv[1] == "spawn" or sys.platform == "win32":
+        from corral.runtime.spawning_supervisor import main
+    else:
+        from corral.runtime.supervisor import main
 
     sys.exit(main())

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corral.runtime import posix
+from corral.runtime.hints import Bounds
 
 assert sys.platform != "win32"
 
@@ -56,7 +57,8 @@ def apply(config: Mapping[str, Any], kit: str) -> dict[str, str]:
     limit_core_dumps()
     posix.drop_insight()
     if config.get("isolate"):
-        enforced["files"] = narrow_files(*allowed(config, kit))
+        known = config.get("known_paths", ())
+        enforced["files"] = narrow_files(*allowed(config, kit), known)
     return enforced
 
 
@@ -66,14 +68,11 @@ def allowed(config: Mapping[str, Any], kit: str) -> tuple[list[str], list[str]]:
     return reads, [*SYSTEM_WRITE, *config.get("write_paths", ())]
 
 
-class Bounds:
+def bounds(config: Mapping[str, Any], kit: str, enforced: Mapping[str, str]) -> Bounds:
     """What was left to this process, for those who reckon with it or explain it."""
-
-    def __init__(self, config: Mapping[str, Any], kit: str, enforced: Mapping[str, str]) -> None:
-        self.memory_bytes: int = (config.get("limits") or {}).get("memory_bytes") or 0
-        self.files = bool(enforced["files"])
-        self.reads, writes = allowed(config, kit)
-        self.writes = [*writes, *SYSTEM_DEVICES]
+    memory_bytes = (config.get("limits") or {}).get("memory_bytes") or 0
+    reads, writes = allowed(config, kit)
+    return Bounds(memory_bytes, bool(enforced["files"]), reads, [*writes, *SYSTEM_DEVICES])
 
 
 def limit_core_dumps() -> None:
@@ -124,9 +123,9 @@ def known_rights(version: int) -> int:
     return rights
 
 
-def narrow_files(reads: Iterable[str], writes: Iterable[str]) -> str:
-    """From here on only these paths exist for this process; signals stay inside it too, where
-    the kernel can do that. Needs no_new_privs."""
+def narrow_files(reads: Iterable[str], writes: Iterable[str], known: Iterable[str] = ()) -> str:
+    """From here on only these paths exist for this process, of `known` folders the files whose
+    names it knows; signals stay inside it too, where the kernel can do that. Needs no_new_privs."""
     version = landlock_version()
     if version < 1:
         return ""
@@ -144,7 +143,12 @@ def narrow_files(reads: Iterable[str], writes: Iterable[str]) -> str:
     if ruleset < 0:
         return ""
     try:
-        for paths, rights in ((reads, READ), (SYSTEM_DEVICES, DEVICE), (writes, WRITE)):
+        for paths, rights in (
+            (reads, READ),
+            (known, READ_FILE),
+            (SYSTEM_DEVICES, DEVICE),
+            (writes, WRITE),
+        ):
             for path in paths:
                 _allow(ruleset, path, rights & handled)
         done = posix.libc.syscall(

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import io
 import os
-import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from corral.runtime import failures, posix
+from corral.runtime import failures, system
 from corral.runtime.failures import AttemptFailed
 from corral.runtime.functions import blob_bytes
 from corral.runtime.packages import unpack
 
 if TYPE_CHECKING:
     from corral.runtime.transfer import Transfer
-
-POLL_S = 0.05
 
 CALL = """\
 import sys
@@ -64,47 +61,33 @@ def prepare(work: dict[str, Any], folder: str, transfer: Callable[[], Transfer])
 def run(
     command: list[str],
     folder: str,
-    words_fd: int,
-    agent_fd: int,
-    told: Callable[[], bool],
+    inherited: Sequence[int],
+    wait_for: Callable[[subprocess.Popen[bytes]], bool],
 ) -> None:
-    """Run the command to its end; a failure when that was not exit code 0.
-
-    SIGTERM is not passed on: whoever ends a script signals its whole tree.
-    """
+    """Run the command to its end; a failure when that was not exit code 0. `wait_for` says
+    whether somebody cancelled it."""
     environ = dict(os.environ)
     environ.setdefault("PYTHONUNBUFFERED", "1")  # A pipe would hold back its output otherwise.
     try:
         process = subprocess.Popen(
-            command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, pass_fds=(words_fd,)
+            command,
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            pass_fds=inherited,
+            creationflags=system.OWN_GROUP,
         )
     except (OSError, ValueError) as error:
         raise AttemptFailed(
             "bad_package", f"The script could not be started: {error}. Shorten its arguments."
         ) from error
-    cancelled = _wait(process, agent_fd, told)
+    cancelled = wait_for(process)
     code = process.returncode
     if cancelled:
         raise AttemptFailed(**failures.died(code, cancelled=True))
+    if code >= failures.WINDOWS_CRASH:
+        raise AttemptFailed(**failures.died(code))
     if code > 0:
         raise AttemptFailed("exit_code", f"The script exited with code {code}.", exit_code=code)
     if code < 0:
         raise AttemptFailed(**failures.by_signal(-code))
-
-
-def _wait(process: subprocess.Popen[bytes], agent_fd: int, told: Callable[[], bool]) -> bool:
-    """Wait for the script and read the agent's lines meanwhile; whether a cancel came."""
-    ended = posix.exit_fd(process.pid)
-    poll = select.poll()
-    poll.register(agent_fd, select.POLLIN)
-    if ended is not None:
-        poll.register(ended, select.POLLIN)
-    while process.poll() is None:
-        for fd, event in poll.poll(None if ended is not None else POLL_S * 1000):
-            if fd == agent_fd:
-                told()
-                if event & select.POLLHUP:  # The agent is gone; the supervisor ends us all.
-                    poll.unregister(agent_fd)
-    if ended is not None:
-        os.close(ended)
-    return told()

@@ -6,21 +6,20 @@ job process died, or from ending the whole tree when the agent is gone.
 
 from __future__ import annotations
 
+import sys
+
+assert sys.platform != "win32"
+
 import os
 import select
 import signal
-import sys
 import time
 from typing import Any
 
 from corral.runtime import posix
-from corral.runtime.frames import CANCEL, CHUNK, IDLE, STATE, WAITING, Road
+from corral.runtime.frames import CANCEL, CHUNK, COALESCE_S, IDLE, STATE, WAITING
 from corral.runtime.inbox import Inbox
-
-assert sys.platform != "win32"
-
-COALESCE_S = 0.02
-"""Small pieces of output are framed together at most this often."""
+from corral.runtime.road import Road
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 """Bytes between a job and the controller, over HTTP with a token good for one attempt alone.
 
-The controller may be restarting, so connection errors and 5xx are tried again for a while; a 4xx
-is an answer. Both the runner and `corral.job` use this, in whichever process the user calls it.
+The controller may be away or restarting, so connection errors and 5xx are tried again for as long
+as the worker may be away from it, with growing pauses; a 4xx is an answer. Both the runner and
+`corral.job` use this, in whichever process the user calls it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import http.client
 import io
 import json
+import os
 import time
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import ssl
 
 PATIENCE_S = 120.0
+"""The usual grace of a worker and something more; where the grace is longer, so is this."""
 SOCKET_TIMEOUT_S = 60.0
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 5.0
@@ -49,6 +52,7 @@ class Transfer:
         attempt: int,
         *,
         certificate: str = "",
+        artifacts: str = "",
         patience_s: float = PATIENCE_S,
     ) -> None:
         parts = urlsplit(url)
@@ -56,6 +60,9 @@ class Transfer:
         self._secure = parts.scheme == "https"
         self._root = f"{parts.path.rstrip('/')}/attempts/{quote(job, safe='')}/{attempt}"
         self._token = token
+        self._artifacts = artifacts
+        """Where artifacts go: `bucket`, a folder of the shared root, or nothing: the controller."""
+        self._own = f"{job}/{attempt}"
         self._certificate = certificate
         """A file with the only certificate that the controller may show."""
         self._patience_s = patience_s
@@ -81,7 +88,39 @@ class Transfer:
         return self._store("checkpoint", body, size)
 
     def put_artifact(self, name: str, body: IO[bytes], size: int) -> tuple[str, int]:
-        return self._store(f"artifacts/{quote(name)}", body, size)
+        path = f"artifacts/{quote(name)}"
+        if not self._artifacts:
+            return self._store(path, body, size)
+        from corral.runtime import places
+
+        def url() -> str:
+            if not (found := str(self._tell(path, {"size": size})["put_url"])):
+                raise places.NoPlace
+            return found
+
+        try:
+            if self._artifacts == "bucket":
+                sha256 = self._persist(path, lambda _: places.to_bucket(url, body, size))
+            else:
+                folder = f"{self._artifacts}/{self._own}"
+                sha256 = places.to_root(folder, name, body, size)
+        except places.NoPlace:
+            return self._store(path, body, size)  # too large for a bucket, or a root not ours
+        except places.BucketRefused as error:
+            raise TransferFailed(f"{path} could not be stored: {error}.") from None
+        except EOFError as error:
+            raise TransferFailed(f"{path}: {error}.") from None
+        self._persist(path, lambda _: self._tell(path, {"size": size, "sha256": sha256}))
+        return sha256, size
+
+    def _tell(self, path: str, told: dict[str, Any]) -> Any:
+        connection = self._connected()
+        connection.request(
+            "POST", f"{self._root}/{path}", json.dumps(told).encode(), self._headers()
+        )
+        answer = connection.getresponse()
+        _check(answer, path)
+        return json.loads(answer.read())
 
     def close(self) -> None:
         if self._connection is not None:
@@ -159,14 +198,15 @@ class Transfer:
                         f"The controller could not be reached for {path} within "
                         f"{self._patience_s:g} s: {error or type(error).__name__}."
                     ) from error
-            time.sleep(wait_s)
+            # Everybody else is waiting for the same controller: not all at once.
+            time.sleep(wait_s * (0.5 + os.urandom(1)[0] / 510))
             wait_s = min(wait_s * 2, LONGEST_WAIT_S)
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
             if self._secure:
                 self._connection = http.client.HTTPSConnection(
-                    self._netloc, timeout=SOCKET_TIMEOUT_S, context=_pinned(self._certificate)
+                    self._netloc, timeout=SOCKET_TIMEOUT_S, context=pinned(self._certificate)
                 )
             else:
                 self._connection = http.client.HTTPConnection(
@@ -178,7 +218,7 @@ class Transfer:
         return {"Authorization": f"Bearer {self._token}"}
 
 
-def _pinned(certificate: str) -> ssl.SSLContext:
+def pinned(certificate: str) -> ssl.SSLContext:
     """Whatever the controller is called where we reach it: it is known by its certificate."""
     import ssl
 

@@ -7,10 +7,10 @@ beside others of the same standing. No worker stays idle for it, and nobody star
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from corral.core.job import QueueClass, Shape
-from corral.scheduler.fit import Room, refuse_ever
+from corral.scheduler.fit import Room, refuse_beside_others, refuse_ever
 from corral.scheduler.rank import emptied
 
 PATIENCE_S = 30.0
@@ -29,13 +29,17 @@ class Wanted:
     def __init__(self, lines: Iterable[tuple[Shape, int]]) -> None:
         self._left = {shape: left for shape, left in lines if shape.needs.models and left}
 
-    def placed(self, shape: Shape) -> None:
-        """One job less waits in this line."""
+    def shapes(self) -> Container[Shape]:
+        """Those of which some still wait."""
+        return self._left
+
+    def placed(self, shape: Shape) -> bool:
+        """One job less waits in this line; whether it was the last."""
         left = self._left.get(shape, 0) - 1
         if left > 0:
             self._left[shape] = left
-        else:
-            self._left.pop(shape, None)
+            return False
+        return self._left.pop(shape, None) is not None
 
     def willing(self, shape: Shape, waited_s: float, able: Sequence[Room]) -> Sequence[Room]:
         """The workers that the next job of this shape may go to now."""
@@ -59,6 +63,7 @@ class Wanted:
                 room.has_loaded(other.needs)
                 and (urgent or standing(other) <= standing(shape))
                 and refuse_ever(other, room.worker) is None
+                and refuse_beside_others(other, room.worker) is None
             ):
                 return other
         return None
@@ -79,7 +84,9 @@ class Wanted:
 
 def _able(shape: Shape, room: Room) -> bool:
     worker = room.worker
-    return worker.connected and not worker.draining and refuse_ever(shape, worker) is None
+    if room.closed or not worker.connected or worker.draining:
+        return False
+    return refuse_ever(shape, worker) is None and refuse_beside_others(shape, worker) is None
 
 
 def standing(shape: Shape) -> tuple[bool, int]:

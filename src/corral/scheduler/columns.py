@@ -8,108 +8,45 @@ decision is made: whoever left a set does not come back, and no line looks twice
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cache
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 
 from corral.core.job import Needs, QueueClass, Shape
-from corral.core.worker import SLACK, Worker
-from corral.scheduler.fit import Room, ahead_for, ahead_limit
+from corral.core.worker import SLACK, Capabilities, Holding, Worker
+from corral.scheduler.circuit import CLOSED
+from corral.scheduler.fit import (
+    Room,
+    ahead_for,
+    ahead_limit,
+    ahead_of_cards,
+    refuse_beside_others,
+)
+from corral.scheduler.models import Models
 from corral.scheduler.rank import (
     NEUTRAL,
     UNKNOWN,
     Purpose,
+    ahead_of,
     biggest_card,
+    chosen,
+    free_there,
+    free_words,
+    liked,
     misfit,
+    of_models,
+    of_pace,
     pace,
     purpose,
-    reason,
     standing,
     strongest,
 )
+from corral.scheduler.sets import Cards, Column, bits, indices, members_of, reaching
 from corral.scheduler.snapshot import Line, Placement, Snapshot, Waiting
 
 FEW = 12
-"""Candidates that are compared one by one instead of asking every kind of room for them."""
-
-
-@cache
-def _digits(level: int) -> bytes:
-    return bytes(48 + (one > level) for one in range(256))
-
-
-def bits(flags: Sequence[int]) -> int:
-    """A set from a 0 or 1 for each worker, the last one first."""
-    return int(bytes(flags).translate(_digits(0)) or b"0", 2)
-
-
-def reaching(
-    values: Sequence[float], marks: Iterable[float], *, beyond: bool = False
-) -> dict[float, int]:
-    """By mark: who reaches it (or is beyond it)."""
-    count: Callable[[Sequence[float], float], int] = bisect_left if beyond else bisect_right
-    ordered = sorted(set(marks))
-    found: dict[float, int] = {}
-    for start in range(0, len(ordered), 255):  # a byte holds no more levels
-        some = ordered[start : start + 255]
-        levels = bytes([count(some, value) for value in reversed(values)])
-        for level, mark in enumerate(some):
-            found[mark] = int(levels.translate(_digits(level)) or b"0", 2)
-    return found
-
-
-class Column:
-    """Something workers have less and less of, and who still has as much as a shape needs."""
-
-    __slots__ = ("_levels", "_marks", "_numbers", "_reach")
-
-    def __init__(self, values: Sequence[float], marks: Iterable[float]) -> None:
-        reach = reaching(values, marks)
-        self._marks = sorted(reach)
-        self._numbers = {mark: number for number, mark in enumerate(self._marks)}
-        self._reach = [reach[mark] for mark in self._marks]
-        self._levels = [bisect_right(self._marks, value) for value in values]
-        """How many of the marks each worker reaches."""
-
-    def __getitem__(self, mark: float) -> int:
-        return self._reach[self._numbers[mark]]
-
-    def fall(self, index: int, value: float, bit: int) -> int:
-        """Answers with how many of the marks it still reaches."""
-        level = self._levels[index]
-        if level and self._marks[level - 1] > value:
-            while level and self._marks[level - 1] > value:
-                level -= 1
-                self._reach[level] ^= bit
-            self._levels[index] = level
-        return level
-
-
-class Cards:
-    """Workers of one class and weight whose largest cards are of one size, by how they stand among
-    each other."""
-
-    __slots__ = ("everyone", "keys", "kinds")
-
-    def __init__(self) -> None:
-        self.everyone = 0
-        self.kinds: dict[tuple[float, float], int] = {}
-        self.keys: list[tuple[float, float]] = []
-
-    def add(self, key: tuple[float, float], bit: int) -> None:
-        if key in self.kinds:
-            self.kinds[key] |= bit
-        else:
-            self.kinds[key] = bit
-            insort(self.keys, key)
-
-    def remove(self, key: tuple[float, float], bit: int) -> None:
-        left = self.kinds[key] ^ bit
-        if left:
-            self.kinds[key] = left
-        else:
-            del self.kinds[key]
-            del self.keys[bisect_left(self.keys, key)]
+"""So many kinds of room are asked for; then it is quicker to compare candidates one by one, if they
+are no more than that."""
 
 
 class Able:
@@ -117,32 +54,55 @@ class Able:
 
     __slots__ = (
         "ahead",
+        "alike",
+        "asked",
         "behind",
         "card",
         "cards",
         "count",
         "fit",
         "key",
-        "paces",
+        "known",
+        "models",
+        "said",
+        "seconds",
         "wanted",
         "who",
     )
 
     def __init__(
-        self, wanted: Purpose, who: int, fitting: int, suited: int, cards: list[Cards]
+        self, needs: Needs, wanted: Purpose, who: int, fitting: int, suited: int, cards: list[Cards]
     ) -> None:
         self.wanted = wanted
+        self.asked = needs.cpus, needs.memory_gb, 10 if needs.gpus else needs.gpu_tenths
+        """Processors, memory, tenths of a card."""
         self.who, self.fit, self.behind = who, who & fitting, who & suited
         self.count = who.bit_count()
         self.cards = cards
         """Best first."""
         self.card, self.ahead = 0, 0
         self.key: tuple[float, float] | None = None
-        self.paces: dict[int, tuple[int, float]] = {}
-        """Of those that did such work before, by their place."""
+        self.alike: Mapping[tuple[float, float] | None, int] = {}
+        """The workers of the card it has come to, by how they stand."""
+        self.known = 0
+        """Those that did such work before."""
+        self.seconds: dict[int, float] = {}
+        """How long it took there, where there is a choice."""
+        self.models = needs.models
+        self.said: tuple[dict[Size, str], ...] = ({}, {}, {})
+        """What is said of a choice: by how far its models are, and the size of who was chosen."""
 
     def __bool__(self) -> bool:
         return self.count > 0
+
+
+Size = tuple[str, float, float]
+"""What a worker is to all work alike: its class, its weight, its largest card."""
+KindAhead = tuple[int, int, int]
+"""How many go ahead of a processor; and of what kind of cards, where work with models waits for
+them."""
+FRESH = (0.0, -1.0)
+"""The standing of a worker that holds nothing."""
 
 
 class Columns:
@@ -151,16 +111,25 @@ class Columns:
     def __init__(self, world: Snapshot) -> None:
         self._seats = sorted(world.seats, key=lambda seat: seat.worker.id)
         self._workers = [seat.worker for seat in self._seats]
+        self._ids_of = [one.id for one in self._workers]
         self._rooms: list[Room | None] = [
             Room(seat.worker, seat.held) if seat.held else None for seat in self._seats
         ]
         self._backward = self._workers[::-1]
-        self._present = bits([one.connected and not one.draining for one in self._backward])
+        self._present = bits([one.present(world.now) for one in reversed(self._seats)])
+        self._on_probe = 0
+        if any(seat.circuit is not CLOSED for seat in self._seats):
+            self._on_probe = bits([one.on_probe(world.now) for one in reversed(self._seats)])
+        self._shared = [index for index, one in enumerate(self._workers) if one.taken]
+        """Whose GPUs others use too."""
+        self._now = world.now
         self._know(world.lines)
         self._measure(world.lines)
+        self._models = Models(world.lines, self._workers, self._rooms, self._by_card())
+        self._models.able = self._able_beside_others
         self._orders: dict[Purpose, tuple[int, list[Cards]]] = {}
         count = world.keep_for_interactive
-        self._kept = self._ids(strongest(world.seats, count)) if count else 0
+        self._kept = self._ids(strongest(world.seats, count, world.now)) if count else 0
 
     # --- what never changes ---
 
@@ -240,6 +209,8 @@ class Columns:
                 who &= ~(1 << self._places[avoided])
         if shape.queue_class is not QueueClass.INTERACTIVE:
             who &= ~self._reserved
+        if needs.models:
+            who &= self._models.possible(needs.models)
         if needs.wants_gpu:
             who &= ~self._classes.get("cpu-only", 0)
             enough, beyond = self._vram[needs.gpus or 1]
@@ -252,52 +223,88 @@ class Columns:
         """What is free now, and where everybody stands."""
         needs = [line.shape.needs for line in lines]
         cans = [one.capabilities for one in self._workers]
-        seen = [
-            (can.cpus, can.memory_gb, 10 if can.gpus else 0, len(can.gpus), 0, 0)
-            if room is None
-            else _seen(room)
-            for can, room in zip(cans, self._rooms, strict=True)
+        cpus = [one.cpus for one in cans]
+        memory = [one.memory_gb for one in cans]
+        whole = [len(one.gpus) for one in cans]
+        share = [10 if one else 0 for one in whole]
+        self._ahead, without_gpu = [0] * len(cans), [0] * len(cans)
+        for index, room in enumerate(self._rooms):
+            if room is not None:
+                free, tenths = room.capacity, room.capacity.tenths.values()
+                cpus[index], memory[index] = free.cpus, free.memory_gb
+                share[index] = max(tenths, default=0)
+                whole[index] = sum(one == 10 for one in tenths)
+                self._ahead[index] = room.ahead
+                without_gpu[index] = room.ahead_without_gpu
+        self._cpus_now, self._memory_now, self._tenths_now = cpus, memory, share
+        """What is left of a plain worker: one with a card at most, on which nothing waits."""
+        self._cpus_at_all = [max(can.cpus, 0.1) for can in cans]
+        self._plain = [
+            one <= 1 and not now
+            for one, now in zip(map(len, (can.gpus for can in cans)), self._ahead, strict=True)
         ]
-        cpus = [one[0] for one in seen]
-        self._ahead = [one[4] for one in seen]
+        for index in (*self._shared, *indices(self._on_probe)):
+            self._plain[index] = False  # others have a say there
         self._free_cpus = Column([one + SLACK for one in cpus], (one.cpus for one in needs))
         self._free_memory = Column(
-            [one[1] + SLACK for one in seen], (one.memory_gb for one in needs)
+            [one + SLACK for one in memory], (one.memory_gb for one in needs)
         )
-        self._share = Column([one[2] for one in seen], (one.gpu_tenths for one in needs))
-        self._whole = Column([one[3] for one in seen], (one.gpus for one in needs))
+        self._share = Column(share, (one.gpu_tenths for one in needs))
+        self._whole = Column(whole, (one.gpus for one in needs))
         self._calm = bits([not one for one in reversed(self._ahead)])
-        self._calm_without_gpu = bits([not one[5] for one in reversed(seen)])
+        self._calm_without_gpu = bits([not one for one in reversed(without_gpu)])
         self._queues: dict[int, int] = {}
         for length in set(self._ahead):
             self._queues[length] = bits([one == length for one in reversed(self._ahead)])
-        limits = [one.capabilities for one in self._backward]
-        self._open = {
-            each: bits(
-                [
-                    can.ahead > 0 and ahead < ahead_limit(can, each)
-                    for can, ahead in zip(limits, reversed(self._ahead), strict=True)
-                ]
-            )
-            for each in {ahead_for(line.typical_s) for line in lines}
-        }
-        sizes = [(one.suits, one.weight, biggest_card(one)) for one in cans]
-        self._cards: dict[tuple[str, float, float], Cards] = {size: Cards() for size in sizes}
+        self._open = {kind: self._takers(kind) for kind in set(map(_kind_ahead, lines))}
+        self._sizes = sizes = [(one.suits, one.weight, biggest_card(one)) for one in cans]
+        self._cards: dict[Size, Cards] = {size: Cards() for size in set(sizes)}
         self._card_of = [self._cards[size] for size in sizes]
-        self._keys: list[tuple[float, float] | None] = []
-        alike: dict[tuple[tuple[str, float, float], tuple[float, float]], list[int]] = {}
-        for index, can in enumerate(cans):
-            key = standing(can, self._ahead[index], cpus[index])
-            self._keys.append(key)
-            alike.setdefault((sizes[index], key), []).append(index)
+        self._keys: list[tuple[float, float] | None]
+        alike: dict[tuple[Size, tuple[float, float]], list[int]] = {}
+        fresh: dict[Size, list[int]] = {size: [] for size in self._cards}
+        self._keys = [FRESH] * len(cans)
+        for index, room in enumerate(self._rooms):
+            if room is None and cpus[index] >= 0.1:
+                fresh[sizes[index]].append(index)
+            else:
+                key = standing(cans[index], self._ahead[index], cpus[index])
+                self._keys[index] = key
+                alike.setdefault((sizes[index], key), []).append(index)
+        for size, members in fresh.items():
+            if members:
+                alike.setdefault((size, FRESH), []).extend(members)
         for (size, key), members in alike.items():
             cards = self._cards[size]
-            who = _members(members)
+            who = members_of(sorted(members))
             cards.kinds[key] = who
             cards.everyone |= who
             cards.keys.append(key)
         for cards in self._cards.values():
             cards.keys.sort()
+
+    def _takers(self, kind: KindAhead) -> int:
+        """Who takes one more ahead of this kind."""
+        each, gpus, tenths = kind
+        ahead = self._ahead[::-1]
+        cans = [one.capabilities for one in self._backward]
+        who = bits(
+            [
+                now < can.ahead and now < each * (int(can.cpus) or 1)
+                for can, now in zip(cans, ahead, strict=True)
+            ]
+        )
+        if gpus or tenths:
+            cards = [len(can.gpus) // (gpus or 1) * (10 // (tenths or 10)) or 1 for can in cans]
+            who &= bits([now < each * one for now, one in zip(ahead, cards, strict=True)])
+        return who
+
+    def _by_card(self) -> dict[float, int]:
+        """Everybody by the largest card."""
+        found: dict[float, int] = {}
+        for (_, _, card), cards in self._cards.items():
+            found[card] = found.get(card, 0) | cards.everyone
+        return found
 
     def _move(self, index: int, bit: int, room: Room | None) -> None:
         """To where it stands now; without a room: nobody needs as little as it has left."""
@@ -323,14 +330,19 @@ class Columns:
 
     def able(self, line: Line, *, turn: bool = False) -> Able:
         shape = line.shape
-        who = self._able(shape) & self._present
+        who = self._able_beside_others(shape) & self._present
         if self._kept and not turn and shape.queue_class is QueueClass.BATCH:
             who &= ~self._kept
         wanted = purpose(shape)
-        able = Able(wanted, who, self._fitting(shape.needs), *self._order(wanted))
-        for worker in line.paces:
-            if worker in self._places:
-                able.paces[self._places[worker]] = pace(line, worker)
+        suited, cards = self._order(wanted)
+        fitting = self._fitting(shape.needs)
+        able = Able(shape.needs, wanted, who, fitting, suited & ~self._on_probe, cards)
+        places = self._places
+        if known := sorted([places[worker] for worker in line.paces if worker in places]):
+            able.known = members_of(known)
+            if able.count > 1:
+                ids = self._ids_of
+                able.seconds = {index: line.paces[ids[index]][0] for index in known}
         return able
 
     def _order(self, wanted: Purpose) -> tuple[int, list[Cards]]:
@@ -344,46 +356,178 @@ class Columns:
             self._orders[wanted] = suited, [self._cards[size] for size in sizes]
         return self._orders[wanted]
 
+    def _able_beside_others(self, shape: Shape) -> int:
+        """Without those where processes that are not ours leave too little for it."""
+        who = self._able(shape)
+        if shape.needs.wants_gpu:
+            for index in self._shared:
+                if who >> index & 1 and refuse_beside_others(shape, self._workers[index]):
+                    who ^= 1 << index
+        return who
+
     def keep(self, line: Line, able: Able) -> str:
-        """The first of them takes nothing else in this decision."""
+        """The first of them takes nothing else in this decision, or the best to load its models."""
         first = able.who & -able.who
+        if line.shape.needs.models:
+            first = self._models.emptied_first(line.shape, able.who)
         self._present &= ~first
         return self._workers[first.bit_length() - 1].id
 
-    def place(self, line: Line, waiting: Waiting, able: Able, *, ahead: bool) -> Placement | None:
-        return self._place_now(line, waiting, able) or (
-            self._place_ahead(line, waiting, able) if ahead else None
-        )
-
-    def _place_now(self, line: Line, waiting: Waiting, able: Able) -> Placement | None:
+    def place(
+        self, line: Line, waiting: Waiting, able: Able, *, ahead: bool, turn: bool = False
+    ) -> Placement | None:
         """`able.fit` may still name some that others filled meanwhile: whoever would be chosen is
         asked, and only if it has no room any more the rest of them are."""
-        shape = line.shape
-        while able.fit:
-            index, bit = self._best(able)
-            if not bit:
-                return None
-            room = self._room(index)
-            holding = None if room.blocked(shape.needs) else room.fits_now(shape)
-            if holding is None:
-                able.fit = (able.fit ^ bit) & self._fitting(shape.needs)
-                continue
-            why = reason(line, able.wanted, room, able.count, ahead=False)
-            capacity = room.capacity
-            capacity.take(holding)
-            asked_for = self._free_cpus.fall(index, capacity.cpus + SLACK, bit)
-            if holding.memory_gb:
-                self._free_memory.fall(index, capacity.memory_gb + SLACK, bit)
-            if holding.devices:
-                tenths = list(capacity.tenths.values())
-                self._share.fall(index, max(tenths), bit)
-                self._whole.fall(index, tenths.count(10), bit)
-            self._move(index, bit, room if asked_for else None)
-            return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
-        return None
+        if able.models:
+            return self._place_with_models(line, waiting, able, ahead=ahead, turn=turn)
+        while fit := able.fit:
+            alike = fit & able.alike.get(able.key, 0)
+            if not alike and not (alike := self._next_alike(able)):
+                break
+            bit = self._quickest(line, able, alike) if alike & able.known else alike & -alike
+            index = bit.bit_length() - 1
+            if self._plain[index]:
+                why = self._take_plainly(index, bit, able)
+            else:
+                why = self._take_room(line, able, index, bit)
+            if why:
+                return Placement(waiting.job, waiting.attempt + 1, self._ids_of[index], why)
+            able.fit = (fit ^ bit) & self._fitting(line.shape.needs)
+        return self._place_ahead(line, waiting, able) if ahead else None
+
+    def _place_with_models(
+        self, line: Line, waiting: Waiting, able: Able, *, ahead: bool, turn: bool
+    ) -> Placement | None:
+        """Nothing of the search is kept for the next of the line: what is loaded has changed."""
+        shape, who = line.shape, able.who
+        if not turn:
+            who = self._models.willing(shape, self._now - waiting.since, who)
+        models = able.models
+        able.fit &= self._fitting(shape.needs)
+        while free := who & able.fit:
+            some, missing = self._models.nearest(models, free)
+            index, bit = self._best_of(line, some, able)
+            if self._plain[index]:
+                why = self._take_plainly(index, bit, able, missing)
+            else:
+                why = self._take_room(line, able, index, bit, missing)
+            if why:
+                self._models.load(shape, index, bit)
+                return Placement(waiting.job, waiting.attempt + 1, self._ids_of[index], why)
+            able.fit ^= bit
+        behind = who & able.behind & self._open[_kind_ahead(line)] if ahead else 0
+        if not behind:
+            return None
+        some, missing = self._models.nearest(models, behind)
+        shortest = next(found for n in sorted(self._queues) if (found := some & self._queues[n]))
+        bit = shortest & -shortest
+        index = bit.bit_length() - 1
+        room = self._room(index)
+        why = chosen(able.count) + of_models(models, missing) + ahead_of(room)
+        self._send_ahead(index, bit, room, shape.needs)
+        self._models.load(shape, index, bit)
+        return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
+
+    def _best_of(self, line: Line, some: int, able: Able) -> tuple[int, int]:
+        """Of these the one to prefer, and its bit. Everybody with room stands somewhere."""
+        while not able.fit & able.cards[able.card].everyone:
+            able.card += 1  # whoever had room there has none any more
+        for cards in islice(able.cards, able.card, None):
+            if found := some & cards.everyone:
+                key = self._first_key(cards, found)
+                alike = found & cards.kinds[key]
+                bit = self._quickest(line, able, alike) if alike & able.known else alike & -alike
+                return bit.bit_length() - 1, bit
+        raise AssertionError("somebody with room stands nowhere")
+
+    def _take_room(self, line: Line, able: Able, index: int, bit: int, missing: int = 0) -> str:
+        """The reason why it was chosen; nothing where it is full."""
+        shape, room = line.shape, self._room(index)
+        if able.models:
+            room.models = self._models.having[index]
+        shut = room.closed or room.blocked(shape.needs)
+        holding = None if shut else room.fits_now(shape)
+        if holding is None:
+            return ""
+        why = self._why(line, able, index, room, missing)
+        self._take(index, bit, room, holding)
+        return why
+
+    def _why(self, line: Line, able: Able, index: int, room: Room, missing: int = 0) -> str:
+        """As `reason`."""
+        said = self._said(able, index, missing)
+        if index in able.seconds:
+            said += of_pace(able.seconds[index])
+        return said + free_there(room, cards=not able.wanted[2])
+
+    def _said(self, able: Able, index: int, missing: int = 0) -> str:
+        """The part of a `reason` that is the same for all workers of one size."""
+        size = self._sizes[index]
+        said = able.said[missing].get(size)
+        if said is None:
+            said = chosen(able.count)
+            if able.models:
+                said += of_models(able.models, missing)
+            if able.count > 1:
+                said += liked(able.wanted, *size)
+            able.said[missing][size] = said
+        return said
+
+    def _take_plainly(self, index: int, bit: int, able: Able, missing: int = 0) -> str:
+        """Room.fits_now, Capacity.take and `reason` of a plain worker; nothing where it is full.
+        That its card is large enough is known: it is able."""
+        asked_cpus, asked_memory, asked_tenths = able.asked
+        cpus, memory = self._cpus_now[index], self._memory_now[index]
+        tenths = self._tenths_now[index]
+        if (
+            asked_cpus > cpus + SLACK
+            or asked_memory > memory + SLACK
+            or (asked_tenths and tenths < asked_tenths)
+        ):
+            return ""
+        said = able.said[missing].get(self._sizes[index]) or self._said(able, index, missing)
+        if index in able.seconds:
+            said += of_pace(able.seconds[index])
+        why = said + free_words(cpus, int(tenths == 10) if asked_tenths else -1)
+        self._cpus_now[index] = cpus = cpus - asked_cpus
+        self._memory_now[index] = memory = memory - asked_memory
+        if asked_tenths:
+            self._tenths_now[index] = tenths = tenths - asked_tenths
+        cards, old = self._card_of[index], self._keys[index]
+        assert old is not None
+        cards.remove(old, bit)
+        if not self._free_cpus.fall(index, cpus + SLACK, bit):
+            cards.everyone ^= bit  # nobody asks what else it has
+            self._keys[index] = None
+            return why
+        if asked_memory:
+            self._free_memory.fall(index, memory + SLACK, bit)
+        if asked_tenths:
+            self._share.fall(index, tenths, bit)
+            self._whole.fall(index, 0, bit)
+        self._keys[index] = key = (0, -cpus / self._cpus_at_all[index])
+        cards.add(key, bit)
+        return why
+
+    def _take(self, index: int, bit: int, room: Room, holding: Holding) -> None:
+        capacity = room.capacity
+        capacity.take(holding)
+        if not self._free_cpus.fall(index, capacity.cpus + SLACK, bit):
+            self._move(index, bit, None)  # nobody asks what else it has
+            return
+        if holding.memory_gb:
+            self._free_memory.fall(index, capacity.memory_gb + SLACK, bit)
+        if holding.devices:
+            tenths = list(capacity.tenths.values())
+            self._share.fall(index, max(tenths), bit)
+            self._whole.fall(index, tenths.count(10), bit)
+        self._move(index, bit, room)
+        if self._on_probe & bit:
+            room.probe()
+            self._present &= ~bit
 
     def _place_ahead(self, line: Line, waiting: Waiting, able: Able) -> Placement | None:
-        behind = able.behind & self._open[ahead_for(line.typical_s)]
+        behind = able.behind & self._open[_kind_ahead(line)]
         if not behind:
             return None
         while not (shortest := behind & self._queues.get(able.ahead, 0)):
@@ -391,19 +535,23 @@ class Columns:
         bit = shortest & -shortest
         index = bit.bit_length() - 1
         room = self._room(index)
-        why = reason(line, able.wanted, room, able.count, ahead=True)
+        why = chosen(able.count) + ahead_of(room)
+        self._send_ahead(index, bit, room, line.shape.needs)
+        return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
+
+    def _send_ahead(self, index: int, bit: int, room: Room, needs: Needs) -> None:
         self._queues[room.ahead] ^= bit
-        room.send_ahead(line.shape.needs)
+        room.send_ahead(needs)
         self._ahead[index] = room.ahead
         self._queues[room.ahead] = self._queues.get(room.ahead, 0) | bit
-        self._calm &= ~bit
-        if room.ahead_without_gpu:
-            self._calm_without_gpu &= ~bit
-        for each, who in self._open.items():
-            if who & bit and room.ahead >= ahead_limit(room.worker.capabilities, each):
-                self._open[each] = who ^ bit
+        if self._calm & bit:
+            self._calm ^= bit
+        if room.ahead_without_gpu and self._calm_without_gpu & bit:
+            self._calm_without_gpu ^= bit
+        for kind, who in self._open.items():
+            if who & bit and room.ahead >= _takes_ahead(room.worker.capabilities, kind):
+                self._open[kind] = who ^ bit
         self._move(index, bit, room)
-        return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
 
     def _fitting(self, needs: Needs) -> int:
         """Who has room now, as far as sums can tell."""
@@ -414,63 +562,68 @@ class Columns:
             return who & self._share[needs.gpu_tenths] & self._calm
         return who & self._calm_without_gpu
 
-    def _best(self, able: Able) -> tuple[int, int]:
-        """Of those that fit the one to prefer, and its bit; 0 where all of them are full."""
+    def _quickest(self, line: Line, able: Able, alike: int) -> int:
+        """The bit of the one that did such work quickest, then last; strangers are average."""
+        if not alike & (alike - 1):
+            return alike  # the only one
+        met = alike & able.known
+        found = [(pace(line, self._ids_of[index]), index) for index in indices(met)]
+        if strangers := alike ^ met:
+            found.append((UNKNOWN, (strangers & -strangers).bit_length() - 1))
+        return 1 << min(found)[1]
+
+    def _next_alike(self, able: Able) -> int:
+        """Of those that fit the ones to prefer, who all stand alike; 0 where all are full."""
         fit, key = able.fit, able.key
-        alike = fit & able.cards[able.card].kinds.get(key, 0) if key is not None else 0
-        if not alike:
-            while not (found := fit & able.cards[able.card].everyone):
-                able.card, key = able.card + 1, None
-                if able.card == len(able.cards):
-                    able.fit = 0
-                    return 0, 0
-            cards = able.cards[able.card]
-            if found.bit_count() <= FEW:
-                key = min(key for key in map(self._keys.__getitem__, _indices(found)) if key)
-                alike = found & cards.kinds[key]
-            else:
-                number = 0 if key is None else bisect_left(cards.keys, key)
-                while not (alike := found & cards.kinds[cards.keys[number]]):
-                    number += 1
-                key = cards.keys[number]
-            able.key = key
-        bit = _quickest(able.paces, alike) if able.paces else alike & -alike
-        return bit.bit_length() - 1, bit
+        while not (found := fit & able.cards[able.card].everyone):
+            able.card, key = able.card + 1, None
+            if able.card == len(able.cards):
+                able.fit = 0
+                return 0
+        cards = able.cards[able.card]
+        able.alike = cards.kinds
+        able.key = self._first_key(cards, found, key)
+        return found & cards.kinds[able.key]
+
+    def _first_key(
+        self, cards: Cards, found: int, after: tuple[float, float] | None = None
+    ) -> tuple[float, float]:
+        """The best standing among these; none is better than `after`."""
+        keys, kinds = cards.keys, cards.kinds
+        number = 0 if after is None else bisect_left(keys, after)
+        for key in islice(keys, number, number + FEW):
+            if found & kinds[key]:
+                return key
+        if found.bit_count() <= FEW:
+            return min(key for key in map(self._keys.__getitem__, indices(found)) if key)
+        number += FEW
+        while not found & kinds[keys[number]]:
+            number += 1
+        return keys[number]
 
     def _room(self, index: int) -> Room:
         room = self._rooms[index]
         if room is None:
             room = self._rooms[index] = Room(self._workers[index])
+        if self._plain[index]:
+            self._plain[index] = False
+            free = room.capacity
+            free.cpus, free.memory_gb = self._cpus_now[index], self._memory_now[index]
+            for gpu in free.gpus:
+                free.tenths[gpu.uuid] = self._tenths_now[index]
         return room
 
 
-def _quickest(paces: dict[int, tuple[int, float]], alike: int) -> int:
-    """The bit of the one that did such work quickest, then last; strangers are average."""
-    known = [(one, index) for index, one in paces.items() if alike >> index & 1]
-    strangers = alike
-    for _, index in known:
-        strangers ^= 1 << index
-    if strangers:
-        known.append((UNKNOWN, (strangers & -strangers).bit_length() - 1))
-    return 1 << min(known)[1]
+def _kind_ahead(line: Line) -> KindAhead:
+    needs, each = line.shape.needs, ahead_for(line.typical_s)
+    return (each, needs.gpus, needs.gpu_tenths) if needs.models else (each, 0, 0)
 
 
-def _indices(who: int) -> list[int]:
-    found = []
-    while who:
-        bit = who & -who
-        found.append(bit.bit_length() - 1)
-        who ^= bit
-    return found
-
-
-def _members(indices: Sequence[int]) -> int:
-    if len(indices) == 1:
-        return 1 << indices[0]
-    flags = bytearray(indices[-1] + 1)
-    for index in indices:
-        flags[-1 - index] = 1
-    return bits(flags)
+def _takes_ahead(can: Capabilities, kind: KindAhead) -> int:
+    each, gpus, tenths = kind
+    if gpus or tenths:
+        return ahead_of_cards(can, each, gpus, tenths)
+    return ahead_limit(can, each)
 
 
 def _nth_card(worker: Worker, count: int) -> float:
@@ -481,11 +634,3 @@ def _nth_card(worker: Worker, count: int) -> float:
     if count == 1 == len(gpus):
         return gpus[0].vram_gb
     return sorted((gpu.vram_gb for gpu in gpus), reverse=True)[count - 1]
-
-
-def _seen(room: Room) -> tuple[float, float, int, int, int, int]:
-    free = room.capacity
-    tenths = free.tenths.values()
-    whole = sum(one == 10 for one in tenths)
-    top = max(tenths, default=0)
-    return free.cpus, free.memory_gb, top, whole, room.ahead, room.ahead_without_gpu

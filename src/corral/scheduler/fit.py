@@ -25,6 +25,9 @@ AHEAD_S = 0.25
 little enough that nothing waits long behind it."""
 
 
+NOTHING: frozenset[str] = frozenset()
+
+
 class Held(Struct, frozen=True, gc=False):
     """An attempt that a worker has, in the order it was sent."""
 
@@ -41,17 +44,26 @@ class Held(Struct, frozen=True, gc=False):
 class Room:
     """What is left of one worker while a decision is made."""
 
-    __slots__ = ("ahead", "ahead_without_gpu", "capacity", "kept_for", "models", "worker")
+    __slots__ = (
+        "ahead", "ahead_without_gpu", "capacity", "closed", "kept_for", "models", "on_probe",
+        "worker",
+    )  # fmt: skip
 
     def __init__(self, worker: Worker, held: Sequence[Held] = ()) -> None:
         self.worker = worker
-        self.capacity = Capacity(worker.capabilities)
+        self.capacity = Capacity(worker.capabilities, worker.taken)
         self.ahead = 0
         self.ahead_without_gpu = 0
+        self.closed = ""
+        """Why it gets nothing, though it is there, in words."""
+        self.on_probe = False
+        """It takes one job and no other."""
         self.kept_for: str | None = None
         """What this worker is kept free for, where it is, in words."""
-        self.models = frozenset(worker.models_loaded)
+        self.models = frozenset(worker.models_loaded) if worker.models_loaded else NOTHING
         """What it will have loaded once it has done what it holds."""
+        if not held:
+            return
         for attempt in held:
             if attempt.needs.models:
                 self.load(attempt.needs)
@@ -89,12 +101,16 @@ class Room:
     def fits_now(self, shape: Shape) -> Holding | None:
         return self.capacity.fits(shape.needs, above_vram_gb=shape.above_vram_gb)
 
+    def probe(self) -> None:
+        """It has got the one job that it takes on probe."""
+        self.closed = "its circuit is half open: a probe is under way"
+
     def takes_ahead(self, typical_s: float, needs: Needs) -> bool:
+        if self.on_probe:
+            return False
         can, each = self.worker.capabilities, ahead_for(typical_s)
         if needs.models and needs.wants_gpu:
-            # What waits for a card is no shorter for having many processors beside it.
-            cards = len(can.gpus) // (needs.gpus or 1) * (10 // (needs.gpu_tenths or 10))
-            return self.ahead < min(ahead_limit(can, each), each * max(1, cards))
+            return self.ahead < ahead_of_cards(can, each, needs.gpus, needs.gpu_tenths)
         return self.ahead < ahead_limit(can, each)
 
 
@@ -106,6 +122,13 @@ def ahead_for(typical_s: float) -> int:
 def ahead_limit(can: Capabilities, each: int) -> int:
     """How many attempts a worker takes ahead, where `each` of its processors gets so many."""
     return min(can.ahead, each * max(1, int(can.cpus)))
+
+
+def ahead_of_cards(can: Capabilities, each: int, gpus: int, gpu_tenths: int) -> int:
+    """The same where work with models waits for cards: that is no shorter for having many
+    processors beside it."""
+    cards = len(can.gpus) // (gpus or 1) * (10 // (gpu_tenths or 10))
+    return min(ahead_limit(can, each), each * max(1, cards))
 
 
 def refuse_ever(shape: Shape, worker: Worker) -> str | None:
@@ -163,6 +186,34 @@ def _refuse_gpus(shape: Shape, worker: Worker) -> str | None:
     return None
 
 
+def refuse_beside_others(shape: Shape, worker: Worker) -> str | None:
+    """Why processes that are not ours leave too little of its GPUs, even if nothing of ours ran
+    there; nobody knows for how long."""
+    if not worker.taken or not shape.needs.wants_gpu:
+        return None
+    empty = Capacity(worker.capabilities, worker.taken)
+    if empty.fits(shape.needs, above_vram_gb=shape.above_vram_gb) is not None:
+        return None
+    lost = sum(one.lost for one in worker.readings)
+    if lost:
+        return f"needs {_wanted(shape)}, and its driver does not answer for {counted(lost, 'GPU')}"
+    return f"needs {_wanted(shape)}, and {_others(empty)}"
+
+
+def _wanted(shape: Shape) -> str:
+    needs = shape.needs
+    wanted = f"{needs.gpu_tenths / 10:g} of a GPU" if needs.gpu_tenths else ""
+    wanted = wanted or counted(needs.gpus, "GPU")
+    if shape.above_vram_gb:
+        return f"{wanted} with more than {shape.above_vram_gb:g} GB of VRAM"
+    return f"{wanted} with {needs.vram_gb:g} GB of VRAM" if needs.vram_gb else wanted
+
+
+def _others(free: Capacity) -> str:
+    held = sum(free.others.values())
+    return f"{held:.3g} GB are used by processes that are not Corral's"
+
+
 def refuse_now(shape: Shape, room: Room) -> str | None:
     """Why this worker cannot start this shape at this moment; None if it can."""
     worker = room.worker
@@ -173,6 +224,11 @@ def refuse_now(shape: Shape, room: Room) -> str | None:
         return "it is not connected"
     if worker.draining:
         return "it is draining"
+    if room.closed:
+        return room.closed
+    reason = refuse_beside_others(shape, worker)
+    if reason is not None:
+        return reason
     if room.fits_now(shape) is not None:
         if room.kept_for is not None:
             return f"it is kept free for {room.kept_for}"
@@ -182,11 +238,13 @@ def refuse_now(shape: Shape, room: Room) -> str | None:
         return f"busy: needs {counted(needs.cpus, 'CPU')}, {max(free.cpus, 0):g} free"
     if needs.memory_gb > free.memory_gb + SLACK:
         return f"busy: needs {needs.memory_gb:g} GB of memory, {max(free.memory_gb, 0):g} free"
+    beside = f"; {_others(free)}" if free.others else ""
     if needs.gpus:
         whole = sum(tenths == 10 for tenths in free.tenths.values())
-        return f"busy: needs {counted(needs.gpus, 'GPU')} to itself, {whole or 'none'} free"
+        return f"busy: needs {counted(needs.gpus, 'GPU')} to itself, {whole or 'none'} free{beside}"
     most = max(free.tenths.values(), default=0)
-    return f"busy: needs {needs.gpu_tenths / 10:g} of a GPU, at most {most / 10:g} is free"
+    share = f"needs {needs.gpu_tenths / 10:g} of a GPU, at most {most / 10:g} is free"
+    return f"busy: {share}{beside}"
 
 
 def counted(count: float, noun: str) -> str:

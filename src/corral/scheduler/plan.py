@@ -20,9 +20,12 @@ __all__ = ["Line", "Placement", "Plan", "Seat", "Snapshot", "Waiting", "decide"]
 CLASS_ORDER = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 1}
 
 MANY = 8
-"""From so many workers on it is quicker to ask all of them at once; what they have loaded changes
-with every placement, so where models are wanted they are asked one by one."""
+"""From so many workers on it is quicker to ask all of them at once."""
 
+
+MOST_AHEAD = 1_000
+"""What one decision sends ahead at most. Free slots are filled by it, all of them; what only waits
+on a worker may as well be sent by the next decision, which follows at once."""
 
 A = TypeVar("A")
 """Whoever can run a shape."""
@@ -34,12 +37,14 @@ class Workers(Protocol[A]):
     def could(self, shape: Shape) -> bool: ...
     def able(self, line: Line, *, turn: bool = False) -> A: ...
     def keep(self, line: Line, able: A) -> str: ...
-    def place(self, line: Line, waiting: Waiting, able: A, *, ahead: bool) -> Placement | None: ...
+    def place(
+        self, line: Line, waiting: Waiting, able: A, *, ahead: bool, turn: bool = False
+    ) -> Placement | None: ...
 
 
 def decide(world: Snapshot) -> Plan:
     """The same snapshot gives the same plan on any machine."""
-    if len(world.seats) < MANY or any(line.shape.needs.models for line in world.lines):
+    if len(world.seats) < MANY:
         return decide_among(Rooms(world), world)
     return decide_among(Columns(world), world)
 
@@ -52,7 +57,7 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
     if overdue is not None:
         line, waiting = overdue
         able = workers.able(line, turn=True)
-        turn = workers.place(line, waiting, able, ahead=False)
+        turn = workers.place(line, waiting, able, ahead=False, turn=True)
         if turn is not None:
             placements.append(turn)
         elif able:
@@ -60,6 +65,7 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
             kept = workers.keep(line, able)
     heads = _heads(world.lines)
     able_for: dict[int, A] = {}
+    ahead = MOST_AHEAD
     while heads:
         queue_class, priority, _, number, index = heads[0]
         line = world.lines[number]
@@ -67,15 +73,16 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
         if index == 0:
             able_for[number] = workers.able(line)
         if turn is None or waiting.job != turn.job:
-            placement = workers.place(line, waiting, able_for[number], ahead=True)
+            placement = workers.place(line, waiting, able_for[number], ahead=ahead > 0)
             if placement is None:
                 heapq.heappop(heads)  # the rest of the line has the same shape
                 continue
             placements.append(placement)
+            if placement.ahead:
+                ahead -= 1
         if index + 1 < len(line.waiting):
-            following = line.waiting[index + 1]
-            following_head = (queue_class, priority, following.seq, number, index + 1)
-            heapq.heapreplace(heads, following_head)
+            following = line.waiting[index + 1].seq
+            heapq.heapreplace(heads, (queue_class, priority, following, number, index + 1))
         else:
             heapq.heappop(heads)
     return Plan(

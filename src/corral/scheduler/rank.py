@@ -14,7 +14,7 @@ from math import log2
 
 from corral.core.job import QueueClass, Shape
 from corral.core.worker import Capabilities
-from corral.scheduler.fit import Room, counted
+from corral.scheduler.fit import Room
 from corral.scheduler.snapshot import Line, Seat
 
 NEUTRAL = 3
@@ -88,7 +88,7 @@ def standing(can: Capabilities, ahead: int, free_cpus: float) -> tuple[float, fl
     return ahead, -free_cpus / max(can.cpus, 0.1)
 
 
-def strongest(seats: Sequence[Seat], count: int) -> frozenset[str]:
+def strongest(seats: Sequence[Seat], count: int, now: float) -> frozenset[str]:
     """Those with the largest cards that are there; of equal ones first those that have nothing to
     do, so that batch may use the others."""
 
@@ -96,7 +96,11 @@ def strongest(seats: Sequence[Seat], count: int) -> frozenset[str]:
         can = seat.worker.capabilities
         return -biggest_card(can), bool(seat.held), -can.cpus, seat.worker.id
 
-    present = (one for one in seats if one.worker.connected and not one.worker.draining)
+    present = [one for one in seats if one.present(now)]
+    cards = [biggest_card(one.worker.capabilities) for one in present]
+    if count < len(cards):
+        least = sorted(cards)[-count]  # whoever has less is not asked any further
+        present = [one for one, card in zip(present, cards, strict=True) if card >= least]
     return frozenset(one.worker.id for one in nsmallest(count, present, key=order))
 
 
@@ -115,29 +119,55 @@ def pace(line: Line, worker: str) -> tuple[int, float]:
 
 def reason(line: Line, wanted: Purpose | None, room: Room, candidates: int, *, ahead: bool) -> str:
     """One sentence for `corral why` about a placed job; `wanted` only where there was a choice."""
-    chosen = "the only worker that fits" if candidates == 1 else f"best of {candidates} that fit"
+    said = chosen(candidates)
     if line.shape.needs.models:
-        how = ("has {} loaded", "loads {} from its disk", "fetches and loads {}")
-        named = ", ".join(line.shape.needs.models)
-        chosen += f"; it {how[missing(line.shape, room)].format(named)}"
+        said += of_models(line.shape.needs.models, missing(line.shape, room))
     if ahead:
-        behind = f"behind {room.ahead} that wait there" if room.ahead else "next in line there"
-        return f"{chosen}; sent ahead, {behind}"
+        return said + ahead_of(room)
     if wanted is not None and candidates > 1:
         can = room.worker.capabilities
-        chosen += _liked(wanted, can.suits, can.weight, biggest_card(can))
+        said += liked(wanted, can.suits, can.weight, biggest_card(can))
         if room.worker.id in line.paces:
-            chosen += f"; such jobs took {line.paces[room.worker.id][0]:.3g} s there"
+            said += of_pace(line.paces[room.worker.id][0])
+    return said + free_there(room, cards=line.shape.needs.wants_gpu)
+
+
+def of_models(models: tuple[str, ...], missing: int) -> str:
+    how = ("has {} loaded", "loads {} from its disk", "fetches and loads {}")
+    return f"; it {how[missing].format(', '.join(models))}"
+
+
+def of_pace(seconds: float) -> str:
+    return f"; such jobs took {seconds:.3g} s there"
+
+
+def chosen(candidates: int) -> str:
+    return "the only worker that fits" if candidates == 1 else f"best of {candidates} that fit"
+
+
+def ahead_of(room: Room) -> str:
+    behind = f"behind {room.ahead} that wait there" if room.ahead else "next in line there"
+    return f"; sent ahead, {behind}"
+
+
+def free_there(room: Room, *, cards: bool) -> str:
     free = room.capacity
-    cpus = counted(max(free.cpus, 0), "CPU")
-    if not line.shape.needs.wants_gpu:
-        return f"{chosen}; {cpus} free"
-    whole = list(free.tenths.values()).count(10)
-    return f"{chosen}; {cpus} free, {counted(whole, 'whole GPU')} free"
+    if not cards:
+        return free_words(free.cpus)
+    return free_words(free.cpus, list(free.tenths.values()).count(10))
+
+
+def free_words(cpus: float, whole: int = -1) -> str:
+    """Processors, and whole GPUs where somebody asked for one."""
+    cpus = cpus if cpus > 0 else 0
+    said = f"; {cpus:g} CPU free" if cpus == 1 else f"; {cpus:g} CPUs free"
+    if whole < 0:
+        return said
+    return f"{said}, {whole} whole GPU free" if whole == 1 else f"{said}, {whole} whole GPUs free"
 
 
 @lru_cache(maxsize=4096)
-def _liked(wanted: Purpose, suits: str, weight: float, card: float) -> str:
+def liked(wanted: Purpose, suits: str, weight: float, card: float) -> str:
     """What speaks for this worker before any other."""
     found = []
     order = misfit(wanted, suits)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from corral.core.job import QueueClass, Shape
 from corral.scheduler.affinity import Wanted
-from corral.scheduler.fit import Room, refuse_ever
+from corral.scheduler.fit import Room, refuse_beside_others, refuse_ever
 from corral.scheduler.rank import (
     NEUTRAL,
     emptied,
@@ -25,15 +25,16 @@ class Rooms:
 
     def __init__(self, world: Snapshot) -> None:
         self._seats = world.seats
-        self._rooms = [
-            Room(seat.worker, seat.held)
-            for seat in world.seats
-            if seat.worker.connected and not seat.worker.draining
-        ]
-        self._now = world.now
+        self._now = now = world.now
+        self._rooms = []
+        for seat in world.seats:
+            if seat.present(now):
+                room = Room(seat.worker, seat.held)
+                room.on_probe = seat.on_probe(now)
+                self._rooms.append(room)
         self._wanted = Wanted((line.shape, len(line.waiting)) for line in world.lines)
         count = world.keep_for_interactive
-        self._not_for_batch = strongest(world.seats, count) if count else frozenset()
+        self._not_for_batch = strongest(world.seats, count, now) if count else frozenset()
 
     def could(self, shape: Shape) -> bool:
         """Whether any known worker, asleep or not, could run it."""
@@ -41,7 +42,12 @@ class Rooms:
 
     def able(self, line: Line, *, turn: bool = False) -> list[Room]:
         shape = line.shape
-        able = [room for room in self._rooms if refuse_ever(shape, room.worker) is None]
+        able = [
+            room
+            for room in self._rooms
+            if refuse_ever(shape, room.worker) is None
+            and refuse_beside_others(shape, room.worker) is None
+        ]
         if self._not_for_batch and not turn and shape.queue_class is QueueClass.BATCH:
             return [room for room in able if room.worker.id not in self._not_for_batch]
         return able
@@ -55,16 +61,24 @@ class Rooms:
         return kept.worker.id
 
     def place(
-        self, line: Line, waiting: Waiting, able: Sequence[Room], *, ahead: bool
+        self,
+        line: Line,
+        waiting: Waiting,
+        able: Sequence[Room],
+        *,
+        ahead: bool,
+        turn: bool = False,
     ) -> Placement | None:
         """On the best worker with room now, else ahead on the one with the shortest local line."""
         shape, fitting = line.shape, len(able)
-        if shape.needs.models and ahead:  # not a turn
+        if shape.needs.models and not turn:
             able = self._wanted.willing(shape, self._now - waiting.since, able)
         free = [
             room
             for room in able
-            if not room.blocked(shape.needs) and room.fits_now(shape) is not None
+            if not room.closed
+            and not room.blocked(shape.needs)
+            and room.fits_now(shape) is not None
         ]
         if free:
             room = free[0]
@@ -76,6 +90,9 @@ class Rooms:
             assert holding is not None
             room.capacity.take(holding)
             self._load(shape, room)
+            if room.on_probe:
+                room.probe()
+                self._rooms.remove(room)
             return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
         behind = [
             room

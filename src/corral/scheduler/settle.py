@@ -103,8 +103,9 @@ def _possible(head: Head, again: JobRequeued, workers: Sequence[Worker]) -> bool
 
 
 def _vram_it_had(head: Head, workers: Sequence[Worker]) -> float:
+    """Without what others held there: when they are gone, the same card may do."""
     sizes = (
-        gpu.vram_gb
+        max(gpu.vram_gb - dict(worker.taken).get(gpu.uuid, 0.0), 0.0)
         for worker in workers
         if worker.id == head.worker
         for gpu in worker.capabilities.gpus

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from corral.core.job import JobId, Shape
 from corral.core.worker import Worker
+from corral.scheduler.circuit import CLOSED, Circuit
 from corral.scheduler.fit import Held
 
 
@@ -36,6 +37,18 @@ class Seat(Struct, frozen=True):
 
     worker: Worker
     held: tuple[Held, ...] = ()
+    circuit: Circuit = CLOSED
+
+    def present(self, now: float) -> bool:
+        """Whether it takes anything at all."""
+        worker = self.worker
+        if not worker.connected or worker.draining:
+            return False
+        return self.circuit is CLOSED or not self.circuit.closed_to(now, len(self.held))
+
+    def on_probe(self, now: float) -> bool:
+        """Whether it takes one job and no other."""
+        return self.circuit is not CLOSED and self.circuit.is_half_open(now)
 
 
 class Snapshot(Struct, frozen=True):

@@ -57,14 +57,30 @@ class AsyncAdministration:
 
     async def invite_worker(self, *, renew: bool = False) -> str:
         """The string for `corral worker join`. `renew` voids what was given out before."""
+        return (await self.invite_machine(renew=renew)).invitation
+
+    async def invite_machine(self, *, renew: bool = False) -> views.InvitationView:
+        """The same, with the lines that make a bare machine a worker."""
         reply = await self._connection.call("Invite", pb.InviteRequest(renew=renew))
-        return str(reply.invitation)
+        view: views.InvitationView = views.read(reply)
+        return view
 
     async def invite_client(self, name: str, role: str = "submit", expires_in: float = 0.0) -> str:
         """The string for `corral login`, with a new token of this name in it."""
         request = pb.InviteRequest(client=name, role=role, expires_in=expires_in)
         reply = await self._connection.call("Invite", request, again=False)
         return str(reply.invitation)
+
+    async def join_requests(self) -> list[views.JoinRequestView]:
+        """Machines that found the controller by themselves and wait to be confirmed."""
+        request = pb.ListJoinRequestsRequest()
+        reply = await self._connection.call("ListJoinRequests", request)
+        return [views.read(one) for one in reply.requests]
+
+    async def confirm_join(self, code: str) -> str:
+        """Lets the machine that shows this code be a worker; its name."""
+        request = pb.ConfirmJoinRequest(code=code)
+        return str((await self._connection.call("ConfirmJoin", request, again=False)).name)
 
     async def create_token(
         self, name: str, role: str, *, expires_in: float = 0.0
@@ -126,8 +142,20 @@ class Administration:
         found: str = self._call(self._administration.invite_worker(renew=renew))
         return found
 
+    def invite_machine(self, *, renew: bool = False) -> views.InvitationView:
+        found: views.InvitationView = self._call(self._administration.invite_machine(renew=renew))
+        return found
+
     def invite_client(self, name: str, role: str = "submit", expires_in: float = 0.0) -> str:
         found: str = self._call(self._administration.invite_client(name, role, expires_in))
+        return found
+
+    def join_requests(self) -> list[views.JoinRequestView]:
+        found: list[views.JoinRequestView] = self._call(self._administration.join_requests())
+        return found
+
+    def confirm_join(self, code: str) -> str:
+        found: str = self._call(self._administration.confirm_join(code))
         return found
 
     def create_token(

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from corral.api import corral_pb2 as pb
 from corral.core.errors import CorralError, Unavailable
 from corral.core.job import QueueClass
-from corral.sdk import mapping, packages, submission, views
+from corral.sdk import assets, mapping, packages, submission, views
 from corral.sdk.administration import AsyncAdministration
+from corral.sdk.assets import Asset
 from corral.sdk.connection import Connection, locate
 from corral.sdk.handles import AsyncHandle, Text, value
 from corral.sdk.submission import Filters, Options
@@ -210,6 +211,13 @@ class AsyncClient:
     ) -> AsyncHandle:
         return await self.hand_over(_script(path, argv, entry, options, QueueClass.BATCH))
 
+    # --- input files ---
+
+    async def put(self, path: str | os.PathLike[str]) -> Asset:
+        """Hands a file over for jobs to have as an input; what the controller has is not sent
+        again."""
+        return await assets.put(self._connection, path)
+
     # --- looking around ---
 
     def job(self, job_id: str) -> AsyncHandle:
@@ -374,6 +382,7 @@ def _script(
     target = Path(path)
     job = submission.build(options, queue_class=queue_class, name=target.resolve().name)
     package, job.script.entry = packages.pack(target, entry)
+    packages.check_inputs(package, [one.name for one in job.inputs])
     job.script.argv.extend(str(word) for word in argv)
     return Errand(job, [(job.script.package, package)], submission.correlation_id(options))
 

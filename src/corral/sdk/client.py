@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from corral.sdk import views
     from corral.sdk.administration import Administration
     from corral.sdk.aio import AsyncClient, Sink
+    from corral.sdk.assets import Asset
     from corral.sdk.direct import Direct
     from corral.sdk.functions import P, RemoteFunction
     from corral.sdk.handles import AsyncHandle
@@ -393,6 +394,11 @@ class Client:
         return Handle(
             _bridge().call(self._client.submit_script(path, argv, entry=entry, **options))
         )
+
+    def put(self, path: str | os.PathLike[str]) -> Asset:
+        """Hands a file over for jobs to have as an input; what the controller has is not sent
+        again."""
+        return _bridge().call(self._client.put(path))
 
     def job(self, job_id: str) -> Handle:
         """A handle for a job submitted earlier, perhaps by another program. Asks nothing yet."""

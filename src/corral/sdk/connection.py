@@ -267,6 +267,20 @@ class Connection:
                 self._met = True
                 return pb.BlobRef(sha256=stored.sha256, size=len(data))
 
+    async def put_file(self, method: str, pieces: Callable[[], AsyncIterator[bytes]]) -> str:
+        """Stores a file that is read piece by piece, from its beginning after an interruption;
+        the sha256 of what was stored."""
+        patience = self.patience()
+        while True:
+            chunks = (pb.Chunk(data=piece) async for piece in pieces())
+            try:
+                stored = await self._method(method)(chunks, metadata=self.metadata())
+            except grpc.aio.AioRpcError as error:
+                await patience.pause(self._translate(error))
+            else:
+                self._met = True
+                return str(stored.sha256)
+
     async def get(
         self, job_id: str, name: str, sha256: str, write: Callable[[bytes], object]
     ) -> None:

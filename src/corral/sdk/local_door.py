@@ -77,6 +77,8 @@ class LocalSockets:
         return _answer(payload)
 
     def _connect(self) -> tuple[socket.socket, parcels.Parcels]:
+        if sys.platform == "win32":
+            raise OSError("There is no local door on Windows.")
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             local.connect(str(self._path))

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, ModuleType
@@ -249,6 +249,22 @@ def pack(target: str | Path, entry: str | None = None) -> tuple[bytes, str]:
     entry = entry or "main.py"
     _check_entry(path, entry, {name for name, _ in files})
     return _zip(files), entry
+
+
+def check_inputs(package: bytes, names: Iterable[str]) -> None:
+    """InvalidJob where an input would lie where a file of the package lies."""
+    wanted = list(names)
+    if not wanted:
+        return
+    with zipfile.ZipFile(io.BytesIO(package)) as archive:
+        packed = archive.namelist()
+    for name in wanted:
+        for other in packed:
+            if name == other or name.startswith(f"{other}/") or other.startswith(f"{name}/"):
+                raise InvalidJob(
+                    f"The input {name!r} and the file {other!r} of the package are in each other's "
+                    "way. Give the input another name."
+                )
 
 
 def _check_entry(folder: Path, entry: str, names: set[str]) -> None:

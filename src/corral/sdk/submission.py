@@ -15,7 +15,8 @@ from corral import correlation
 from corral.api import corral_pb2 as pb
 from corral.core.errors import InvalidJob
 from corral.core.job import INLINE_LIMIT, MAX_DURATION_S, QueueClass, gpu_needs
-from corral.sdk import requirements
+from corral.sdk import assets, requirements
+from corral.sdk.assets import Asset
 
 SUBMIT_INLINE_LIMIT = 1024 * 1024
 """Bytes up to this size ride inside a submission; the controller stores them itself."""
@@ -53,6 +54,8 @@ class Options(TypedDict, total=False):
     worker_labels: Iterable[str] | Mapping[str, str]
     worker: str
     """`auto`, `local`, or a worker's name."""
+    models: Iterable[str] | str
+    """Names of models that it works with: it runs where they are, best where they are loaded."""
     duration: float
     """Seconds after which the job is ended."""
     requirements: Iterable[str] | str | os.PathLike[str]
@@ -73,6 +76,8 @@ class Options(TypedDict, total=False):
     """Names of secrets that its process finds as variables; `corral secret set` keeps them."""
     notify: str | None
     """A URL that is told when a job fails and when its batch is done."""
+    inputs: Mapping[str, Asset]
+    """Files that its work directory has under these names; `client.put(path)` makes assets."""
     wait: bool | None
     """Whether to wait where no worker could take it now; by default the queue class decides."""
 
@@ -130,6 +135,7 @@ def _build(options: Mapping[str, Any], queue_class: QueueClass, name: str) -> pb
         requirements=requirements.resolve(given.get("requirements")),
         worker_labels=_worker_labels(given.get("worker_labels", ())),
         worker=_text(given, "worker") or "auto",
+        models=_names(given, "models", "sdxl_1.0"),
         queue_class=_queue_class(given.get("queue_class", queue_class)),
         name=_text(given, "name") or name,
         env=_texts(given, "env"),
@@ -141,6 +147,8 @@ def _build(options: Mapping[str, Any], queue_class: QueueClass, name: str) -> pb
         secrets=_secrets(given.get("secrets", ())),
         notify=_text(given, "notify"),
     )
+    if "inputs" in given:
+        message.inputs.extend(assets.messages(given["inputs"]))
     if "wait" in given:
         message.wait = bool(given["wait"])
     return message
@@ -227,6 +235,18 @@ def _worker_labels(labels: Iterable[str] | Mapping[str, str]) -> list[str]:
     for label in found:
         if not isinstance(label, str) or not label:
             raise InvalidJob(f"A worker label is a text such as 'ssd' or 'zone=a'; got {label!r}.")
+    return found
+
+
+def _names(given: Mapping[str, Any], option: str, example: str) -> list[str]:
+    names = given.get(option, ())
+    found = [names] if isinstance(names, str) else names
+    if isinstance(found, Mapping) or not isinstance(found, Iterable):
+        raise InvalidJob(f"{option} is a list of names such as [{example!r}]; got {names!r}.")
+    found = list(found)
+    for name in found:
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidJob(f"{option} holds names such as {example!r}; got {name!r}.")
     return found
 
 

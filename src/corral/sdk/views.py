@@ -67,6 +67,7 @@ class ArtifactStored(Event, frozen=True, kw_only=True, tag="artifact"):
     name: str
     size: int
     file_sha256: str
+    uri: str = ""
 
 
 class Ended(Event, frozen=True, kw_only=True, tag="ended"):
@@ -80,6 +81,7 @@ class Artifact(Shown, frozen=True):
     name: str
     size: int
     file_sha256: str
+    uri: str = ""
 
 
 class Progressed(Shown, frozen=True):
@@ -115,6 +117,7 @@ class JobView(Shown, frozen=True):
     warnings: tuple[str, ...]
     workload: str
     correlation_id: str
+    models: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         where = f" on {self.worker}" if self.worker else ""
@@ -144,6 +147,22 @@ class GpuView(Shown, frozen=True):
     name: str
     vram_gb: float
     free: float
+    """The share that no attempt holds, 0 to 1."""
+    free_gb: float | None = None
+    ours_gb: float | None = None
+    """VRAM that jobs of Corral hold, as the driver counts it."""
+    others_gb: float | None = None
+    temperature_c: float | None = None
+    utilisation: float | None = None
+    tflops: float = 0.0
+    lost: bool = False
+    """Its driver does not answer for it any more."""
+
+
+class ModelView(Shown, frozen=True):
+    name: str
+    size: int
+    sha256: str
 
 
 class WorkerView(Shown, frozen=True):
@@ -164,6 +183,14 @@ class WorkerView(Shown, frozen=True):
     seen_at: float
     draining: bool
     version: str
+    circuit: str = ""
+    """Why it gets nothing after failures of its own; empty while its circuit is closed."""
+    load: float = 0.0
+    models: tuple[ModelView, ...] = ()
+    models_loaded: tuple[str, ...] = ()
+    model_paths: tuple[str, ...] = ()
+    output_path: str = ""
+    task_types: tuple[str, ...] = ()
 
 
 class Health(Shown, frozen=True):
@@ -205,7 +232,29 @@ class SecretView(Shown, frozen=True):
     set_at: float
 
 
+class InvitationView(Shown, frozen=True):
+    """With what a machine joins, or a client logs in. Whoever has it can use it."""
+
+    invitation: str
+    shell: str
+    """For workers: the line that makes a bare Linux machine one."""
+    powershell: str
+    """And a bare Windows machine."""
+
+
+class JoinRequestView(Shown, frozen=True):
+    """A machine that found the controller by itself and waits to be confirmed."""
+
+    name: str
+    address: str
+    code: str
+    """Which the machine shows too."""
+    age_s: float
+
+
 _CLASSES: dict[str, type[Struct]] = {
+    "JoinRequestView": JoinRequestView,
+    "InviteReply": InvitationView,
     "JobView": JobView,
     "ArtifactView": Artifact,
     "Progress": Progressed,
@@ -215,6 +264,7 @@ _CLASSES: dict[str, type[Struct]] = {
     "WhyWorker": WhyWorker,
     "WorkerView": WorkerView,
     "GpuView": GpuView,
+    "ModelView": ModelView,
     "HealthReply": Health,
     "QueueView": QueueView,
     "TokenView": TokenView,

@@ -3,11 +3,11 @@
 
 import select
 import time
-from typing import Any
+from typing import SupportsIndex
 
 
-def sleep(seconds: Any) -> None:
-    select.select([], [], [], max(0.0, seconds))
+def sleep(seconds: float | SupportsIndex) -> None:
+    select.select([], [], [], max(0.0, float(seconds)))
 
 
 time.sleep = sleep

@@ -42,6 +42,13 @@ class Script(Struct, forbid_unknown_fields=True, omit_defaults=True):
     argv: list[str] = []
 
 
+class InputBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """An asset by the sha256 that PUT /assets answered, or by its path in the shared root."""
+
+    sha256: str = ""
+    path: str = ""
+
+
 class JobBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One job: a `script` or a `function`, and what it needs. Everything else has a default."""
 
@@ -52,6 +59,7 @@ class JobBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     requirements: list[str] = []
     env: dict[str, str] = {}
     secrets: list[str] = []
+    inputs: dict[str, InputBody] = {}
     gpus: _Count = 0
     gpu_memory: _Amount = 0.0
     vram_gb: _Amount = 0.0
@@ -59,6 +67,7 @@ class JobBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     memory_gb: _Amount = 0.0
     worker: str = ""
     worker_labels: list[str] = []
+    models: list[str] = []
     duration: _Amount = 0.0
     queue_class: Literal["", "interactive", "batch"] = ""
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
@@ -108,8 +117,13 @@ def submission_of(body: JobBody, key: str = "") -> pb.JobSubmission:
             requirements=body.requirements,
             env=body.env,
             secrets=body.secrets,
+            inputs=[
+                pb.Input(name=name, sha256=one.sha256, path=one.path)
+                for name, one in body.inputs.items()
+            ],
             labels=body.labels,
             worker_labels=body.worker_labels,
+            models=body.models,
             wait=body.wait,
             **{name: getattr(body, name) for name in _SAME},
         )

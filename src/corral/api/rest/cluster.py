@@ -79,6 +79,10 @@ class NewInvitation(msgspec.Struct):
     """For `corral worker join` or `corral login`."""
 
     invitation: str
+    shell: str = ""
+    """For workers: the line that makes a bare Linux machine one."""
+    powershell: str = ""
+    """And a bare Windows machine."""
 
 
 STRUCTS: tuple[Any, ...] = (
@@ -183,10 +187,12 @@ def routes(parts: Parts) -> APIRouter:
     async def invite(request: Request) -> Response:
         wanted = body_of(await incoming.whole(request, parts.limits), InvitationBody)
         if wanted.client:
-            text = await parts.herd.invite_client(wanted.client, wanted.role, wanted.expires_in)
-        else:
-            text = await parts.herd.invite_worker(renew=wanted.renew)
-        return json(NewInvitation(text), 201)
+            client = await parts.herd.invite_client(wanted.client, wanted.role, wanted.expires_in)
+            return json(NewInvitation(client.text()), 201)
+        worker = await parts.herd.invite_worker(renew=wanted.renew)
+        pin = parts.herd.pin()
+        told = NewInvitation(worker.text(), worker.shell(pin), worker.powershell(pin))
+        return json(told, 201)
 
     @router.get(
         "/queue",

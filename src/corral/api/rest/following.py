@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -133,16 +134,22 @@ def routes(parts: Parts) -> APIRouter:
     )
     async def artifact(request: Request, job: str, name: str) -> Response:
         found = parts.queue.find(job)
-        return blob(request, artifact_of(parts.store, found, name), name.rpartition("/")[2])
+        kept = artifact_of(parts.store, found, name)
+        parts.artifacts.check(kept)
+        reader = partial(parts.artifacts.read, kept)
+        return sent(request, reader, kept.file_sha256, kept.size, name.rpartition("/")[2])
 
     def blob(request: Request, kept: Blob, name: str) -> Response:
         if kept.data is not None:
             reader = ranges.bytes_reader(kept.data)
         else:
             reader = ranges.file_reader(parts.blobs.open_path(kept.sha256))
-        headers = {**ranges.attachment(name), "etag": f'"{kept.sha256}"'}
+        return sent(request, reader, kept.sha256, kept.size, name)
+
+    def sent(request: Request, read: ranges.Read, sha256: str, size: int, name: str) -> Response:
+        headers = {**ranges.attachment(name), "etag": f'"{sha256}"'}
         return ranges.ranged(
-            request, reader, kept.size, media_type="application/octet-stream", headers=headers
+            request, read, size, media_type="application/octet-stream", headers=headers
         )
 
     return router

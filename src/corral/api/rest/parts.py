@@ -14,6 +14,8 @@ from corral.api.rest.answers import errors
 from corral.api.roles import ROUTES
 from corral.api.streams import Streams
 from corral.controller.access import Access
+from corral.controller.artifacts import Artifacts
+from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Feed
 from corral.controller.herd import Herd
@@ -31,6 +33,8 @@ from corral.settings import LimitSettings
 class Parts:
     store: Store
     blobs: Blobs
+    assets: Assets
+    artifacts: Artifacts
     feed: Feed
     queue: Queue
     loop: Loop

@@ -1,0 +1,78 @@
+"""What answers in the first moments: `/health` and the workers' socket.
+
+REST comes when it is first asked for, or soon after the start: to load it takes as long as all the
+rest of a controller, and after a crash work should go on before that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from corral.api.auth import Hosts
+from corral.api.correlation import Correlated
+from corral.api.worker_socket import WorkerSocket
+from corral.core.errors import Forbidden
+
+Health = Callable[[], Awaitable[tuple[int, dict[str, object]]]]
+"""The status and what to say with it."""
+
+
+class Front:
+    def __init__(self, workers: WorkerSocket, health: Health, load: Callable[[], ASGIApp]) -> None:
+        self._workers, self._health, self._load = workers, health, load
+        self._loading: asyncio.Task[ASGIApp] | None = None
+
+    async def loaded(self) -> ASGIApp:
+        """REST; whoever asks first waits for it."""
+        if self._loading is None:
+            self._loading = asyncio.create_task(asyncio.to_thread(self._load))
+        return await asyncio.shield(self._loading)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind, path = scope["type"], scope.get("path")
+        if kind == "websocket" and path == "/worker":
+            await self._workers.serve(WebSocket(scope, receive, send))
+        elif kind == "http" and path == "/health" and scope["method"] == "GET":
+            status, body = await self._health()
+            await JSONResponse(body, status)(scope, receive, send)
+        else:
+            rest = await self.loaded()
+            await rest(scope, receive, send)
+
+
+class OnlyOurHosts:
+    """Refuses foreign Host and Origin headers before anything else looks at a request."""
+
+    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            found: dict[bytes, list[str]] = {b"host": [], b"origin": []}
+            for name, value in scope["headers"]:
+                if name in found:
+                    found[name].append(value.decode("latin-1"))
+            try:
+                # Where one comes twice, each must be ours: nobody knows which one others read.
+                for host in found[b"host"] or [""]:
+                    self._hosts.check_host(host)
+                for origin in found[b"origin"]:
+                    self._hosts.check_origin(origin)
+            except Forbidden as error:
+                if scope["type"] == "websocket":
+                    await send({"type": "websocket.close", "code": 1008, "reason": error.message})
+                else:
+                    from corral.api.rest.answers import refusal
+
+                    await refusal(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def guarded(front: Front, hosts: Hosts) -> ASGIApp:
+    return Correlated(OnlyOurHosts(front, hosts))

@@ -1,0 +1,55 @@
+"""The inner of a runner's two processes where nothing is forked: started anew, and not confined.
+
+Nothing here narrows what a job may do: that needs Landlock and resource limits, which Windows has
+not. So it says that nothing is enforced.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.runtime import failures, system
+from corral.runtime.frames import frame
+from corral.runtime.hints import Bounds
+from corral.runtime.line import Line
+
+KIT = os.path.dirname(failures.PACKAGE)
+NOTHING = {"files": "", "memory": "", "cpu": "", "privileges": ""}
+
+
+def main() -> int:
+    port = int(sys.argv[2])
+    token, mark = sys.stdin.readline().split()
+    system.hold_descendants()
+    line = Line(port, token, mark)
+    config = line.config
+    os.environ.update(config.get("environ") or {})
+    if config.get("secrets"):
+        from corral.runtime.redaction import Redactor
+
+        line.redactor = Redactor(config["secrets"])
+        os.environ.update(config["secrets"])
+        os.environ["CORRAL_SECRETS"] = ",".join(config["secrets"])
+        failures.hide(line.redactor)
+    os.environ["CORRAL_WORDS"] = f"{port} {token}"
+    paths = (KIT, os.environ.get("PYTHONPATH", ""))
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    line.send(frame("ready", pid=os.getpid(), enforced=NOTHING))
+
+    from corral.runtime.attempt_loop import AttemptLoop
+    from corral.runtime.process_state import ProcessState
+    from corral.runtime.run_folder import RunFolder
+
+    sys.argv = sys.argv[:1]
+    bounds = Bounds((config.get("limits") or {}).get("memory_bytes") or 0)
+    code = 1
+    try:
+        loop = AttemptLoop(line, line, bounds, ProcessState, RunFolder)
+        line.listen()
+        loop.run()
+        code = 0
+    finally:
+        if code:
+            sys.excepthook(*sys.exc_info())
+        os._exit(code)  # Threads that an attempt left behind would be waited for otherwise.
