@@ -105,7 +105,16 @@ class Worker:
     def start(self) -> None:
         with (self.home / "out").open("ab") as out:
             self.process = subprocess.Popen(
-                [*self._prefix, CORRAL, "worker", "join", self.invitation, "--name", self.name],
+                [
+                    *self._prefix,
+                    CORRAL,
+                    "worker",
+                    "join",
+                    "--foreground",
+                    self.invitation,
+                    "--name",
+                    self.name,
+                ],
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
