@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import json
@@ -311,7 +312,8 @@ class Runner:
         """As the agent does it: the line first, then the signal to the whole tree."""
         self.say_cancel()
         if self.spawn:
-            self.say({"stop": True})
+            with contextlib.suppress(BrokenPipeError):  # the first word may have been enough
+                self.say({"stop": True})
         else:
             os.killpg(self.process.pid, signal.SIGTERM)
 

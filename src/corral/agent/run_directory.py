@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -55,7 +56,9 @@ class RunDirectory:
                 return False
         except OSError:
             return False
-        if time.time_ns() - max(changed for _, changed in stamps) > SETTLED_NS:
+        # Windows stamps only when something was made, not when it changed.
+        settled = time.time_ns() - max(changed for _, changed in stamps) > SETTLED_NS
+        if settled and sys.platform != "win32":
             self._untouched = stamps
         return True
 

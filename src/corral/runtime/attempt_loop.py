@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from corral.runtime.transfer import Transfer
     from corral.runtime.ways import Inbox, Road
 
+SEP = os.sep
 NO_RESULT = b'{"frame":"result","result":null,"retire":false}\n'
 
 
@@ -101,7 +102,7 @@ class AttemptLoop:
     def _script(self, order: dict[str, Any]) -> None:
         from corral.runtime import scripts
 
-        folder = f"{order['work_dir']}/work"
+        folder = f"{order['work_dir']}{SEP}work"
         command = scripts.prepare(order["document"]["work"], folder, self._transfer)
         self._place_inputs(order)
         # From here on a cancel is the script's to hear; we stay to tell how it ended.
@@ -191,7 +192,7 @@ class AttemptLoop:
         return retire
 
     def _keep_files(self) -> None:
-        folder = f"{self._order['work_dir']}/output"
+        folder = f"{self._order['work_dir']}{SEP}output"
         artifacts.keep(folder, self._cancellation.state.kept, self._transfer, self._road)
 
     def _cleared(self) -> bool:
@@ -222,8 +223,8 @@ class AttemptLoop:
                 "CORRAL_ARTIFACTS": order.get("artifacts", ""),
                 "CORRAL_CHECKPOINT": order.get("checkpoint", ""),
                 "CORRAL_CORRELATION_ID": order.get("correlation_id", ""),
-                "CORRAL_OUTPUT_DIR": f"{folder}/output",
-                "TMPDIR": f"{folder}/tmp",  # noqa: S108
+                "CORRAL_OUTPUT_DIR": f"{folder}{SEP}output",
+                "TMPDIR": f"{folder}{SEP}tmp",
                 **patient,
             },
             order["document"].get("env", {}),

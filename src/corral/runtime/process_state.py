@@ -101,6 +101,8 @@ class ProcessState:
         """Set the variables of the next attempt: Corral's, which it overwrites each time, and the
         job's own, which must be gone afterwards. What the agent gave the process stands: a job
         cannot show itself another job's GPU."""
+        if sys.platform == "win32":
+            environ = {**environ, "TEMP": environ["TMPDIR"], "TMP": environ["TMPDIR"]}
         for name, value in environ.items():
             if self._given.get(name) != value:
                 os.environ[name] = value

@@ -19,8 +19,8 @@ SETTLED_NS = 50_000_000
 class RunFolder:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.output = f"{path}/output"
-        self._parts = tuple(f"{path}/{part}" for part in PARTS)
+        self.output = f"{path}{os.sep}output"
+        self._parts = tuple(f"{path}{os.sep}{part}" for part in PARTS)
 
     def enter(self) -> None:
         os.chdir(self._parts[0])
