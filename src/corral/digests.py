@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from typing import BinaryIO
 
 KEPT = 10_000
 BLOCK = 1 << 20
@@ -23,14 +24,18 @@ class Digests:
     def of(self, path: str) -> tuple[str, int]:
         """The digest and size of a file as it is now; OSError where it cannot be read."""
         with open(path, "rb") as file:
-            before = stamp(os.fstat(file.fileno()))
-            known = self._known.get(path)
-            if known is not None and known[0] == before:
-                return known[1], before[0]
-            digest = hashlib.sha256()
-            while block := file.read(BLOCK):
-                digest.update(block)
-            after = stamp(os.fstat(file.fileno()))
+            return self.of_file(path, file)
+
+    def of_file(self, path: str, file: BinaryIO) -> tuple[str, int]:
+        """The same of a file that is open already."""
+        before = stamp(os.fstat(file.fileno()))
+        known = self._known.get(path)
+        if known is not None and known[0] == before:
+            return known[1], before[0]
+        digest = hashlib.sha256()
+        while block := file.read(BLOCK):
+            digest.update(block)
+        after = stamp(os.fstat(file.fileno()))
         if after != before:
             raise OSError(f"{path} changed while it was read")
         if time.time_ns() - after[1] > SETTLED_NS:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 SERVICE = "_corral._tcp.local."
-LOOK_S = 3.0
+LOOK_S, PATIENCE_S = 3.0, 15.0
+"""How long everybody has time to answer, and how long somebody is waited for at all."""
 
 
 class Found(NamedTuple):
@@ -81,7 +82,7 @@ def _numeric(address: str) -> list[str]:
 
 
 def look(seconds: float = LOOK_S) -> list[Found]:
-    """Controllers that answer on the local network within this time."""
+    """Controllers that answer on the local network within this time, or the first one later."""
     from zeroconf import ServiceBrowser, ServiceStateChange, Zeroconf
 
     heard: set[str] = set()
@@ -98,6 +99,9 @@ def look(seconds: float = LOOK_S) -> list[Found]:
     with Zeroconf() as zeroconf:
         browser = ServiceBrowser(zeroconf, SERVICE, handlers=[changed])
         time.sleep(seconds)
+        until = time.monotonic() + PATIENCE_S - seconds
+        while not heard and time.monotonic() < until:
+            time.sleep(0.1)
         browser.cancel()
         for name in sorted(heard):
             info = zeroconf.get_service_info(SERVICE, name)

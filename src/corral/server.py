@@ -544,7 +544,7 @@ class _Controller:
 
     async def _drain(self, *, now: bool) -> None:
         """No new work; running attempts get their grace; the rest goes back to the queue."""
-        self._queue.stopping = self._loop.paused = True
+        self._queue.stopping = self._loop.paused = self._local.stopping = True
         grace_s = 0.0 if now else self._settings.shutdown_grace_s
         log.info("controller_stopping", grace_s=grace_s)
         self._agents.drain(grace_s)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
+from contextlib import suppress
+from typing import BinaryIO
 
 from corral.digests import Digests
 
@@ -35,10 +38,45 @@ class SharedRoot:
             raise NotInRoot(f"{path} in the shared root is no file.")
         return found
 
-    def digest(self, path: str) -> tuple[str, int]:
-        """The sha256 and size of a file inside, as it is now; reads it where it changed."""
+    def open(self, path: str) -> BinaryIO:
+        """The file itself, open: whoever can write into the root may put a link to anywhere in the
+        place of a folder between two looks, so nothing is looked up by its path again."""
         found = self.locate(path)
         try:
-            return self._digests.of(found)
+            if sys.platform == "win32":
+                return open(found, "rb")
+            return _opened_below(os.path.realpath(self.root, strict=True), found)
         except OSError as error:
             raise NotInRoot(f"{path} cannot be read in the shared root: {error}.") from error
+
+    def digest(self, path: str) -> tuple[str, int]:
+        """The sha256 and size of a file inside, as it is now; reads it where it changed."""
+        with self.open(path) as file:
+            try:
+                return self._digests.of_file(path, file)
+            except OSError as error:
+                raise NotInRoot(f"{path} cannot be read in the shared root: {error}.") from error
+
+
+def _opened_below(above: str, found: str) -> BinaryIO:
+    """Step by step, and through no link: `found` has none left."""
+    if sys.platform == "win32":
+        raise NotImplementedError
+    *folders, name = os.path.relpath(found, above).split(os.sep)
+    at = os.open(above, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for folder in folders:
+            inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+            os.close(at)
+            at = inner
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
+    finally:
+        os.close(at)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(f"{name} is no file")
+        return os.fdopen(fd, "rb")
+    except OSError:
+        with suppress(OSError):
+            os.close(fd)
+        raise

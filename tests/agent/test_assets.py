@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent.assets import Assets
+from corral.agent.assets import Assets, _files
 from corral.agent.downloads import Abandoned, AssetFailed, Ticket
 from corral.agent.inventory import GIB
 from corral.core.job import Input
@@ -256,3 +256,9 @@ async def test_a_file_that_changes_in_the_root_is_counted_again(
     os.utime(tmp_path / "base", (1, 1))
     with pytest.raises(AssetFailed):
         await fetch(assets, server, wanted)
+
+
+def test_files_that_go_while_they_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "here").write_bytes(b"123")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    assert [(path.name, status.st_size) for path, status in _files(tmp_path)] == [("here", 3)]

@@ -26,6 +26,7 @@ from corral.core.events import (
     AttemptOutput,
     AttemptPlaced,
     AttemptStarted,
+    CheckpointStored,
     JobCancelled,
     JobFailed,
     JobRequeued,
@@ -436,6 +437,9 @@ async def test_the_latest_word_of_a_job_is_kept_also_after_its_end(tmp_path: Pat
         ]
         await corral.intake.take([AttemptOutput(job, 1, "w1", frame) for frame in told])
         expected = ProgressFrame(3.0, 0.5, "half", {"loss": 0.3, "accuracy": 0.9}, 2)
+        assert corral.feed.progress(corral.store.head(job)) == expected
+        note = CheckpointStored(job=job, at=4.0, attempt=1, size=1, sha256="0" * 64)
+        await corral.store.append([note])
         assert corral.feed.progress(corral.store.head(job)) == expected
         corral.engine.fail(job, 1, Failure(code="bad_package", message="end"))
         assert corral.feed.progress(await corral.until_ended(job)) == expected

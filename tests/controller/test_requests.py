@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from corral import pairing
-from corral.controller.requests import KEPT_S, MOST, JoinRequest, JoinRequests
+from corral.controller.requests import (
+    ASKED_WITHIN_S,
+    KEPT_S,
+    MOST,
+    MOST_ASKED,
+    JoinRequest,
+    JoinRequests,
+)
 from corral.core.errors import Conflict, InvalidRequest, Unauthorized
 
 
@@ -87,3 +94,15 @@ def test_nonsense_is_refused(commitment: str) -> None:
         JoinRequests().ask("", "10.0.0.1", pairing.commitment("x"))
     with pytest.raises(InvalidRequest, match="No machine"):
         JoinRequests().find("123456")
+
+
+def test_nobody_asks_until_the_code_fits() -> None:
+    """A request that is not revealed leaves no trace but this: it was asked."""
+    clock = Clock()
+    requests = JoinRequests(clock)
+    for _ in range(MOST_ASKED):
+        asks(requests, pairing.number())
+    with pytest.raises(Conflict, match="Too many machines"):
+        asks(requests, pairing.number())
+    clock.now = ASKED_WITHIN_S + 1
+    asks(requests, pairing.number())

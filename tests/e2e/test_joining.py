@@ -245,3 +245,14 @@ def test_without_tls_nobody_is_invited(controller: LiveController) -> None:
         pytest.raises(CorralError, match=r"--host 0\.0\.0\.0"),
     ):
         alone.admin.invite_worker()
+
+
+def test_a_machine_that_leaves_works_no_more(client: corral.Client, machine: Machine) -> None:
+    machine.home.mkdir()
+    done = machine.run("worker", "join", client.admin.invite_worker(), "--name", "gone", "--detach")
+    assert done.returncode == 0, done.stdout + done.stderr
+    eventually(lambda: connected(client, "gone"))
+    done = machine.run("worker", "leave")
+    assert "no worker any more" in done.stdout, done.stdout + done.stderr
+    assert not connected(client, "gone")
+    assert machine.run("worker", "leave").returncode != 0

@@ -100,3 +100,13 @@ def test_every_message_about_an_attempt_carries_its_number() -> None:
     for kind in (*get_args(wire.FromWorker), *get_args(wire.FromController)):
         if kind.__name__.startswith("Job") or kind is wire.ResultReceived:
             assert {"job", "attempt"} <= set(kind.__struct_fields__)
+
+
+@pytest.mark.parametrize("size", ["1180591620717411303424", "-5"])
+def test_sizes_that_nobody_could_show_are_refused(size: str) -> None:
+    said = (
+        '[{"type":"JobCompleted","job":"j","attempt":1,"at":1,"seconds":1,"digest":"d",'
+        '"result":{"sha256":"0","size":' + size + "}}]"
+    )
+    with pytest.raises(msgspec.ValidationError):
+        wire.decode_from_worker(said.encode())

@@ -11,11 +11,12 @@ import os
 import shutil
 import time
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from stat import S_ISREG
 from typing import ParamSpec, TypeVar
 
 import structlog
@@ -183,12 +184,9 @@ class Assets:
         """The longest unused go until the new one fits the limit. What attempts use stays, also
         beyond the limit; the disk decides then."""
         kept = self._in_use() | set(self._fetching)
-        found = sorted(
-            ((path, path.stat()) for path in self.folder.iterdir() if path.is_file()),
-            key=lambda one: one[1].st_atime_ns,
-        )
+        found = sorted(_files(self.folder), key=lambda one: one[1].st_atime_ns)
         total = size + sum(status.st_size for _, status in found)
-        total += sum(part.stat().st_size for part in self._parts.iterdir())
+        total += sum(status.st_size for _, status in _files(self._parts))
         for path, status in found:
             if total <= self._limit:
                 break
@@ -205,6 +203,15 @@ class Assets:
             fetch.download.stop()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=False)
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Those that are still there when they are looked at: others come and go meanwhile."""
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            if S_ISREG(status.st_mode):
+                yield path, status
 
 
 class _Fetch:

@@ -237,6 +237,14 @@ class Ledger:
             return
         except Abandoned:
             return
+        except Exception as error:
+            # A mistake of ours, or a disk that fails: it must not stay here for ever.
+            log.exception("attempt_not_prepared", job=attempt.key[0], attempt=attempt.key[1])
+            if attempt.key in self._known:
+                del self._known[attempt.key]
+                said = f"The worker could not prepare it: {type(error).__name__}: {error}"
+                self.results.failed(attempt, Failure("transfer_failed", said))
+            return
         if attempt.key in self._known:
             self._waiting.add(attempt)
             self.start_ready()

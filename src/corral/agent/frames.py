@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from corral.core.job import Blob, Failure
 
@@ -38,7 +40,7 @@ class Progress(Frame, frozen=True, tag="progress"):
 
 class Metric(Frame, frozen=True, tag="metric"):
     values: dict[str, float]
-    step: int | None = None
+    step: Annotated[int, Meta(ge=-(2**53), le=2**53)] | None = None
 
 
 class Artifact(Frame, frozen=True, tag="artifact"):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from msgspec import Meta, Struct
+from starlette.background import BackgroundTask
 
 from corral.api import incoming, joining
 from corral.api.auth import bearer
@@ -94,7 +95,13 @@ class Transfers:
         if named is None:
             raise Forbidden(f"Job {job} does not name the asset {sha256[:64]}.", job_id=job)
         found = await self._assets.source(named)
-        return RedirectResponse(found) if isinstance(found, str) else FileResponse(found)
+        if isinstance(found, str):
+            return RedirectResponse(found)
+        if isinstance(found, Path):
+            return FileResponse(found)
+        # By its descriptor: under its path there may be another one by now.
+        same = f"/proc/self/fd/{found.fileno()}"
+        return FileResponse(same, background=BackgroundTask(found.close))
 
     async def result(self, request: Request, job: str, attempt: int) -> dict[str, object]:
         await self._head(request, job, attempt)

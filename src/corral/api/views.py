@@ -107,9 +107,14 @@ def failure_of(failure: Failure) -> pb.Failure:
         message=failure.message,
         type=failure.type,
         traceback=failure.traceback,
-        exit_code=failure.exit_code,
+        exit_code=_signed(failure.exit_code),
         pickled=failure.pickled or b"",
     )
+
+
+def _signed(code: int | None) -> int | None:
+    """Windows names crashes by large numbers, 0xC0000005 for one: the same 32 bits with a sign."""
+    return code - 2**32 if code is not None and code >= 2**31 else code
 
 
 def _blob(blob: Blob | None) -> pb.BlobRef | None:

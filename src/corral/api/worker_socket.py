@@ -216,6 +216,8 @@ class WorkerSocket:
             raise _Refused(wire.CLOSE_REVOKED, "This worker is not known here. It may join again.")
         if not self._is_worker(register.worker_id, credential):
             raise _Refused(wire.CLOSE_UNAUTHORIZED, "This credential is not that worker's.")
+        if self._engine.stopping:
+            raise _Refused(wire.CLOSE_STOPPING, "The controller is stopping. Come back soon.")
         return register
 
 

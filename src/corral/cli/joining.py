@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +22,11 @@ from corral.core.errors import Conflict, CorralError, Unavailable, from_view
 
 if TYPE_CHECKING:
     from corral.discovery import Found
+
+CONFIRM_S = 600.0
+"""How long somebody may take to confirm a code, whatever the other side says."""
+STOP_S = 15.0
+"""How long a worker may take beyond its grace."""
 
 Foreground = Annotated[
     bool | None,
@@ -117,7 +125,7 @@ def paired(at: Found, name: str) -> dict[str, Any]:
         "`corral worker requests`. If it shows the same code, and only then:\n\n"
         f"  corral worker confirm {code}\n"
     )
-    until = time.monotonic() + float(asked["kept_s"])
+    until = time.monotonic() + min(float(asked["kept_s"]), CONFIRM_S)
     while time.monotonic() < until:
         card: dict[str, Any] | None = _ask("GET", place, pem, token=number)["worker"]
         if card is not None:
@@ -143,7 +151,7 @@ def _begin(home: Path, *, as_service: bool | None, detach: bool) -> int:
         as_service = service.available()
         if not as_service:
             output.say(
-                "No systemd runs here, so that the worker works until Ctrl-C. To keep it, use "
+                "No systemd runs here, so the worker works until Ctrl-C. To keep it, use "
                 "--detach, or have whatever starts things here run `corral worker run`."
             )
     if not as_service:
@@ -208,9 +216,43 @@ def leave() -> None:
         )
     if service.remove(_service_name(home.path)):
         output.say("The service is gone.")
+    _stop(home.path)
     home.agent.unlink()
     name = known.get("name") or known["worker_id"]
     print(f"This machine is no worker any more. On the controller: corral worker revoke {name}")
+
+
+def _stop(home: Path) -> None:
+    """Ends the agent that works here, however it was started; what it runs gets its grace."""
+    from corral import settings
+    from corral.home import Home, read_json
+
+    folder = Home(home).worker
+    pid = read_json(folder / "up.json").get("pid")
+    if not _works(folder) or not isinstance(pid, int):
+        return
+    output.say("Its running jobs get a moment to end …")
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + settings.load().settings.shutdown_grace_s + STOP_S
+    while _works(folder):
+        if time.monotonic() > until:
+            raise Unavailable(f"The worker (pid {pid}) does not end. End it, then leave again.")
+        time.sleep(0.1)
+
+
+def _works(folder: Path) -> bool:
+    """Whether an agent has this home: it holds a lock for as long as it lives."""
+    from corral.home import lock_file
+
+    try:
+        fd = os.open(folder / "lock", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not lock_file(fd)
+    finally:
+        os.close(fd)
 
 
 def enrol(url: str, token: str, name: str, pem: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
@@ -78,8 +78,7 @@ class Artifacts:
         deadline = asyncio.get_running_loop().time() + SEEN_S
         while True:
             try:
-                found = await asyncio.to_thread(self._root.locate, key)
-                with open(found, "rb") as file:
+                with await asyncio.to_thread(self._root.open, key) as file:
                     if file.seek(0, 2) == size:
                         return True
             except (NotInRoot, OSError):
@@ -98,8 +97,7 @@ class Artifacts:
             async for piece in self._from_store(kept, start, end):
                 yield piece
             return
-        path = self._path(kept)
-        with open(path, "rb") as file:
+        with self._open(kept) as file:
             file.seek(start)
             while start < end:
                 piece = await asyncio.to_thread(file.read, min(CHUNK, end - start))
@@ -112,13 +110,13 @@ class Artifacts:
     def check(self, kept: ArtifactStored) -> None:
         """BlobNotFound or ArtifactPruned before anything of an answer is sent."""
         if not kept.uri.startswith("s3://"):
-            self._path(kept)
+            self._open(kept).close()
 
-    def _path(self, kept: ArtifactStored) -> str:
+    def _open(self, kept: ArtifactStored) -> BinaryIO:
         if not kept.uri:
-            return str(self._blobs.open_path(kept.file_sha256))
+            return self._blobs.open_path(kept.file_sha256).open("rb")
         try:
-            return self._root.locate(kept.uri.removeprefix(SHARED))
+            return self._root.open(kept.uri.removeprefix(SHARED))
         except NotInRoot as error:
             raise _gone(kept) from error
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from msgspec.structs import replace
 
@@ -89,14 +90,14 @@ class Assets:
             return self._blobs.size(sha256)
         return await self.bucket.size_of_asset(sha256) if self.bucket else None
 
-    async def source(self, named: Input) -> Path | str:
+    async def source(self, named: Input) -> Path | BinaryIO | str:
         """A file to serve, or a URL that is good for a short time."""
         if self._blobs.has(named.sha256):
             return self._blobs.open_path(named.sha256)
         if named.path and self.root:
             # For a worker that does not have the root: it proves the bytes itself.
             try:
-                return Path(self.root.locate(named.path))
+                return await asyncio.to_thread(self.root.open, named.path)
             except NotInRoot as error:
                 raise BlobNotFound(str(error)) from error
         if self.bucket and await self.bucket.size_of_asset(named.sha256) is not None:

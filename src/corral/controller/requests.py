@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable
 
 import structlog
@@ -20,6 +21,8 @@ from corral.core.errors import Conflict, InvalidRequest, Unauthorized
 log = structlog.get_logger()
 
 MOST = 20
+MOST_ASKED, ASKED_WITHIN_S = 30, 300.0
+"""How many may ask, whatever becomes of it: who may ask often enough finds the code of another."""
 KEPT_S = 300.0
 NUMBER = 64
 """Characters of a number and of a commitment."""
@@ -45,6 +48,7 @@ class JoinRequests:
         self._clock = clock
         self._by_id: dict[str, JoinRequest] = {}
         self._news = asyncio.Event()
+        self._asked: deque[float] = deque()
 
     def ask(self, name: str, address: str, commitment: str) -> JoinRequest:
         """The first word of a machine. Of one address only the last counts."""
@@ -52,6 +56,15 @@ class JoinRequests:
         if not 0 < len(name) <= MAX_NAME or not name.isprintable():
             raise InvalidRequest(f"A machine's name has 1 to {MAX_NAME} printable characters.")
         self._forget_old()
+        while self._asked and self._clock() - self._asked[0] > ASKED_WITHIN_S:
+            self._asked.popleft()
+        if len(self._asked) >= MOST_ASKED:
+            log.warning("join_requests_too_many", address=address)
+            raise Conflict(
+                "Too many machines asked to join lately. Try again in a few minutes, or join with "
+                "the string that `corral invite` prints on the controller."
+            )
+        self._asked.append(self._clock())
         for one in [one for one in self._by_id.values() if one.address == address]:
             if one.admitted is None:
                 del self._by_id[one.id]

@@ -61,6 +61,8 @@ class World:
         old = self.heads.get(head.id)
         if old is not None:
             self._forget(old)
+            if self.progress and (old.attempt != head.attempt or not head.state.held):
+                self.progress.pop(old.id, None)
         elif not head.state.ended:
             if head.key:
                 self.keys[head.key] = head.id
@@ -105,7 +107,6 @@ class World:
             if line is not None and not line:
                 del self.lines[old.shape]
         elif old.state.held:
-            self.progress.pop(old.id, None)
             held = self.held.get(old.worker, {})
             held.pop(old.id, None)
             self._holds.get(old.worker, {}).pop(old.id, None)

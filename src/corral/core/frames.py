@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import msgspec
 from msgspec import Struct
 
@@ -30,6 +32,10 @@ class ProgressFrame(
 Frame = OutputFrame | ProgressFrame
 
 
+MOST_METRICS = 1_000
+"""Names of metrics that are remembered of one attempt; all of them are in its stream."""
+
+
 def latest(known: ProgressFrame | None, told: ProgressFrame) -> ProgressFrame:
     """All that is known after one more word: what it does not mention stays."""
     if known is None:
@@ -39,9 +45,18 @@ def latest(known: ProgressFrame | None, told: ProgressFrame) -> ProgressFrame:
         at=told.at,
         fraction=told.fraction if told.fraction is not None else known.fraction,
         message=told.message if spoken else known.message,
-        metrics={**known.metrics, **told.metrics},
+        metrics=_with(known.metrics, told.metrics),
         step=told.step if told.step is not None else known.step,
     )
+
+
+def _with(known: dict[str, float], told: dict[str, float]) -> dict[str, float]:
+    if not told:
+        return known
+    if len(known) < MOST_METRICS:
+        return dict(islice({**known, **told}.items(), MOST_METRICS))
+    news = {name: value for name, value in told.items() if name in known}
+    return {**known, **news} if news else known
 
 
 encode_frame = msgspec.json.Encoder().encode

@@ -90,11 +90,15 @@ def gpu_needs(
     return (1, 0) if vram_gb else (0, 0)
 
 
+Size = Annotated[int, Meta(ge=0, le=2**53)]
+"""Of bytes. Whoever sends more than a number of JavaScript can hold means harm."""
+
+
 class Blob(Struct, frozen=True, gc=False, omit_defaults=True):
     """Bytes known by their digest; the bytes themselves ride along when they are small."""
 
     sha256: str
-    size: int
+    size: Size
     data: bytes | None = None
 
     @classmethod
@@ -207,7 +211,7 @@ class Failure(Struct, frozen=True, gc=False, omit_defaults=True):
     message: str
     type: str = ""
     traceback: str = ""
-    exit_code: int | None = None
+    exit_code: Annotated[int, Meta(ge=-(2**31), le=2**32)] | None = None
     pickled: bytes | None = None
     """The exception itself, cloudpickled by the job process; only a client unpickles it."""
 

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from corral import __version__, settings
+from corral import __version__, settings, trust
 from corral.core.errors import CorralError, Forbidden, Unauthorized
 from corral.doctor.findings import Check, Finding, fail, ok, warn
 from corral.home import Home, read_json
@@ -74,7 +74,7 @@ class Running:
         door = locate(home=self._home)
         url = str(self._card.get("http", ""))
         if url and not settings.client_address():
-            yield _http(url)
+            yield _http(url, str(self._card.get("certificate") or ""))
         try:
             with Client(home=self._home) as client:
                 began = time.perf_counter()
@@ -178,9 +178,13 @@ def _holder(port: int) -> str:
     return ""
 
 
-def _http(url: str) -> Finding:
+def _http(url: str, certificate: str) -> Finding:
     try:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if certificate:
+            pem = Path(certificate).read_text(encoding="ascii")
+            handlers.append(urllib.request.HTTPSHandler(context=trust.context(pem)))
+        opener = urllib.request.build_opener(*handlers)
         with opener.open(f"{url}/health", timeout=5) as answer:
             answer.read()
     except urllib.error.HTTPError as error:

@@ -89,6 +89,7 @@ class AgentsEngine:
         self._arrived = asyncio.Event()
         self._paused: set[Session] = set()
         self._away: dict[str, asyncio.TimerHandle] = {}
+        self.stopping = False
         self.emptied = asyncio.Event()
         """Set whenever no worker is connected."""
         self.settled = asyncio.Event()
@@ -358,7 +359,8 @@ class AgentsEngine:
             self.emptied.set()
 
     def drain(self, grace_s: float) -> None:
-        """Asks every worker to finish and say goodbye."""
+        """Asks every worker to finish and say goodbye; whoever said so does not come back."""
+        self.stopping = True
         for session in self._sessions.values():
             session.send(wire.Drain(grace_s=grace_s))
         if not self._sessions:

@@ -31,6 +31,8 @@ class LocalAgent:
         self.worker_id: str = known.get("worker_id") or f"w-{secrets.token_hex(6)}"
         self.credential: str = known.get("credential") or secrets.token_urlsafe(32)
         self.name = name or known.get("name") or socket.gethostname().split(".")[0] or "local"
+        self.stopping = False
+        """Set once the controller ends: then its agent ends too, and is not started again."""
         self._process: asyncio.subprocess.Process | None = None
 
     def introduce(self, url: str, certificate: str = "") -> None:
@@ -54,6 +56,8 @@ class LocalAgent:
                 continue
             started = asyncio.get_running_loop().time()
             code = await self._once(self._home.path)
+            if self.stopping:
+                return
             if code == ALREADY_RUNNING:
                 pause = 1.0
             else:

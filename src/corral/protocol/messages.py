@@ -3,13 +3,15 @@
 Every message about an attempt carries its number: that is the fence against late and doubled
 messages. Messages of an unknown type are refused. Fields that the other side does not know yet are
 passed over, so that a field with a default may be added at any time; whatever must be understood
-to be right is a new version (docs/decisions/0029).
+to be right is a new version (docs/decisions/0028).
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from corral.core.job import Blob, Failure, JobId, Needs, QueueClass
 from corral.core.model import Model
@@ -102,7 +104,7 @@ class JobProgress(Message, frozen=True):
     fraction: float | None = None
     message: str = ""
     metrics: dict[str, float] = {}
-    step: int | None = None
+    step: Annotated[int, Meta(ge=-(2**53), le=2**53)] | None = None
 
 
 class JobCompleted(Message, frozen=True):
