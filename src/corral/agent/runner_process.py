@@ -255,6 +255,8 @@ class Runner(asyncio.SubprocessProtocol):
             asyncio.get_running_loop().call_later(DRAIN_S, self._finish)
             return
         self.over.set()
+        if self._transport is not None:
+            self._transport.close()  # it is over, and nobody else may be left to say so
         if not self.ready.done():
             self.ready.set_result({})
         if not self.ending:
