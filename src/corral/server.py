@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 
 from corral import __version__, logs
 from corral.api.auth import Hosts, bearer
-from corral.api.front import Front, guarded
+from corral.api.first_answers import FirstAnswers, guarded
 from corral.api.http_protocol import limited
 from corral.api.local_door import LocalDoor
 from corral.api.rpc import Orchestrator
@@ -414,9 +414,9 @@ class _Controller:
             knows=self._roster.knows,
             artifacts=artifacts.where,
         )
-        self._front = Front(workers, self._health, rest)
+        self._first_answers = FirstAnswers(workers, self._health, rest)
         own = [settings.host, settings.advertise, hostname, f"{hostname}.local"]
-        self._app = guarded(self._front, Hosts(own, any_address=self._secure))
+        self._app = guarded(self._first_answers, Hosts(own, any_address=self._secure))
 
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self._settings
@@ -574,7 +574,7 @@ class _Controller:
         """Nobody should have to wait for REST; but the first moments belong to the work."""
         await self._first_workers()
         await asyncio.sleep(LOAD_AFTER_S)
-        await self._front.loaded()
+        await self._first_answers.loaded()
         await asyncio.Event().wait()  # like the others, this task ends with the controller
 
     def _disk_changed(self) -> None:

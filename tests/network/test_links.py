@@ -37,15 +37,20 @@ def two_each(cluster: Cluster, what: str) -> tuple[list[Gated], list[Gated]]:
     return tuple([jobs[name, half] for name in cluster.workers] for half in (0, 1))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("what", ["cut", "frozen"])
-def test_back_within_the_grace(cluster: Cluster, what: str) -> None:
-    """Nothing is lost: not what goes on running, nor what ended while nobody could hear it."""
-    ending, running = two_each(cluster, f"short-{what}")
+def out_of_reach(cluster: Cluster, what: str) -> None:
+    """Each by its own cut, or as if its machine slept."""
     for name, worker in cluster.workers.items():
         if what == "cut":
             cluster.network.cut(name, *CUTS[name])
         else:
             worker.signal(signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("what", ["cut", "frozen"])
+def test_back_within_the_grace(cluster: Cluster, what: str) -> None:
+    """Nothing is lost: not what goes on running, nor what ended while nobody could hear it."""
+    ending, running = two_each(cluster, f"short-{what}")
+    out_of_reach(cluster, what)
     for job in ending:
         job.open()
     time.sleep(SHORT_S)  # for so long it is cut
@@ -62,11 +67,7 @@ def test_back_within_the_grace(cluster: Cluster, what: str) -> None:
 def test_back_after_the_grace(cluster: Cluster, what: str) -> None:
     """Its attempts are over: what they still say is kept beside the job and changes nothing."""
     ending, running = two_each(cluster, f"long-{what}")
-    for name, worker in cluster.workers.items():
-        if what == "cut":
-            cluster.network.cut(name, *CUTS[name])
-        else:
-            worker.signal(signal.SIGSTOP)
+    out_of_reach(cluster, what)
     for job in ending:
         job.open()
     # Over a wire that is cut only on the way to the worker, an end is heard.

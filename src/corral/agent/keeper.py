@@ -6,7 +6,6 @@ welcomed by the controller; only then it is the current one: a bad one costs sec
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -16,6 +15,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from corral.home import read_json, write_private_json
 
 FOR_GOOD = frozenset({0, 75, 77, 78})
 """Codes of an agent that meant to end: asked to, replaced, revoked, unusable."""
@@ -50,7 +51,7 @@ class Software:
         return (self.folder / name).resolve() / "bin" / "python"
 
     def propose(self, name: str, sha256: str) -> None:
-        write_json(self._next, {"name": name, "sha256": sha256})
+        write_private_json(self._next, {"name": name, "sha256": sha256})
 
     def proposed(self) -> tuple[str, str] | None:
         told = read_json(self._next)
@@ -64,7 +65,7 @@ class Software:
     def trying(self, sha256: str) -> None:
         """Counted before the trial: one that takes the whole machine down counts too."""
         tried = read_json(self._tried)
-        write_json(self._tried, {sha256: int(tried.get(sha256, 0)) + 1})
+        write_private_json(self._tried, {sha256: int(tried.get(sha256, 0)) + 1})
         self._next.unlink(missing_ok=True)
 
     def switch(self, name: str) -> None:
@@ -162,20 +163,6 @@ class Keeper:
         until = time.monotonic() + seconds
         while not self._stopping and time.monotonic() < until:
             time.sleep(POLL_S)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    incoming = path.with_name(f".{path.name}")
-    incoming.write_text(json.dumps(value), encoding="utf-8")
-    os.replace(incoming, path)
 
 
 def _say(sentence: str) -> None:

@@ -36,7 +36,7 @@ from corral.agent.connection import (
 )
 from corral.agent.environments import BuildFailed, Confine, Environments
 from corral.agent.gpu_watch import Driver, GpuWatch
-from corral.agent.keeper import UPDATE, write_json
+from corral.agent.keeper import UPDATE
 from corral.agent.kept_results import KeptResults
 from corral.agent.model_files import ModelFiles
 from corral.agent.nvidia import Nvml
@@ -48,7 +48,7 @@ from corral.core.errors import CorralError
 from corral.core.job import Needs
 from corral.core.model import Model
 from corral.core.worker import GPU
-from corral.home import Home, lock_file
+from corral.home import Home, lock_file, write_private_json
 from corral.protocol.messages import (
     VERSION,
     Drain,
@@ -384,7 +384,7 @@ class Agent:
         self._reached(welcome)
         if not self._is_up and not self._embedded:
             self._is_up = True
-            write_json(self._home / "up.json", {"pid": os.getpid(), "version": __version__})
+            write_private_json(self._home / "up.json", {"pid": os.getpid(), "version": __version__})
         self._look_for_update()
         if self._leaving is None:
             self._ledger.draining = ""

@@ -14,7 +14,7 @@ from starlette.background import BackgroundTask
 
 from corral.api import incoming, joining
 from corral.api.auth import bearer
-from corral.api.front import Health
+from corral.api.first_answers import Health
 from corral.api.rest.answers import body_of
 from corral.api.rest.mounting import mount
 from corral.api.rest.parts import Parts

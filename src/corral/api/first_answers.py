@@ -22,7 +22,7 @@ Health = Callable[[], Awaitable[tuple[int, dict[str, object]]]]
 """The status and what to say with it."""
 
 
-class Front:
+class FirstAnswers:
     def __init__(self, workers: WorkerSocket, health: Health, load: Callable[[], ASGIApp]) -> None:
         self._workers, self._health, self._load = workers, health, load
         self._loading: asyncio.Task[ASGIApp] | None = None
@@ -74,5 +74,5 @@ class OnlyOurHosts:
         await self._app(scope, receive, send)
 
 
-def guarded(front: Front, hosts: Hosts) -> ASGIApp:
-    return Correlated(OnlyOurHosts(front, hosts))
+def guarded(answers: FirstAnswers, hosts: Hosts) -> ASGIApp:
+    return Correlated(OnlyOurHosts(answers, hosts))
