@@ -173,6 +173,13 @@ def test_runners_get_the_least_busy_processors() -> None:
     assert (processors.count(0.5), processors.count(3.0), processors.count(4.0)) == (1, 3, 0)
 
 
+def test_of_idle_processors_a_runner_gets_the_agents_own() -> None:
+    processors = Processors([0, 1, 2, 3], lambda: 2)
+    assert processors.choose(1) == (2,)
+    processors.take((2,))
+    assert processors.choose(1) == (0,), "not while another runner is busy there"
+
+
 # --- process trees ---
 
 

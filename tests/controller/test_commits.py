@@ -229,3 +229,29 @@ async def test_a_short_watch_of_a_long_job_ends_and_goes_on_later(
         rest = [one async for batch in corral.feed.watch(job, seen[-1].cursor) for one in batch]
         whole = [one async for batch in corral.feed.watch(job, Cursor()) for one in batch]
         assert seen + rest == whole
+
+
+async def test_on_a_slow_disk_a_held_job_and_what_it_says_share_a_commit(
+    tmp_path: Path, journal: WatchedJournal
+) -> None:
+    journal.slow_s = 0.003
+    async with shell(tmp_path, journal=journal) as made:
+        await made.until_ended(await made.submit())  # it learns how slow the disk is
+        groups: list[int] = []
+        made.store.committed = lambda seconds, facts: groups.append(facts)
+        (accepted,) = await made.queue.submit([function_job("held")], held=True)
+        assert made.facts(accepted.job)[:3] == ["JobSubmitted", "AttemptPlaced", "AttemptStarted"]
+        assert groups[0] >= 3
+        assert (await made.until_ended(accepted.job)).state is State.SUCCEEDED
+
+
+async def test_a_held_job_that_takes_its_time_is_written_meanwhile(
+    tmp_path: Path, journal: WatchedJournal
+) -> None:
+    journal.slow_s = 0.003
+    async with shell(tmp_path, seconds=lambda _: FOREVER, journal=journal) as made:
+        await made.submit()
+        (accepted,) = await made.queue.submit([function_job("held")], held=True)
+        head = made.store.head(accepted.job)
+        assert made.journal.record(head.submitted_seq).job == accepted.job
+        assert not head.state.ended

@@ -64,6 +64,7 @@ class Ledger:
         runners: Runners,
         assets: Assets,
         send: Callable[[Message], None],
+        send_at_once: Callable[[Message], None],
         send_output: Callable[[Message, int], bool],
         loaded: Callable[[], None] = lambda: None,
     ) -> None:
@@ -78,7 +79,7 @@ class Ledger:
         self._runners = runners
         self._assets = assets
         self._send = send
-        self.results = Results(send)
+        self.results = Results(send_at_once)
         self._send_output = send_output
         self._loaded = loaded
         """Told when a runner is about to have other models loaded."""

@@ -144,6 +144,15 @@ class Connection:
         self._pending.append(message)
         self._leave_soon()
 
+    def send_at_once(self, message: Message) -> None:
+        """Somebody waits for this one: it need not wait for what else this turn brings, unless
+        there is so much to do here that nobody waits for any of it."""
+        self._pending.append(message)
+        if self._side.has_work_ahead():
+            self._leave_soon()
+        else:
+            self._leave()
+
     def send_output(self, message: Message, size: int) -> bool:
         """Send; True when the reader should pause until `caught_up`."""
         self._pending.append(message)

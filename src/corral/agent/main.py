@@ -226,6 +226,7 @@ class Agent:
             runners=self._runners,
             assets=self._assets,
             send=self._connection.send,
+            send_at_once=self._connection.send_at_once,
             send_output=self._connection.send_output,
             loaded=self._tell_at_once,
         )

@@ -123,7 +123,7 @@ class Runners:
             self._clear_devices(makeup)
         warm = None if fresh else self._warm.get(makeup)
         if warm:
-            runner = warm.pop()
+            runner = self._nearest(warm)
             if not warm:
                 del self._warm[makeup]
             del self._idle[runner.name]
@@ -135,6 +135,15 @@ class Runners:
         self._processors.take(runner.processors)
         runner.used += 1
         return runner
+
+    def _nearest(self, warm: list[Runner]) -> Runner:
+        """Taken from several: the youngest on our own processor, or the youngest."""
+        if len(warm) > 1:
+            here = self._processors.here()
+            for place in range(len(warm) - 1, -1, -1):
+                if here in warm[place].processors:
+                    return warm.pop(place)
+        return warm.pop()
 
     def give_back(self, runner: Runner) -> None:
         """Its attempt is over and its directory is empty: keep it warm."""

@@ -5,6 +5,8 @@ is told to stop, and which event loop it has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import signal
 import subprocess
 import sys
@@ -47,6 +49,14 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+def own_processor() -> Callable[[], int]:
+    """Asks which processor the calling thread is on; -1 where that cannot be told."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            return ctypes.CDLL(None).sched_getcpu
+    return lambda: -1
 
 
 def close_to_others() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
@@ -21,6 +21,7 @@ from corral.api.rest.parts import Parts
 from corral.controller.artifacts import Artifacts
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
+from corral.controller.loop import Early
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens
 from corral.core.assets import is_digest
@@ -63,18 +64,19 @@ class Transfers:
         artifacts: Artifacts,
         limits: Limits,
         artifact_limit: int,
-        early: Mapping[JobId, asyncio.Future[Any] | None],
+        early: Mapping[JobId, Early],
     ) -> None:
         self._store, self._blobs, self._tokens = store, blobs, tokens
         self._assets, self._artifacts = assets, artifacts
         self._limits, self._artifact_limit = limits, artifact_limit
         self._early = early
-        """Jobs that were sent before they are on disk, and when they will be."""
 
     async def _head(self, request: Request, job: str, attempt: int) -> Head:
         self._tokens.check(bearer(request.headers.get("authorization")), job, attempt)
-        if (written := self._early.get(job)) is not None:
-            await asyncio.wait([written])  # it runs already, and is not known before that
+        early = self._early.get(job)
+        if early is not None and early.written is not None:
+            self._store.hurry()
+            await asyncio.wait([early.written])  # it runs already, and is not known before that
         head = self._store.head(job)
         if head.attempt != attempt or not head.state.held:
             raise Conflict(f"Attempt {attempt} of job {job} is over.", job_id=job)

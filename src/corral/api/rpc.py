@@ -205,12 +205,13 @@ class Orchestrator:
         if len(request.calls) + len(request.jobs) <= FEW:
             self.asked_at = time.monotonic()
         jobs = jobs_of(request, QueueClass.BATCH, self._limits, caller)
-        accepted = await self._queue.submit(jobs)
+        held = request.hold_s > 0 and len(jobs) == 1
+        accepted = await self._queue.submit(jobs, held=held)
         reply = pb.SubmitJobsReply(
             job_ids=[one.job for one in accepted],
             warnings=sorted({one.warning for one in accepted if one.warning}),
         )
-        if request.hold_s > 0 and len(accepted) == 1:
+        if held:
             seen = await self._feed.watch_briefly(accepted[0].job, min(request.hold_s, MAX_HOLD_S))
             if seen:
                 reply.cursor = str(seen[-1].cursor)

@@ -6,10 +6,10 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import structlog
 
+from corral.controller.loop import Early
 from corral.controller.spool import Spool
 from corral.controller.store import Change, Store
 from corral.core.errors import JobNotFound, StorageFailed
@@ -62,7 +62,7 @@ class Intake:
         breaker: Breaker = Breaker(),  # noqa: B008 (it is frozen)
         heard: Callable[[JobId], None],
         wake: Callable[[], None],
-        early: Mapping[JobId, asyncio.Future[Any] | None],
+        early: Mapping[JobId, Early],
         stop_grace_s: float,
         notice: Callable[[WorkerJoined | WorkerLost, int], None] = lambda report, attempts: None,
         others_ask: Callable[[], bool] = lambda: False,
@@ -122,14 +122,19 @@ class Intake:
             self._wake()
 
     async def _until_written(self, reports: Sequence[EngineReport]) -> None:
-        """A job that was sent early may have ended before it was written."""
+        """A job that was sent early may speak before it is written. That it began and ended can
+        follow it into the same commit; all else has to wait."""
         for report in reports:
+            if isinstance(report, (AttemptBegan, AttemptExited)):
+                continue
             if isinstance(report, AttemptReport):
-                pending = [self._early.get(report.job)]
+                early = self._early.get(report.job)
+                pending = [] if early is None else [early]
             else:
                 pending = list(self._early.values())
-            wanted = [one for one in pending if one is not None]
+            wanted = [one.written for one in pending if one.written is not None]
             if wanted:
+                self._store.hurry()
                 await asyncio.wait(wanted)
 
     async def _append(self, facts: list[Journaled], known: list[Worker]) -> list[Change]:
@@ -147,6 +152,8 @@ class Intake:
     def _current(self, report: AttemptReport) -> Head | None:
         """The job's head, if the report is about its current attempt and comes from its worker."""
         head = self._begun.get(report.job) or self._store.world.heads.get(report.job)
+        if head is None and (early := self._early.get(report.job)) is not None:
+            head = early.head
         if head is None or head.attempt != report.attempt or head.worker != report.worker:
             return None
         return head if head.state.held else None

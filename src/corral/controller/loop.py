@@ -36,6 +36,17 @@ log = structlog.get_logger()
 DISK_PAUSE_S = 1.0
 
 
+class Early:
+    """A job that was sent before it is on disk."""
+
+    __slots__ = ("head", "written")
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        """As it will be then."""
+        self.written: asyncio.Future[Any] | None = None
+
+
 class Loop:
     def __init__(
         self,
@@ -60,8 +71,7 @@ class Loop:
         self._giving_up: set[asyncio.Task[None]] = set()
         self.pause = pause
         """Of the queue, by somebody's wish; it outlives a restart."""
-        self.early: dict[JobId, asyncio.Future[Any] | None] = {}
-        """Jobs that were sent before they are on disk, and when they will be."""
+        self.early: dict[JobId, Early] = {}
         self.paused = False
         """Because the controller is stopping."""
         self.full = ""
@@ -214,8 +224,8 @@ class Loop:
         documents: Mapping[JobId, bytes],
     ) -> None:
         """Sends a few new jobs while they are being written. Nobody was promised anything yet,
-        their numbers are new, and what comes back waits in the intake until they are on disk; so
-        all that a crash in between can leave is work that nobody asked for."""
+        their numbers are new, and what comes back goes to the disk with them or after them; so all
+        that a crash in between can leave is work that nobody asked for."""
         engines = {
             worker.id: engine for engine in self._engines.values() for worker in engine.workers()
         }
@@ -223,7 +233,7 @@ class Loop:
         for fact in facts_of(placements, time.time()):
             head = advance(born(submitted[fact.job], 0), fact, 0)
             if not head.secrets:
-                self.early[head.id] = None
+                self.early[head.id] = Early(head)
                 self._send(head, engines[head.worker], documents[head.id], {})
 
     def _send(

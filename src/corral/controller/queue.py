@@ -117,9 +117,10 @@ class Queue:
 
     # --- submitting ---
 
-    async def submit(self, jobs: Sequence[Job]) -> list[Accepted]:
+    async def submit(self, jobs: Sequence[Job], *, held: bool = False) -> list[Accepted]:
         """All of them or none, durable when this returns. Refused ones keep an id and a reason in
-        the history, and raise it."""
+        the history, and raise it. Of a `held` one the caller is told when it has ended: where it
+        is sent early, it may reach the disk together with its end."""
         if self.stopping:
             raise Unavailable(
                 "The controller is stopping and takes no new jobs. Submit again soon."
@@ -136,7 +137,7 @@ class Queue:
         # away then leaves a job behind, never half of one.
         draft = self._draft(jobs, workers)
         if draft.facts:
-            written = self._write(draft)
+            written = self._write(draft, held)
             self._submitting.update(dict.fromkeys(keys, written))
             written.add_done_callback(lambda _: [self._submitting.pop(key) for key in keys])
             await asyncio.shield(written)
@@ -144,18 +145,18 @@ class Queue:
             raise draft.refusal
         return draft.answers
 
-    def _write(self, draft: _Draft) -> asyncio.Future[list[Change]]:
+    def _write(self, draft: _Draft, held: bool) -> asyncio.Future[list[Change]]:
         """What can start at once is placed in the same commit."""
         submitted = [fact for fact in draft.facts if isinstance(fact, JobSubmitted)]
         placements = self._loop.place(submitted) if draft.refusal is None else ()
         facts = [*draft.facts, *facts_of(placements, time.time())]
         if 0 < len(placements) <= FEW:
             self._loop.start_early(submitted, placements, draft.documents)
-        written = self._store.enqueue(facts, draft.documents)
+        sent = [self._loop.early[one.job] for one in placements if one.job in self._loop.early]
+        written = self._store.enqueue(facts, draft.documents, may_wait=held and bool(sent))
+        for early in sent:
+            early.written = written
         if placements:
-            self._loop.early.update(
-                (one.job, written) for one in placements if one.job in self._loop.early
-            )
             placed = {placement.job for placement in placements}
             shapes = {fact.job: shape_of(fact) for fact in submitted if fact.job in placed}
             self._store.world.reserve(placements, shapes)

@@ -42,6 +42,8 @@ MARK_S = 0.05
 """A power cut finds the high-water mark at most this old: a sync of its own for every commit
 would double what a commit costs (docs/decisions/0021)."""
 FEW, QUICK_S, ALONE_S = 4, 0.001, 0.00005
+SLOW_S, COMPANY_S = 0.0005, 0.002
+"""On a slow disk, a fact of which nobody is told anything yet waits so long for the next one."""
 RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 RECENT_GROUP = 256
@@ -93,6 +95,8 @@ class Store:
         self._idle = asyncio.Event()
         """Set while nothing is being written."""
         self._idle.set()
+        self._waiting: asyncio.TimerHandle | None = None
+        """Runs while all that is pending may wait for company."""
         self._marking: asyncio.TimerHandle | None = None
         self._commit_s = 0.0
         """How long commits take lately; a slow one now and then says little of the next."""
@@ -144,14 +148,24 @@ class Store:
         documents: Mapping[JobId, bytes],
         workers: Sequence[Worker] = (),
         skip_conflicts: bool = False,
+        may_wait: bool = False,
     ) -> asyncio.Future[list[Change]]:
-        """The same as a future: written also if nobody waits for it."""
+        """The same as a future: written also if nobody waits for it. On a slow disk, what
+        `may_wait` shares the commit of whatever comes next, if that comes within a moment."""
         if self.failed.is_set():
             raise self._refusal()
         done: asyncio.Future[list[Change]] = asyncio.get_running_loop().create_future()
         self._pending.append(_Request(facts, documents, workers, skip_conflicts, done))
-        self._begin()
+        if not may_wait or self._commit_s < SLOW_S:
+            self._begin()
+        elif self._idle.is_set() and self._waiting is None:
+            self._waiting = asyncio.get_running_loop().call_later(COMPANY_S, self._begin)
         return done
+
+    def hurry(self) -> None:
+        """Somebody asks for what could have waited."""
+        if self._waiting is not None:
+            self._begin()
 
     async def prune(self, jobs: Sequence[JobId], within_s: float) -> Slice:
         """Removes ended jobs from the journal, between two groups, as many as it finds time for.
@@ -164,6 +178,9 @@ class Store:
         return await done
 
     def _begin(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
         if self._idle.is_set():
             self._idle.clear()
             # Not at once: what else is asked for in this turn of the event loop comes along.
@@ -294,6 +311,7 @@ class Store:
                     recent.pop(self._recent_order.popleft(), None)
 
     async def close(self) -> None:
+        self.hurry()
         await self._idle.wait()
         if self._marking is not None:
             self._marking.cancel()
