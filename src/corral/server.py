@@ -412,6 +412,7 @@ class _Controller:
             heartbeat_s=settings.heartbeat_s,
             grace_s=settings.grace_s,
             knows=self._roster.knows,
+            recognises=self._roster.recognises,
             artifacts=artifacts.where,
         )
         self._first_answers = FirstAnswers(workers, self._health, rest)
@@ -438,6 +439,7 @@ class _Controller:
                 timeout_keep_alive=settings.limits.keep_alive_s,  # type: ignore[arg-type]
                 ws=Frames,
                 ws_max_size=settings.limits.frame_bytes,
+                ws_per_message_deflate=False,  # a little of it can be very much
                 ws_ping_interval=20,
                 ws_ping_timeout=30,
                 timeout_graceful_shutdown=1,

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import corral
+from corral.api.worker_socket import LATER, STRANGER_BYTES, STRANGERS, TOO_BIG
 from corral.core.errors import Conflict
 from corral.core.job import Blob, Failure
 from corral.protocol import messages as wire
@@ -22,8 +23,6 @@ from tests.api.worker_door import Card, Door
 from tests.crash.books import stories
 from tests.live import LiveController
 
-TOO_BIG = 1009
-"""What the protocol itself says of a message over the limit."""
 OURS = {
     wire.CLOSE_MALFORMED,
     wire.CLOSE_UNAUTHORIZED,
@@ -31,7 +30,7 @@ OURS = {
     wire.CLOSE_INCOMPATIBLE,
     wire.CLOSE_OUT_OF_ORDER,
 }
-FRAME_BYTES = 1 << 20
+FRAME_BYTES = 2 * STRANGER_BYTES
 EXAMPLES = settings(
     max_examples=60,
     derandomize=True,
@@ -220,6 +219,21 @@ def test_each_no_has_a_code_of_its_own(asked: LiveController, rogue: Card) -> No
         first.joined(rogue.register())
         second.joined(rogue.register())
         assert sentence(first.closed()) == wire.CLOSE_REPLACED
+
+
+def test_little_is_kept_of_strangers(asked: LiveController, rogue: Card) -> None:
+    with Door(asked, "nobody's") as door:
+        door.say_pieces(b"[" + b" " * STRANGER_BYTES)
+        code, reason = door.closed()
+        assert (code, "unknown credential" in reason) == (TOO_BIG, True), reason
+    with contextlib.ExitStack() as crowd:
+        doors = [crowd.enter_context(Door(asked, "nobody's")) for _ in range(STRANGERS + 1)]
+        assert sentence(doors[-1].closed()) == LATER
+        with Door(asked, rogue.credential) as door:
+            door.joined(rogue.register())
+            door.say(wire.WorkerGoodbye("x" * (STRANGER_BYTES + 1)))  # known: nothing is held back
+    with Door(asked, rogue.credential) as door:
+        door.joined(rogue.register())
 
 
 # --- what a worker could say of jobs ---
