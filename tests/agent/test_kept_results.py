@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from zlib import crc32
 
 from corral.agent.kept_results import KeptResults
 from corral.agent.main import KEPT
@@ -52,6 +53,19 @@ def test_a_torn_line_takes_no_other_along(tmp_path: Path) -> None:
     assert kept.read() == [completed("a"), completed("c")]
     path.write_bytes(path.read_bytes().replace(b'"a"', b'"x"'))
     assert kept.read() == [completed("c")], "a changed one is not believed"
+
+
+def test_lines_that_break_readers_take_no_other_along(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    kept = KeptResults(path, "w1")
+    kept.add([completed("a")])
+    deep = b'{"type":"JobCompleted","odd":' + b"[" * 100_000
+    odd = b'{"type":"JobCompleted","job":"\xff"}'
+    path.write_bytes(
+        path.read_bytes() + b"".join(b"%08x %b\n" % (crc32(b), b) for b in (deep, odd))
+    )
+    kept.add([completed("b")])
+    assert kept.read() == [completed("a"), completed("b")]
 
 
 def test_it_is_bounded(tmp_path: Path) -> None:

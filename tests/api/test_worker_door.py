@@ -17,6 +17,7 @@ import corral
 from corral.api.worker_socket import LATER, STRANGER_BYTES, STRANGERS, TOO_BIG
 from corral.core.errors import Conflict
 from corral.core.job import Blob, Failure
+from corral.core.malformed import MALFORMED
 from corral.protocol import messages as wire
 from tests.api.rest import Rest
 from tests.api.worker_door import Card, Door
@@ -87,7 +88,7 @@ TAGGED = st.builds(
         st.sampled_from(["job", "attempt", "at", "seconds", "digest", "reason"]) | TEXTS, JSON
     ),
 )
-MALFORMED = (
+NONSENSE = (
     st.binary(max_size=60)
     | JSON.map(lambda value: json.dumps(value).encode())
     | st.lists(TAGGED, min_size=1, max_size=3).map(lambda value: json.dumps(value).encode())
@@ -97,13 +98,13 @@ MALFORMED = (
 def readable(frame: bytes) -> list[wire.FromWorker] | None:
     try:
         return wire.decode_from_worker(frame)
-    except msgspec.DecodeError:
+    except MALFORMED:
         return None
 
 
 def test_anything_instead_of_a_register(asked: LiveController, rogue: Card) -> None:
     @EXAMPLES
-    @given(MALFORMED, st.booleans())
+    @given(NONSENSE, st.booleans())
     def ask(frame: bytes, as_text: bool) -> None:
         with Door(asked, rogue.credential) as door:
             if as_text:
@@ -176,9 +177,26 @@ def test_any_register(asked: LiveController, rogue: Card) -> None:
         door.joined(rogue.register())
 
 
+NOT_UTF8 = b'[{"type":"WorkerGoodbye","reason":"\xff"}]'
+DEEP = b'[{"type":"WorkerGoodbye","odd":' + b"[" * 100_000
+
+
+@pytest.mark.parametrize("frame", [NOT_UTF8, DEEP], ids=["not utf-8", "deep"])
+def test_bytes_that_break_readers_are_malformed(
+    asked: LiveController, rogue: Card, frame: bytes
+) -> None:
+    with Door(asked, rogue.credential) as door:
+        door.say_bytes(frame)
+        assert sentence(door.closed()) == wire.CLOSE_MALFORMED
+    with Door(asked, rogue.credential) as door:
+        door.joined(rogue.register())
+        door.say_bytes(frame)
+        assert sentence(door.closed()) == wire.CLOSE_MALFORMED
+
+
 def test_malformed_after_the_register(asked: LiveController, rogue: Card) -> None:
     @EXAMPLES
-    @given(MALFORMED.filter(lambda frame: readable(frame) is None))
+    @given(NONSENSE.filter(lambda frame: readable(frame) is None))
     def ask(frame: bytes) -> None:
         with Door(asked, rogue.credential) as door:
             door.joined(rogue.register())

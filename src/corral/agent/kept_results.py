@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from corral.core.malformed import MALFORMED
 from corral.home import sync_folder
 from corral.protocol.messages import JobCompleted, JobFailed
 
@@ -43,7 +44,7 @@ class KeptResults:
             return []
         found = []
         for line in lines[1:]:
-            with suppress(msgspec.MsgspecError):
+            with suppress(*MALFORMED):
                 if (body := _body(line)) is not None:
                     found.append(_decode(body))
         return found

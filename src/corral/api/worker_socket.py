@@ -8,7 +8,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-import msgspec
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -17,6 +16,7 @@ from websockets.protocol import OPEN
 
 from corral.api.auth import bearer
 from corral.core.errors import Unauthorized
+from corral.core.malformed import MALFORMED
 from corral.engines.agents import AgentsEngine
 from corral.protocol import messages as wire
 
@@ -197,7 +197,7 @@ class WorkerSocket:
             silence.since = monotonic()
             try:
                 messages = wire.decode_from_worker(frame)
-            except msgspec.DecodeError as error:
+            except MALFORMED as error:
                 log.warning("worker_malformed", worker=worker, error=str(error))
                 session.end((wire.CLOSE_MALFORMED, _short(f"Not a frame of messages: {error}.")))
             else:
@@ -242,7 +242,7 @@ class WorkerSocket:
                 if hello.runner_protocol:  # the rest may be nothing that we could read
                     _check_version(hello.runner_protocol)
             first = wire.decode_from_worker(frame)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise _Refused(wire.CLOSE_MALFORMED, f"Not a frame of messages: {error}.") from None
         if len(first) != 1 or not isinstance(first[0], wire.WorkerRegister):
             raise _Refused(wire.CLOSE_OUT_OF_ORDER, "The first message must be WorkerRegister.")
