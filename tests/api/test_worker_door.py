@@ -210,6 +210,8 @@ def test_each_no_has_a_code_of_its_own(asked: LiveController, rogue: Card) -> No
     other = Card(asked, "other")
     cases: list[tuple[int, str, wire.WorkerRegister]] = [
         (wire.CLOSE_INCOMPATIBLE, rogue.credential, rogue.register(runner_protocol="🐎" * 99)),
+        (wire.CLOSE_INCOMPATIBLE, rogue.credential, rogue.register(runner_protocol="9" * 256)),
+        (wire.CLOSE_MALFORMED, rogue.credential, rogue.register(runner_protocol="9" * 5000)),
         (wire.CLOSE_UNAUTHORIZED, "wrong", rogue.register()),
         (wire.CLOSE_UNAUTHORIZED, rogue.credential, other.register()),
         (wire.CLOSE_UNAUTHORIZED, asked.token, rogue.register()),

@@ -21,6 +21,9 @@ VERSION = "1"
 COMPATIBLE: dict[str, str] = {"1": "0.1.0"}
 """Versions of `runner_protocol` that this controller works with, and the first Corral of each."""
 
+Version = Annotated[str, Meta(max_length=256)]
+"""Longer ones are no versions, and Python reads no number of thousands of digits."""
+
 CLOSE_MALFORMED = 4400
 CLOSE_UNAUTHORIZED = 4401
 CLOSE_REVOKED = 4403
@@ -48,7 +51,7 @@ class Message(
 class WorkerRegister(Message, frozen=True):
     worker_id: str
     software_version: str
-    runner_protocol: str
+    runner_protocol: Version
     capabilities: Capabilities
     name: str = ""
     gpu_name: str = ""
@@ -216,7 +219,7 @@ FromController = WorkerWelcome | JobDispatch | JobCancel | JobRecall | ResultRec
 class Hello(Struct):
     """What can be read of a first message in whatever version: the version."""
 
-    runner_protocol: str = ""
+    runner_protocol: Version = ""
 
 
 def refusal(version: str) -> str:
