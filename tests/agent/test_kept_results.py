@@ -8,6 +8,8 @@ import signal
 from pathlib import Path
 from zlib import crc32
 
+from structlog.testing import capture_logs
+
 from corral.agent.kept_results import KeptResults
 from corral.agent.main import KEPT
 from corral.core.job import Failure
@@ -72,6 +74,11 @@ def test_it_is_bounded(tmp_path: Path) -> None:
     kept = KeptResults(tmp_path / "kept", "w1", limit=1000)
     added = kept.add([completed(f"job{n}") for n in range(100)])
     assert 0 < added < 100
+    with (tmp_path / "kept").open("ab") as file:  # somebody else's
+        file.truncate(1 << 33)
+    with capture_logs() as told:
+        assert len(kept.read()) == added
+    assert [one["event"] for one in told] == ["kept_results_too_large"]
     assert len(kept.read()) == added
     assert kept.add([completed(f"more{n}") for n in range(100)]) == 0
 
