@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -331,6 +332,31 @@ def test_jobs_of_others(asked: LiveController, rogue: Card) -> None:
             pass
         assert running_view.status().state == "succeeded"
         waiting.cancel()
+
+
+def test_a_worker_that_hands_everything_back_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    environ = {"CORRAL_CIRCUIT_FAILURES": "2", "CORRAL_CIRCUIT_COOL_S": "600"}
+    environ |= {"CORRAL_BACKOFF_S": "0.1", "CORRAL_WORKER_ENABLED": "false"}
+    with LiveController(tmp_path, environ=environ) as controller:
+        card = Card(controller, "lazy")
+        with (
+            corral.Client(controller.address, controller.token) as client,
+            Door(controller, card.credential) as door,
+        ):
+            door.joined(card.register())
+            job = client.submit(abs, (-1,))
+            given = 0
+            while "circuit_opened" not in controller.log:
+                with contextlib.suppress(TimeoutError):
+                    for message in door.hear(0.1):
+                        if isinstance(message, wire.JobDispatch):
+                            given += 1
+                            door.say(wire.JobReturned(job.id, message.attempt, "no"))
+            assert 2 <= given <= 30, "a pause after each"
+            assert "circuit is open" in str(job.why())
+            job.cancel()
 
 
 OWN = "the job that it got"

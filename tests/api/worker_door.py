@@ -77,8 +77,8 @@ class Door:
 
             self._socket.send(pieces())
 
-    def hear(self) -> list[wire.FromController]:
-        frame = self._socket.recv(timeout=PATIENCE_S)
+    def hear(self, within_s: float = PATIENCE_S) -> list[wire.FromController]:
+        frame = self._socket.recv(timeout=within_s)
         return wire.decode_from_controller(frame if isinstance(frame, bytes) else frame.encode())
 
     def joined(self, register: wire.WorkerRegister) -> wire.WorkerWelcome:
