@@ -97,6 +97,8 @@ def serve(config: Config) -> int:
     home = Home(config.home)
     try:
         home.take()
+        if sys.platform != "win32" and (mended := home.close_to_others()):
+            log.warning("private_files_were_open", closed_again=mended)
         if restore.pending(home):
             log.info("backup_restored", former=str(restore.swap_in(home)))
             return _again(home)  # the settings may have come from the backup too
