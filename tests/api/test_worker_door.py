@@ -334,6 +334,32 @@ def test_jobs_of_others(asked: LiveController, rogue: Card) -> None:
         waiting.cancel()
 
 
+LONG = "x" * 100_000
+
+
+def test_what_it_says_of_ends_is_cut_before_it_is_kept(asked: LiveController, rogue: Card) -> None:
+    with (
+        corral.Client(asked.address, asked.token) as client,
+        Door(asked, rogue.credential) as door,
+    ):
+        door.joined(rogue.register())
+        told = Failure("exception", LONG, type=LONG, traceback=LONG, pickled=LONG.encode())
+        for result in (Blob("../../token", 5), Blob("0" * 64, 9000, b"x" * 9000), None):
+            job = client.submit(abs, (-1,), worker="rogue")
+            dispatch = door.dispatched(job.id)
+            end = (job.id, dispatch.attempt, 1.0, 1.0, dispatch.digest)
+            if result is None:
+                door.say(wire.JobFailed(*end, told))
+            else:
+                door.say(wire.JobCompleted(*end, result))
+            while not job.status().ended:
+                pass
+            shown = Rest(asked)("GET", f"/jobs/{job.id}").json
+            code = "exception" if result is None else "result_refused"
+            assert (shown["state"], shown["failure"]["code"]) == ("failed", code)
+            assert len(json.dumps(shown)) < 100_000
+
+
 def test_a_worker_that_hands_everything_back_is_left_alone(
     tmp_path: Path,
 ) -> None:

@@ -27,6 +27,7 @@ from corral.core.events import (
 from corral.core.frames import OutputFrame, ProgressFrame
 from corral.core.job import JobId
 from corral.core.worker import Wishes, Worker, taken_by_others
+from corral.engines import ends
 from corral.engines.engine import Attempt
 from corral.protocol import messages as wire
 
@@ -316,10 +317,12 @@ class AgentsEngine:
             )
             self._report(worker, AttemptOutput(job, attempt, worker, progress))
         elif isinstance(message, wire.JobCompleted):
-            exited = AttemptExited(
-                job, attempt, worker, message.at, message.seconds, message.digest, message.result
+            no = ends.refused(message.result)
+            result = message.result if no is None else None
+            at, seconds, digest = message.at, message.seconds, message.digest
+            self._report(
+                worker, AttemptExited(job, attempt, worker, at, seconds, digest, result, no)
             )
-            self._report(worker, exited)
         elif isinstance(message, wire.JobFailed):
             failed = AttemptExited(
                 job,
@@ -328,7 +331,7 @@ class AgentsEngine:
                 message.at,
                 message.seconds,
                 message.digest,
-                failure=message.failure,
+                failure=ends.short(message.failure),
             )
             self._report(worker, failed)
         else:

@@ -15,7 +15,7 @@ from msgspec import Meta, Raw, Struct
 
 from corral.core.job import Blob, Failure, JobId, Needs, QueueClass
 from corral.core.model import MOST_MODELS, Model, ModelNames
-from corral.core.worker import MOST_GPUS, Capabilities, Gigabytes, Reading, Word
+from corral.core.worker import MOST_GPUS, Capabilities, Gigabytes, Reading, Word, Words
 
 VERSION = "1"
 COMPATIBLE: dict[str, str] = {"1": "0.1.0"}
@@ -34,7 +34,7 @@ CLOSE_OUT_OF_ORDER = 4428
 CLOSE_STOPPING = 4503
 
 
-MOST_ATTEMPTS = 100_000
+MOST_ATTEMPTS, MOST_STREAM = 100_000, 16
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
 Models = Annotated[tuple[Model, ...], Meta(max_length=MOST_MODELS)]
 Readings = Annotated[tuple[Reading, ...], Meta(max_length=MOST_GPUS)]
@@ -91,7 +91,7 @@ class JobStarted(Message, frozen=True):
     job: JobId
     attempt: int
     at: float
-    devices: tuple[str, ...] = ()
+    devices: Words = ()
     warm: bool = False
 
 
@@ -100,7 +100,7 @@ class JobOutput(Message, frozen=True):
 
     job: JobId
     attempt: int
-    stream: str
+    stream: Annotated[str, Meta(max_length=MOST_STREAM)]
     text: str = ""
     data: bytes = b""
 
