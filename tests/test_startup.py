@@ -46,6 +46,17 @@ def test_a_taken_port(tmp_path: Path, flag: str) -> None:
         refused(up(tmp_path, flag, port), port, flag)
 
 
+def test_private_files_that_a_job_opened_to_others_are_closed_again(tmp_path: Path) -> None:
+    with LiveController(tmp_path) as controller:
+        (tmp_path / "token").chmod(0o644)
+        (tmp_path / "transfer.key").chmod(0o000)
+        controller.stop()
+        controller.start()
+        for name in ("token", "transfer.key"):
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+        assert "private_files_were_open" in controller.log
+
+
 def test_a_newer_database(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     connection = sqlite3.connect(tmp_path / "journal" / "corral.db")

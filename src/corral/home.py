@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,18 @@ class Home:
         self.log_file = self.log / "controller.log"
         self.worker = path / "worker"
         self.agent = path / "worker" / "agent.json"
+        self.private = (
+            self.token,
+            self.tokens,
+            self.roster,
+            self.enrolment_key,
+            self.transfer_key,
+            self.secrets,
+            self.notify,
+            self.login,
+            self.agent,
+            self.tls / "key.pem",
+        )
         self._lock_fd: int | None = None
 
     def take(self) -> None:
@@ -76,6 +89,19 @@ class Home:
             # A parent that may be passed through but not read was there before us.
             with contextlib.suppress(PermissionError):
                 sync_folder(folder.parent)
+
+    def close_to_others(self) -> list[str]:
+        """Files that only their owner may read, as far as somebody opened them to others or shut
+        them to us: a job cannot open them, but the kernel does not keep it from changing the modes
+        of its own user's files. Which ones that were."""
+        mended = []
+        for path in self.private:
+            with contextlib.suppress(OSError):
+                found = path.lstat().st_mode
+                if stat.S_ISREG(found) and (found & 0o077 or found & 0o600 != 0o600):
+                    path.chmod(0o600)
+                    mended.append(str(path))
+        return mended
 
     def release(self) -> None:
         if self._lock_fd is not None:

@@ -37,6 +37,7 @@ from corral.controller.assets import Assets
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
 from corral.controller.bucket import Bucket
+from corral.controller.descriptors import grpc_share, http_share, raised_limit
 from corral.controller.disk import DiskGuard
 from corral.controller.feed import Feed
 from corral.controller.herd import Herd
@@ -96,11 +97,13 @@ def serve(config: Config) -> int:
     home = Home(config.home)
     try:
         home.take()
+        if sys.platform != "win32" and (mended := home.close_to_others()):
+            log.warning("private_files_were_open", closed_again=mended)
         if restore.pending(home):
             log.info("backup_restored", former=str(restore.swap_in(home)))
             return _again(home)  # the settings may have come from the backup too
         http_socket = _listen(config.settings.host, config.settings.port, "--port")
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=_loop_factory(config.settings.limits.header_s)) as runner:
             code = runner.run(_Controller(config, home, http_socket).run())
         return _again(home) if restore.pending(home) and not code else code
     except CorralError as error:
@@ -163,12 +166,20 @@ def _own_address(host: str) -> str:
     return socket.gethostname()
 
 
-def _loop_factory() -> Any:
+def _loop_factory(handshake_s: float) -> Any:
     if sys.platform == "win32":
         return None
     import uvloop
 
-    return uvloop.new_event_loop
+    class Loop(uvloop.Loop):
+        """uvicorn cannot be told how long a TLS handshake may take."""
+
+        async def create_server(self, *args: Any, ssl: Any = None, **more: Any) -> Any:
+            if ssl is not None:
+                more.setdefault("ssl_handshake_timeout", handshake_s)
+            return await super().create_server(*args, ssl=ssl, **more)
+
+    return Loop
 
 
 def _listen(host: str, port: int, flag: str) -> socket.socket:
@@ -196,6 +207,7 @@ class _Controller:
     def __init__(self, config: Config, home: Home, http_socket: socket.socket) -> None:
         self._home, self._http_socket = home, http_socket
         self._settings = config.settings
+        self._descriptors = raised_limit()
         self._started_at = time.time()
         alone = _is_loopback(config.settings.host)
         self._secure = not alone or config.settings.tls == "always"
@@ -412,6 +424,7 @@ class _Controller:
             heartbeat_s=settings.heartbeat_s,
             grace_s=settings.grace_s,
             knows=self._roster.knows,
+            recognises=self._roster.recognises,
             artifacts=artifacts.where,
         )
         self._first_answers = FirstAnswers(workers, self._health, rest)
@@ -434,10 +447,11 @@ class _Controller:
                 log_config=None,
                 access_log=False,
                 lifespan="off",
-                http=limited(settings.limits),
+                http=limited(settings.limits, http_share(self._descriptors)),
                 timeout_keep_alive=settings.limits.keep_alive_s,  # type: ignore[arg-type]
                 ws=Frames,
                 ws_max_size=settings.limits.frame_bytes,
+                ws_per_message_deflate=False,  # a little of it can be very much
                 ws_ping_interval=20,
                 ws_ping_timeout=30,
                 timeout_graceful_shutdown=1,
@@ -446,7 +460,8 @@ class _Controller:
                 ssl_keyfile=key,
             )
         )
-        rpc = grpc.aio.server(options=server_options(settings.limits.message_bytes))
+        options = server_options(settings.limits, grpc_share(self._descriptors))
+        rpc = grpc.aio.server(options=options)
         rpc.add_generic_rpc_handlers((handler(self._orchestrator),))
         # gRPC says on stderr, in its own words, that a port is taken: ask first, in ours.
         _listen(settings.host, settings.grpc_port, "--grpc-port").close()

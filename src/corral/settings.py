@@ -20,7 +20,7 @@ import yaml
 from msgspec import Meta, Struct
 
 from corral.core.errors import InvalidSettings
-from corral.core.worker import DeclaredGPU
+from corral.core.worker import MOST_GPUS, DeclaredGPU, Places, Words
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -35,8 +35,8 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
     cpus: Annotated[float, Meta(ge=0, le=1024)] = 0.0
     memory_gb: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
-    gpus: tuple[DeclaredGPU, ...] = ()
-    labels: tuple[str, ...] = ()
+    gpus: Annotated[tuple[DeclaredGPU, ...], Meta(max_length=MOST_GPUS)] = ()
+    labels: Words = ()
     reserved_for: Literal["", "interactive"] = ""
     weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     class_: Literal["", "high-memory", "low-latency", "cpu-only"] = msgspec.field(
@@ -52,8 +52,8 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     isolate: bool = True
     read_paths: tuple[str, ...] = ()
     write_paths: tuple[str, ...] = ()
-    model_paths: tuple[str, ...] = ()
-    task_types: tuple[str, ...] = ()
+    model_paths: Places = ()
+    task_types: Words = ()
     spawn: bool = False
 
 

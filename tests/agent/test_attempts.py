@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import zipfile
 from io import BytesIO
 
@@ -37,6 +38,38 @@ async def test_a_function_starts_says_its_output_and_completes(
     kinds = [type(message).__name__ for message in controller.heard if hasattr(message, "job")]
     assert kinds == ["JobStarted", "JobOutput", "JobCompleted"]
     assert controller.output(job.job) == "doubling 21\n"
+
+
+def garble(said: bytes) -> None:
+    """Says it where only Corral speaks."""
+    import contextlib
+    import stat
+
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if int(name) > 2 and stat.S_ISFIFO(os.fstat(int(name)).st_mode):
+                os.write(int(name), said)
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("spawned", [False], ids=["forked"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'\n{"frame":"progress","message":"\xff"}\n',
+        b'\n{"frame":"started","odd":' + b"[" * 2000 + b"\n",
+    ],
+    ids=["not utf-8", "deep"],
+)
+async def test_a_job_that_garbles_frames_fails_and_nothing_else(
+    controller: FakeController, start: StartAgent, said: bytes
+) -> None:
+    await start(**{"worker.cpus": 1.0})
+    job, next_one = controller.job(garble, said), controller.job(double, 21)
+    await controller.send(job, next_one)
+    failure = (await controller.failed(job.job)).failure
+    assert (failure.code, "could not be read" in failure.message) == ("no_result", True)
+    assert await controller.value(next_one.job) == 42
 
 
 async def test_functions_share_a_warm_process_and_fresh_ones_do_not(

@@ -6,6 +6,9 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from zlib import crc32
+
+from structlog.testing import capture_logs
 
 from corral.agent.kept_results import KeptResults
 from corral.agent.main import KEPT
@@ -54,10 +57,28 @@ def test_a_torn_line_takes_no_other_along(tmp_path: Path) -> None:
     assert kept.read() == [completed("c")], "a changed one is not believed"
 
 
+def test_lines_that_break_readers_take_no_other_along(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    kept = KeptResults(path, "w1")
+    kept.add([completed("a")])
+    deep = b'{"type":"JobCompleted","odd":' + b"[" * 100_000
+    odd = b'{"type":"JobCompleted","job":"\xff"}'
+    path.write_bytes(
+        path.read_bytes() + b"".join(b"%08x %b\n" % (crc32(b), b) for b in (deep, odd))
+    )
+    kept.add([completed("b")])
+    assert kept.read() == [completed("a"), completed("b")]
+
+
 def test_it_is_bounded(tmp_path: Path) -> None:
     kept = KeptResults(tmp_path / "kept", "w1", limit=1000)
     added = kept.add([completed(f"job{n}") for n in range(100)])
     assert 0 < added < 100
+    with (tmp_path / "kept").open("ab") as file:  # somebody else's
+        file.truncate(1 << 33)
+    with capture_logs() as told:
+        assert len(kept.read()) == added
+    assert [one["event"] for one in told] == ["kept_results_too_large"]
     assert len(kept.read()) == added
     assert kept.add([completed(f"more{n}") for n in range(100)]) == 0
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,16 +15,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import corral
+from corral.api.worker_socket import LATER, STRANGER_BYTES, STRANGERS, TOO_BIG
 from corral.core.errors import Conflict
 from corral.core.job import Blob, Failure
+from corral.core.malformed import MALFORMED
 from corral.protocol import messages as wire
 from tests.api.rest import Rest
 from tests.api.worker_door import Card, Door
 from tests.crash.books import stories
 from tests.live import LiveController
 
-TOO_BIG = 1009
-"""What the protocol itself says of a message over the limit."""
 OURS = {
     wire.CLOSE_MALFORMED,
     wire.CLOSE_UNAUTHORIZED,
@@ -31,7 +32,7 @@ OURS = {
     wire.CLOSE_INCOMPATIBLE,
     wire.CLOSE_OUT_OF_ORDER,
 }
-FRAME_BYTES = 1 << 20
+FRAME_BYTES = 2 * STRANGER_BYTES
 EXAMPLES = settings(
     max_examples=60,
     derandomize=True,
@@ -88,7 +89,7 @@ TAGGED = st.builds(
         st.sampled_from(["job", "attempt", "at", "seconds", "digest", "reason"]) | TEXTS, JSON
     ),
 )
-MALFORMED = (
+NONSENSE = (
     st.binary(max_size=60)
     | JSON.map(lambda value: json.dumps(value).encode())
     | st.lists(TAGGED, min_size=1, max_size=3).map(lambda value: json.dumps(value).encode())
@@ -98,13 +99,13 @@ MALFORMED = (
 def readable(frame: bytes) -> list[wire.FromWorker] | None:
     try:
         return wire.decode_from_worker(frame)
-    except msgspec.DecodeError:
+    except MALFORMED:
         return None
 
 
 def test_anything_instead_of_a_register(asked: LiveController, rogue: Card) -> None:
     @EXAMPLES
-    @given(MALFORMED, st.booleans())
+    @given(NONSENSE, st.booleans())
     def ask(frame: bytes, as_text: bool) -> None:
         with Door(asked, rogue.credential) as door:
             if as_text:
@@ -177,9 +178,26 @@ def test_any_register(asked: LiveController, rogue: Card) -> None:
         door.joined(rogue.register())
 
 
+NOT_UTF8 = b'[{"type":"WorkerGoodbye","reason":"\xff"}]'
+DEEP = b'[{"type":"WorkerGoodbye","odd":' + b"[" * 100_000
+
+
+@pytest.mark.parametrize("frame", [NOT_UTF8, DEEP], ids=["not utf-8", "deep"])
+def test_bytes_that_break_readers_are_malformed(
+    asked: LiveController, rogue: Card, frame: bytes
+) -> None:
+    with Door(asked, rogue.credential) as door:
+        door.say_bytes(frame)
+        assert sentence(door.closed()) == wire.CLOSE_MALFORMED
+    with Door(asked, rogue.credential) as door:
+        door.joined(rogue.register())
+        door.say_bytes(frame)
+        assert sentence(door.closed()) == wire.CLOSE_MALFORMED
+
+
 def test_malformed_after_the_register(asked: LiveController, rogue: Card) -> None:
     @EXAMPLES
-    @given(MALFORMED.filter(lambda frame: readable(frame) is None))
+    @given(NONSENSE.filter(lambda frame: readable(frame) is None))
     def ask(frame: bytes) -> None:
         with Door(asked, rogue.credential) as door:
             door.joined(rogue.register())
@@ -193,6 +211,8 @@ def test_each_no_has_a_code_of_its_own(asked: LiveController, rogue: Card) -> No
     other = Card(asked, "other")
     cases: list[tuple[int, str, wire.WorkerRegister]] = [
         (wire.CLOSE_INCOMPATIBLE, rogue.credential, rogue.register(runner_protocol="🐎" * 99)),
+        (wire.CLOSE_INCOMPATIBLE, rogue.credential, rogue.register(runner_protocol="9" * 256)),
+        (wire.CLOSE_MALFORMED, rogue.credential, rogue.register(runner_protocol="9" * 5000)),
         (wire.CLOSE_UNAUTHORIZED, "wrong", rogue.register()),
         (wire.CLOSE_UNAUTHORIZED, rogue.credential, other.register()),
         (wire.CLOSE_UNAUTHORIZED, asked.token, rogue.register()),
@@ -220,6 +240,21 @@ def test_each_no_has_a_code_of_its_own(asked: LiveController, rogue: Card) -> No
         first.joined(rogue.register())
         second.joined(rogue.register())
         assert sentence(first.closed()) == wire.CLOSE_REPLACED
+
+
+def test_little_is_kept_of_strangers(asked: LiveController, rogue: Card) -> None:
+    with Door(asked, "nobody's") as door:
+        door.say_pieces(b"[" + b" " * STRANGER_BYTES)
+        code, reason = door.closed()
+        assert (code, "unknown credential" in reason) == (TOO_BIG, True), reason
+    with contextlib.ExitStack() as crowd:
+        doors = [crowd.enter_context(Door(asked, "nobody's")) for _ in range(STRANGERS + 1)]
+        assert sentence(doors[-1].closed()) == LATER
+        with Door(asked, rogue.credential) as door:
+            door.joined(rogue.register())
+            door.say(wire.WorkerGoodbye("x" * (STRANGER_BYTES + 1)))  # known: nothing is held back
+    with Door(asked, rogue.credential) as door:
+        door.joined(rogue.register())
 
 
 # --- what a worker could say of jobs ---
@@ -297,6 +332,57 @@ def test_jobs_of_others(asked: LiveController, rogue: Card) -> None:
             pass
         assert running_view.status().state == "succeeded"
         waiting.cancel()
+
+
+LONG = "x" * 100_000
+
+
+def test_what_it_says_of_ends_is_cut_before_it_is_kept(asked: LiveController, rogue: Card) -> None:
+    with (
+        corral.Client(asked.address, asked.token) as client,
+        Door(asked, rogue.credential) as door,
+    ):
+        door.joined(rogue.register())
+        told = Failure("exception", LONG, type=LONG, traceback=LONG, pickled=LONG.encode())
+        for result in (Blob("../../token", 5), Blob("0" * 64, 9000, b"x" * 9000), None):
+            job = client.submit(abs, (-1,), worker="rogue")
+            dispatch = door.dispatched(job.id)
+            end = (job.id, dispatch.attempt, 1.0, 1.0, dispatch.digest)
+            if result is None:
+                door.say(wire.JobFailed(*end, told))
+            else:
+                door.say(wire.JobCompleted(*end, result))
+            while not job.status().ended:
+                pass
+            shown = Rest(asked)("GET", f"/jobs/{job.id}").json
+            code = "exception" if result is None else "result_refused"
+            assert (shown["state"], shown["failure"]["code"]) == ("failed", code)
+            assert len(json.dumps(shown)) < 100_000
+
+
+def test_a_worker_that_hands_everything_back_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    environ = {"CORRAL_CIRCUIT_FAILURES": "2", "CORRAL_CIRCUIT_COOL_S": "600"}
+    environ |= {"CORRAL_BACKOFF_S": "0.1", "CORRAL_WORKER_ENABLED": "false"}
+    with LiveController(tmp_path, environ=environ) as controller:
+        card = Card(controller, "lazy")
+        with (
+            corral.Client(controller.address, controller.token) as client,
+            Door(controller, card.credential) as door,
+        ):
+            door.joined(card.register())
+            job = client.submit(abs, (-1,))
+            given = 0
+            while "circuit_opened" not in controller.log:
+                with contextlib.suppress(TimeoutError):
+                    for message in door.hear(0.1):
+                        if isinstance(message, wire.JobDispatch):
+                            given += 1
+                            door.say(wire.JobReturned(job.id, message.attempt, "no"))
+            assert 2 <= given <= 30, "a pause after each"
+            assert "circuit is open" in str(job.why())
+            job.cancel()
 
 
 OWN = "the job that it got"

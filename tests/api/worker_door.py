@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import urllib.request
+from collections.abc import Iterator
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -65,8 +67,18 @@ class Door:
     def say_text(self, frame: str) -> None:
         self._socket.send(frame)
 
-    def hear(self) -> list[wire.FromController]:
-        frame = self._socket.recv(timeout=PATIENCE_S)
+    def say_pieces(self, beginning: bytes) -> None:
+        """A message that begins so, of which no end comes."""
+        with contextlib.suppress(ConnectionClosed):
+
+            def pieces() -> Iterator[bytes]:
+                yield beginning
+                self._socket.recv(timeout=PATIENCE_S)
+
+            self._socket.send(pieces())
+
+    def hear(self, within_s: float = PATIENCE_S) -> list[wire.FromController]:
+        frame = self._socket.recv(timeout=within_s)
         return wire.decode_from_controller(frame if isinstance(frame, bytes) else frame.encode())
 
     def joined(self, register: wire.WorkerRegister) -> wire.WorkerWelcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import get_args
 
 import msgspec
@@ -100,6 +101,69 @@ def test_every_message_about_an_attempt_carries_its_number() -> None:
     for kind in (*get_args(wire.FromWorker), *get_args(wire.FromController)):
         if kind.__name__.startswith("Job") or kind is wire.ResultReceived:
             assert {"job", "attempt"} <= set(kind.__struct_fields__)
+
+
+GPU_0 = {"uuid": "0", "name": "g", "vram_gb": 8}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"gpus": [GPU_0] * 257},
+        {"gpus": [{**GPU_0, "vram_gb": -1}]},
+        {"gpus": [{**GPU_0, "vram_gb": 1e300}]},
+        {"gpus": [{**GPU_0, "name": "x" * 513}]},
+        {"cpus": 1e300},
+        {"memory_gb": 1e300},
+        {"labels": ["a"] * 257},
+        {"labels": ["a" * 513]},
+        {"workloads": ["a"] * 257},
+        {"task_types": ["a"] * 257},
+        {"enforced": {str(n): "" for n in range(257)}},
+        {"models_present": ["a"] * 10_001},
+        {"model_paths": ["/"] * 257},
+    ],
+    ids=str,
+)
+def test_what_a_worker_says_of_itself_is_bounded(said: dict[str, object]) -> None:
+    fine = {"cpus": 1, "memory_gb": 1}
+    register = {"worker_id": "w", "software_version": "0", "runner_protocol": "1"}
+    for capabilities, refused in ((fine, False), ({**fine, **said}, True)):
+        frame = [{"type": "WorkerRegister", **register, "capabilities": capabilities}]
+        with pytest.raises(msgspec.ValidationError) if refused else nullcontext():
+            wire.decode_from_worker(json.dumps(frame).encode())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"readings": [{"uuid": "0"}] * 257},
+        {"readings": [{"uuid": "0", "free_gb": -1}]},
+        {"readings": [{"uuid": "0", "temperature_c": 1e300}]},
+        {"readings": [{"uuid": "0", "utilisation": -1}]},
+        {"models": [{"name": "m"}] * 10_001},
+        {"models": [{"name": "m" * 4097}]},
+        {"models": [{"name": "m", "size": -1}]},
+        {"models_loaded": ["m"] * 10_001},
+        {"load": -1},
+        {"load": 1e300},
+        {"running": -1},
+        {"warm": 10**18},
+    ],
+    ids=lambda said: str(said)[:40],
+)
+def test_what_a_heartbeat_says_is_bounded(said: dict[str, object]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        wire.decode_from_worker(json.dumps([{"type": "WorkerHeartbeat", **said}]).encode())
+
+
+def test_attempts_that_a_worker_claims_are_bounded() -> None:
+    can = Capabilities(cpus=1, memory_gb=1)
+    for count, refused in ((wire.MOST_ATTEMPTS, False), (wire.MOST_ATTEMPTS + 1, True)):
+        claimed = (("j", 1),) * count
+        register = wire.WorkerRegister("w", "0", wire.VERSION, can, attempts=claimed)
+        with pytest.raises(msgspec.ValidationError) if refused else nullcontext():
+            wire.decode_from_worker(wire.encode([register]))
 
 
 @pytest.mark.parametrize("size", ["1180591620717411303424", "-5"])

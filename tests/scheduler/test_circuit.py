@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.core.job import Failure, Needs, Shape
-from corral.scheduler.circuit import CLOSED, Breaker, Circuit, after, note
+from corral.scheduler.circuit import CLOSED, RETURNED, Breaker, Circuit, after, note
 from corral.scheduler.columns import Columns
 from corral.scheduler.fit import Held, Room, refuse_now
 from corral.scheduler.plan import Plan, decide_among
@@ -39,6 +39,14 @@ def test_what_works_in_between_starts_the_count_again(code: str) -> None:
     for well in (None, Failure(code=code, message="")):
         twice = failing(("a", 0), ("b", 1))
         assert after(twice, well, "x", at=2, breaker=BREAKER) is CLOSED
+
+
+def test_what_it_hands_back_unasked_counts() -> None:
+    circuit = CLOSED
+    back = Failure(code=RETURNED, message="It returned: no")
+    for second in (0, 1, 2):
+        circuit = after(circuit, back, f"returned at {second}", at=second, breaker=BREAKER)
+    assert circuit.until == 12
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from corral.agent.runner_process import Makeup, Runner
 from corral.agent.runners import Runners
 from corral.agent.waiting import Waiting
 from corral.core.job import Failure, Input, JobId, record_digest
+from corral.core.malformed import MALFORMED
 from corral.core.worker import Capabilities, Capacity, Holding
 from corral.protocol.messages import (
     JobCancel,
@@ -112,7 +113,7 @@ class Ledger:
             return self.results.refused(message, endings.OTHER_DOCUMENT)
         try:
             recipe = decode_recipe(document)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             return self.results.refused(message, endings.unreadable_document(error))
         if "python" not in self._capabilities.workloads:
             return self.results.refused(message, endings.CODE_REFUSED)

@@ -22,6 +22,7 @@ from websockets.protocol import Event, State
 from websockets.typing import Data
 
 from corral import trust
+from corral.core.malformed import MALFORMED
 from corral.protocol.messages import (
     CLOSE_INCOMPATIBLE,
     CLOSE_REPLACED,
@@ -185,7 +186,7 @@ class Connection:
             try:
                 await self._session()
                 reason = "the controller closed the connection"
-            except (OSError, WebSocketException, TimeoutError, msgspec.MsgspecError) as error:
+            except (OSError, WebSocketException, TimeoutError, *MALFORMED) as error:
                 reason = _reason(error)
             if self._socket is not None:
                 self._socket = None
@@ -263,7 +264,7 @@ class Connection:
                 patience.reschedule(None)
             if messages:
                 self._side.deliver(messages)
-        except (msgspec.MsgspecError, IndexError) as error:
+        except (*MALFORMED, IndexError) as error:
             if not broken.done():
                 broken.set_exception(error)
 

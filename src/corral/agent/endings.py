@@ -101,9 +101,18 @@ def _at_memory_limit(attempt: Attempt) -> bool:
     return limit > 0 and attempt.memory_seen >= limit * NEAR_LIMIT
 
 
+GARBLED = Failure(
+    code="no_result",
+    message="What the job's process told its worker could not be read, so it was ended. Only "
+    "Corral writes to the descriptors that a job finds open beside 0, 1 and 2.",
+)
+
+
 def of_death(runner: Runner, attempt: Attempt) -> Failure:
     """The runner ended without saying how the attempt did."""
     code = runner.code
+    if runner.garbled:
+        return GARBLED
     said = runner.stderr.decode(errors="replace").strip()
     if said and attempt.dispatch.secrets:
         said = Redactor(attempt.dispatch.secrets).text(said)

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from corral.core.job import Blob, Failure
+from corral.protocol.messages import MOST_STREAM
 
 
 class Frame(Struct, frozen=True, gc=False, tag_field="frame"):
@@ -28,7 +29,7 @@ class Fetching(Frame, frozen=True, tag="fetching"):
 
 
 class Output(Frame, frozen=True, tag="output"):
-    stream: str
+    stream: Annotated[str, Meta(max_length=MOST_STREAM)]
     text: str = ""
     data: bytes = b""
 

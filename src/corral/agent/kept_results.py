@@ -13,7 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import structlog
 
+from corral.core.malformed import MALFORMED
 from corral.home import sync_folder
 from corral.protocol.messages import JobCompleted, JobFailed
 
@@ -21,6 +23,11 @@ Ended = JobCompleted | JobFailed
 
 LIMIT_BYTES = 64 << 20
 """Thousands of results: what is larger than 8 kB is not in them, but with the controller."""
+
+HEAD_BYTES = 4096
+"""Room for the first line, which the limit does not count."""
+
+log = structlog.get_logger("corral.agent.kept_results")
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Ended).decode
@@ -34,16 +41,21 @@ class KeptResults:
 
     def read(self) -> list[Ended]:
         """What an agent before us left, as far as it came to write; nothing of another worker."""
+        most = self._limit + HEAD_BYTES
         try:
-            lines = self._path.read_bytes().split(b"\n")
+            with self._path.open("rb") as file:
+                lines = file.read(most).split(b"\n")
+                size = os.fstat(file.fileno()).st_size
         except FileNotFoundError:
             return []
+        if size > most:  # we never write so much: who did?
+            log.warning("kept_results_too_large", path=str(self._path), bytes=size, read=most)
         if _body(lines[0]) != self._worker.encode():
             self.clear()
             return []
         found = []
         for line in lines[1:]:
-            with suppress(msgspec.MsgspecError):
+            with suppress(*MALFORMED):
                 if (body := _body(line)) is not None:
                     found.append(_decode(body))
         return found

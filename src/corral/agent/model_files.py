@@ -18,14 +18,12 @@ import structlog
 from msgspec import Struct
 
 from corral.agent.beside import beside
-from corral.core.model import Model
+from corral.core.model import MOST_MODELS, Model
 from corral.runtime.models import Found, models_in
 
 log = structlog.get_logger("corral.agent.models")
 
 EVERY_S = 60.0
-MOST = 10_000
-"""Models that are told of; a folder with more is not meant as one of models."""
 TELL_S = 5.0
 """Digests that get known are told together this often."""
 CHUNK = 8 << 20
@@ -97,7 +95,7 @@ class ModelFiles:
                 continue
             for one in models_in(path):
                 found.setdefault(one.name, one)
-                if len(found) >= MOST:
+                if len(found) >= MOST_MODELS:
                     self._say("too_many_models", path)
                     return list(found.values())
         return list(found.values())

@@ -15,6 +15,7 @@ from corral.agent.frames import AnyFrame, Ready, decode_lines
 from corral.agent.orders import way_of_orders
 from corral.agent.process_tree import Tree
 from corral.agent.run_directory import RunDirectory
+from corral.core.malformed import MALFORMED
 
 if TYPE_CHECKING:
     from corral.agent.attempt import Attempt
@@ -90,6 +91,8 @@ class Runner(asyncio.SubprocessProtocol):
         """Its processes, once it was started."""
         self.code: int | None = None
         self.stderr = b""
+        self.garbled = False
+        """What it said could not be read; nothing more of it is."""
         self.ending = False
         self.settled = False
         """While it is being ended: its job has come to an end by itself."""
@@ -127,7 +130,7 @@ class Runner(asyncio.SubprocessProtocol):
             return []
         untaken = {}
         for packet in self._way.take_back():
-            with suppress(msgspec.DecodeError):  # a part of a large order, which counts as begun
+            with suppress(*MALFORMED):  # a part of a large order, which counts as begun
                 named = _decode_name(packet)
                 untaken[named.job, named.attempt] = packet
         back = [attempt for attempt in self.orders if attempt.key in untaken]
@@ -222,9 +225,9 @@ class Runner(asyncio.SubprocessProtocol):
         if data:
             try:
                 frames = decode_lines(data)
-            except msgspec.DecodeError:
+            except MALFORMED:
                 return self._nonsense()
-            if not self.ready.done() and isinstance(frames[0], Ready):
+            if frames and not self.ready.done() and isinstance(frames[0], Ready):
                 self.ready.set_result(frames[0].enforced)
             self.listener.heard(self, frames)
 
@@ -263,7 +266,7 @@ class Runner(asyncio.SubprocessProtocol):
             self.listener.gone(self)
 
     def _nonsense(self) -> None:
-        self.stderr = b"The runner's frames could not be read."
+        self.garbled = True
         self._rest = b""
         self._stdout_closed = True
         self._finish()

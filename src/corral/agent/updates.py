@@ -66,7 +66,7 @@ class Updates:
         """The newer version that now lies ready, or nothing."""
         try:
             return await self._prepare()
-        except (OSError, ValueError, TimeoutError, msgspec.DecodeError) as error:
+        except (OSError, ValueError, TimeoutError, RecursionError) as error:
             log.warning("update_failed", reason=str(error) or type(error).__name__)
             return ""
 

@@ -16,10 +16,13 @@ from starlette.websockets import WebSocket
 from corral.api.auth import Hosts
 from corral.api.correlation import Correlated
 from corral.api.worker_socket import WorkerSocket
-from corral.core.errors import Forbidden
+from corral.core.errors import Forbidden, Unavailable
 
 Health = Callable[[], Awaitable[tuple[int, dict[str, object]]]]
 """The status and what to say with it."""
+
+
+STOPPING = Unavailable("The controller is stopping. Ask again soon.")
 
 
 class FirstAnswers:
@@ -41,8 +44,19 @@ class FirstAnswers:
             status, body = await self._health()
             await JSONResponse(body, status)(scope, receive, send)
         else:
-            rest = await self.loaded()
+            try:
+                rest = await self.loaded()
+            except asyncio.CancelledError:  # the controller is stopping, before it came so far
+                await _stopping(scope, receive, send)
+                return
             await rest(scope, receive, send)
+
+
+async def _stopping(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1001, "reason": STOPPING.message})
+    else:
+        await JSONResponse(STOPPING.view(), STOPPING.status)(scope, receive, send)
 
 
 class OnlyOurHosts:

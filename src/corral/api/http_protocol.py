@@ -13,9 +13,10 @@ from corral.core.errors import CorralError, HeadersTooLarge, InvalidRequest, Req
 from corral.settings import LimitSettings as Limits
 
 
-def limited(limits: Limits) -> type[HttpToolsProtocol]:
+def limited(limits: Limits, connections: int) -> type[HttpToolsProtocol]:
     """uvicorn's protocol with a limit on each request's head. Without one, a client that sends a
-    byte now and then would keep its connection, and what it sent, for ever."""
+    byte now and then would keep its connection, and what it sent, for ever. Where there are more
+    connections than this, one on which nobody waits for an answer is closed for each new one."""
 
     class Limited(HttpToolsProtocol):
         _timer: asyncio.TimerHandle | None = None
@@ -25,6 +26,15 @@ def limited(limits: Limits) -> type[HttpToolsProtocol]:
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._expect()
+            if len(self.connections) > connections:
+                others = (one for one in self.connections if one is not self)
+                idle = (one for one in others if isinstance(one, Limited) and one.is_idle)
+                next(idle, self).transport.abort()
+
+        @property
+        def is_idle(self) -> bool:
+            asked = self.cycle is not None and not self.cycle.response_complete
+            return not asked and not self.transport.is_closing()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._met()

@@ -7,13 +7,16 @@ from it. Generated `_pb2_grpc` code would say the same and pin a version of grpc
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
 from corral.api import corral_pb2
+
+if TYPE_CHECKING:
+    from corral.settings import LimitSettings
 
 _DESCRIPTOR = corral_pb2.DESCRIPTOR.services_by_name["Orchestrator"]
 
@@ -49,9 +52,12 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def server_options(message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[tuple[str, int], ...]:
-    """The options of a server that takes messages up to this size."""
+def server_options(limits: LimitSettings, connections: int) -> tuple[tuple[str, int], ...]:
+    """The options of a server that takes so many connections, and waits for none that is silent."""
+    message_bytes = limits.message_bytes
     return (
+        ("grpc.server_handshake_timeout_ms", round(1000 * limits.header_s)),
+        ("grpc.max_allowed_incoming_connections", connections),
         ("grpc.max_send_message_length", max(message_bytes, MAX_MESSAGE_BYTES)),
         ("grpc.max_receive_message_length", message_bytes),
         *SERVER_OPTIONS,

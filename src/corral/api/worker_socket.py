@@ -8,7 +8,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-import msgspec
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -17,6 +16,7 @@ from websockets.protocol import OPEN
 
 from corral.api.auth import bearer
 from corral.core.errors import Unauthorized
+from corral.core.malformed import MALFORMED
 from corral.engines.agents import AgentsEngine
 from corral.protocol import messages as wire
 
@@ -25,8 +25,13 @@ log = structlog.get_logger()
 FRAME_BYTES = 512 * 1024
 """A frame is closed once it holds this much, so that one does not hold up the next for long."""
 SHORT_CUT = "corral.frames"
+TOO_BIG, LATER = 1009, 1013
+"""Codes of the WebSocket protocol itself."""
 MENTION_S = 0.005
 REGISTER_WITHIN_S = 10.0
+STRANGERS, STRANGER_BYTES = 64, 1 << 20
+"""How many may say who they are at the same time, and with how many bytes, whose credential no
+worker has: a revoked worker, for one, shall still hear that it was."""
 SILENT_BEATS = 3
 """A worker that misses this many heartbeats counts as disconnected; its grace begins."""
 
@@ -38,6 +43,24 @@ class Frames(WebSocketsSansIOProtocol):
     heard: Callable[[bytes], None] | None = None
     """Takes every whole message, once it is set; the application then hears only of the end."""
     drained: Callable[[], None] | None = None
+    trusted = False
+    """Whether its frames may be as large as the settings say."""
+    _received = 0
+
+    def data_received(self, data: bytes) -> None:
+        if not self.trusted:
+            self._received += len(data)
+            if self._received > STRANGER_BYTES:
+                return self._too_much()
+        super().data_received(data)
+
+    def _too_much(self) -> None:
+        if self.close_sent or self.conn.state is not OPEN:
+            self.transport.close()
+            return
+        told = f"over the limit of {STRANGER_BYTES:,} bytes for an unknown credential."
+        self.conn.fail(TOO_BIG, told)
+        self.handle_parser_exception()
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
@@ -131,9 +154,11 @@ class WorkerSocket:
         heartbeat_s: float,
         grace_s: float,
         knows: Callable[[str], bool] = lambda worker: True,
+        recognises: Callable[[str], bool] = lambda credential: True,
         artifacts: str = "",
     ) -> None:
-        self._artifacts = artifacts
+        self._artifacts, self._recognises = artifacts, recognises
+        self._strangers = 0
         self._engine, self._is_worker, self._knows = engine, is_worker, knows
         self._heartbeat_s, self._grace_s = heartbeat_s, grace_s
 
@@ -172,7 +197,7 @@ class WorkerSocket:
             silence.since = monotonic()
             try:
                 messages = wire.decode_from_worker(frame)
-            except msgspec.DecodeError as error:
+            except MALFORMED as error:
                 log.warning("worker_malformed", worker=worker, error=str(error))
                 session.end((wire.CLOSE_MALFORMED, _short(f"Not a frame of messages: {error}.")))
             else:
@@ -193,19 +218,31 @@ class WorkerSocket:
         log.warning("worker_silent", worker=worker)
         session.end(None)
 
+    async def _first_frame(self, socket: WebSocket, credential: str) -> bytes:
+        """What it says first; little is kept of somebody who may be anybody."""
+        stranger = not self._recognises(credential)
+        if stranger and self._strangers >= STRANGERS:
+            raise _Refused(LATER, "Too many with unknown credentials are asking. Come back later.")
+        self._strangers += stranger
+        socket.scope["extensions"][SHORT_CUT].trusted = not stranger
+        try:
+            async with asyncio.timeout(REGISTER_WITHIN_S):
+                return await _frame(socket)
+        finally:
+            self._strangers -= stranger
+
     async def _register(self, socket: WebSocket) -> wire.WorkerRegister:
         try:
             credential = bearer(socket.headers.get("authorization"))
         except Unauthorized as error:
             raise _Refused(wire.CLOSE_UNAUTHORIZED, error.message) from None
-        async with asyncio.timeout(REGISTER_WITHIN_S):
-            frame = await _frame(socket)
+        frame = await self._first_frame(socket, credential)
         try:
             for hello in wire.decode_hello(frame)[:1]:
                 if hello.runner_protocol:  # the rest may be nothing that we could read
                     _check_version(hello.runner_protocol)
             first = wire.decode_from_worker(frame)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise _Refused(wire.CLOSE_MALFORMED, f"Not a frame of messages: {error}.") from None
         if len(first) != 1 or not isinstance(first[0], wire.WorkerRegister):
             raise _Refused(wire.CLOSE_OUT_OF_ORDER, "The first message must be WorkerRegister.")

@@ -34,7 +34,7 @@ from corral.core.job import Failure, Head, JobId, State
 from corral.core.lifecycle import advance
 from corral.core.worker import Worker
 from corral.engines.engine import Engine
-from corral.scheduler.circuit import Breaker, note
+from corral.scheduler.circuit import RETURNED, Breaker, note
 from corral.scheduler.settle import Policy, settle
 
 log = structlog.get_logger()
@@ -247,13 +247,18 @@ class Intake:
         if head.state is State.STOPPING:
             return [self._gone(head, "cancelled", report.reason, ())]
         now = time.time()
+        if report.unasked:
+            # Many at once may have one cause, and count once: another program took the GPU.
+            given_back = Failure(code=RETURNED, message=f"It returned: {report.reason}")
+            self._judged.append((report.worker, given_back, f"returned at {int(now)}"))
         return [
             JobRequeued(
                 job=head.id,
                 at=now,
                 attempt=head.attempt,
-                code="returned",
+                code=RETURNED,
                 message=report.reason,
+                not_before=now + self._policy.backoff_s if report.unasked else 0.0,
                 fault="none",
             )
         ]

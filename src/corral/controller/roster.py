@@ -68,6 +68,7 @@ class Roster:
         self._changing = asyncio.Lock()
         kept = read_kept(path, _File, AGAIN)
         self._by_id = {one.id: one for one in kept.workers}
+        self._digests = {one.sha256 for one in kept.workers}
         self._refused = frozenset(kept.refused)
 
     # --- asking ---
@@ -94,6 +95,11 @@ class Roster:
             return same(credential, self._local_credential)
         enrolled = self._by_id.get(worker)
         return enrolled is not None and same(_digest(credential), enrolled.sha256)
+
+    def recognises(self, credential: str) -> bool:
+        """Whether it is any worker's, before that one has said which it is."""
+        digest = _digest(credential)
+        return same(credential, self._local_credential) or digest in self._digests
 
     def enrolment_token(self) -> str:
         return kept_secret(self._key)
@@ -208,6 +214,7 @@ class Roster:
         refused = self._refused if refused is None else refused
         await write_kept(self._path, _File(list(workers.values()), sorted(refused)))
         self._by_id, self._refused = workers, refused
+        self._digests = {one.sha256 for one in workers.values()}
 
 
 def _labels(labels: Sequence[str]) -> tuple[str, ...]:

@@ -225,6 +225,8 @@ class AttemptReturned(AttemptReport, frozen=True):
     """The attempt never ran and can run elsewhere (recalled, or its worker is leaving)."""
 
     reason: str
+    unasked: bool = False
+    """Nobody wanted it back: it counts against the worker, or it could go to and fro for ever."""
 
 
 EngineReport = (

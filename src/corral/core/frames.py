@@ -7,6 +7,8 @@ from itertools import islice
 import msgspec
 from msgspec import Struct
 
+from corral.core.malformed import MALFORMED
+
 
 class OutputFrame(
     Struct, frozen=True, gc=False, tag="output", tag_field="frame", omit_defaults=True
@@ -67,5 +69,5 @@ def decode_frame(line: bytes) -> Frame | None:
     """None for a line that a power cut tore."""
     try:
         return _decoder.decode(line)
-    except msgspec.DecodeError:
+    except MALFORMED:
         return None

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from corral.core.job import Size
+
+MOST_MODELS = 10_000
+"""Models that a worker tells of; a folder with more is not meant as one of models."""
+ModelName = Annotated[str, Meta(max_length=4096)]
+ModelNames = Annotated[tuple[ModelName, ...], Meta(max_length=MOST_MODELS)]
 
 
 class Model(Struct, frozen=True, gc=False, omit_defaults=True):
     """A model on a worker's disk."""
 
-    name: str
+    name: ModelName
     size: Size = 0
-    sha256: str = ""
+    sha256: Annotated[str, Meta(max_length=64)] = ""
     """Empty until it is known: a large file takes a while to read. Of a folder: of the list of
     its files and their digests."""

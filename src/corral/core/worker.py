@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from corral.core.job import Needs
-from corral.core.model import Model
+from corral.core.model import Model, ModelNames
 
 SLACK = 1e-9
 """Sums of fractions miss by less than this; it decides nothing."""
@@ -20,15 +20,22 @@ with a screen has one."""
 WHOLE_TENTHS = 8
 """A GPU of which others leave this much still counts as a whole one."""
 
+MOST_GPUS, MOST_WORDS = 256, 256
 Gigabytes = Annotated[float, Meta(ge=0, le=10_000)]
+Word = Annotated[str, Meta(max_length=512)]
+Words = Annotated[tuple[Word, ...], Meta(max_length=MOST_WORDS)]
+Place = Annotated[str, Meta(max_length=4096)]
+Places = Annotated[tuple[Place, ...], Meta(max_length=MOST_WORDS)]
+"""What a worker may say of itself at most: the scheduler goes through it at every decision, and a
+worker's word is not to be trusted."""
 
 
 class GPU(Struct, frozen=True):
-    uuid: str
-    name: str
-    vram_gb: float
-    vendor: str = "nvidia"
-    tflops: Annotated[float, Meta(ge=0)] = 0.0
+    uuid: Word
+    name: Word
+    vram_gb: Gigabytes
+    vendor: Word = "nvidia"
+    tflops: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
     """About how many trillion operations on 32-bit numbers it does in a second; 0: unknown."""
 
 
@@ -46,14 +53,14 @@ class DeclaredGPU(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 class Reading(Struct, frozen=True, gc=False, omit_defaults=True):
     """What the driver said of a GPU a moment ago."""
 
-    uuid: str
+    uuid: Word
     free_gb: Gigabytes = 0.0
     ours_gb: Gigabytes = 0.0
     """VRAM of processes that belong to jobs here."""
     others_gb: Gigabytes = 0.0
     """VRAM of all other processes."""
-    temperature_c: float | None = None
-    utilisation: float | None = None
+    temperature_c: Annotated[float, Meta(ge=-1_000, le=10_000)] | None = None
+    utilisation: Annotated[float, Meta(ge=0, le=10)] | None = None
     """How much of the last moment it was at work, 0 to 1."""
     lost: bool = False
     """Its driver does not answer for it any more; all of it counts as others'."""
@@ -62,14 +69,14 @@ class Reading(Struct, frozen=True, gc=False, omit_defaults=True):
 class Capabilities(Struct, frozen=True):
     """What a worker says of itself when it registers."""
 
-    cpus: Annotated[float, Meta(ge=0)]
-    memory_gb: Annotated[float, Meta(ge=0)]
-    gpus: tuple[GPU, ...] = ()
-    labels: tuple[str, ...] = ()
-    workloads: tuple[str, ...] = ("python",)
-    platform: str = "linux"
-    python: str = ""
-    enforced: dict[str, str] = {}
+    cpus: Annotated[float, Meta(ge=0, le=100_000)]
+    memory_gb: Annotated[float, Meta(ge=0, le=1_000_000)]
+    gpus: Annotated[tuple[GPU, ...], Meta(max_length=MOST_GPUS)] = ()
+    labels: Words = ()
+    workloads: Words = ("python",)
+    platform: Word = "linux"
+    python: Word = ""
+    enforced: Annotated[dict[Word, Word], Meta(max_length=MOST_WORDS)] = {}
     """What the sandbox holds here, one honest word each: `{"files": "landlock", …}`."""
     ahead: Annotated[int, Meta(ge=0, le=10_000)] = 512
     """How many attempts may wait on the worker itself; 0 where an engine has no local queue."""
@@ -79,15 +86,15 @@ class Capabilities(Struct, frozen=True):
     """Among workers that suit a job alike, those with more weight come first."""
     suits: Literal["", "high-memory", "low-latency", "cpu-only"] = ""
     """Its class: the kind of work that its owner wants there first."""
-    models_present: tuple[str, ...] = ()
+    models_present: ModelNames = ()
     """Names of the models on its disk."""
     fetches_models: bool = False
     """It fetches a model that it lacks, before it loads it."""
-    task_types: tuple[str, ...] = ()
+    task_types: Words = ()
     """Kinds of tasks that it takes, where a workload has several; empty: all of them."""
-    model_paths: tuple[str, ...] = ()
+    model_paths: Places = ()
     """Folders in which it looks for models."""
-    output_path: str = ""
+    output_path: Place = ""
     """Where the attempts on it write."""
 
 

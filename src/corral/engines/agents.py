@@ -27,11 +27,14 @@ from corral.core.events import (
 from corral.core.frames import OutputFrame, ProgressFrame
 from corral.core.job import JobId
 from corral.core.worker import Wishes, Worker, taken_by_others
+from corral.engines import ends
 from corral.engines.engine import Attempt
 from corral.protocol import messages as wire
 
 log = structlog.get_logger()
 
+REASON = 1_000
+"""Characters of a reason that are kept."""
 LEFT = "its worker left before the job was sent"
 INBOX_LIMIT = 1 << 20
 """Bytes of output that may wait for the intake before sockets are read no further."""
@@ -84,6 +87,8 @@ class AgentsEngine:
         }
         self._sessions: dict[str, Session] = {}
         self._attempts: dict[tuple[JobId, int], str] = {}
+        self._recalled: set[tuple[JobId, int]] = set()
+        """Attempts that were asked back."""
         self._inbox: list[tuple[str, EngineReport]] = []
         self._inbox_bytes = 0
         self._arrived = asyncio.Event()
@@ -143,6 +148,7 @@ class AgentsEngine:
     ) -> None:
         session = self._sessions.get(self._attempts.get((job, attempt), ""))
         if session is not None and unbegun:
+            self._recalled.add((job, attempt))
             session.send(wire.JobRecall(job=job, attempt=attempt))
         elif session is not None:
             session.send(wire.JobCancel(job=job, attempt=attempt, grace_s=grace_s))
@@ -167,6 +173,7 @@ class AgentsEngine:
         for worker, report in batch:
             if isinstance(report, (AttemptExited, AttemptReturned)):
                 self._attempts.pop((report.job, report.attempt), None)
+                self._recalled.discard((report.job, report.attempt))
                 session = self._sessions.get(worker)
                 if session is not None:
                     session.mention(wire.ResultReceived(job=report.job, attempt=report.attempt))
@@ -201,7 +208,7 @@ class AgentsEngine:
         self._sessions[worker.id] = session
         self._workers[worker.id] = worker
         self.emptied.clear()
-        self._attempts = {key: owner for key, owner in self._attempts.items() if owner != worker.id}
+        self._forget(worker.id)
         # Nobody takes over what another worker has by claiming it.
         mine = [key for key in register.attempts if key not in self._attempts]
         self._attempts.update(dict.fromkeys(mine, worker.id))
@@ -235,6 +242,7 @@ class AgentsEngine:
         if known.draining and session is not None:
             for (job, attempt), owner in self._attempts.items():
                 if owner == worker:  # those that have begun it keeps
+                    self._recalled.add((job, attempt))
                     session.send(wire.JobRecall(job=job, attempt=attempt))
         return known
 
@@ -309,10 +317,12 @@ class AgentsEngine:
             )
             self._report(worker, AttemptOutput(job, attempt, worker, progress))
         elif isinstance(message, wire.JobCompleted):
-            exited = AttemptExited(
-                job, attempt, worker, message.at, message.seconds, message.digest, message.result
+            no = ends.refused(message.result)
+            result = message.result if no is None else None
+            at, seconds, digest = message.at, message.seconds, message.digest
+            self._report(
+                worker, AttemptExited(job, attempt, worker, at, seconds, digest, result, no)
             )
-            self._report(worker, exited)
         elif isinstance(message, wire.JobFailed):
             failed = AttemptExited(
                 job,
@@ -321,11 +331,14 @@ class AgentsEngine:
                 message.at,
                 message.seconds,
                 message.digest,
-                failure=message.failure,
+                failure=ends.short(message.failure),
             )
             self._report(worker, failed)
         else:
-            self._report(worker, AttemptReturned(job, attempt, worker, message.reason))
+            asked = self.stopping or self._workers[worker].draining
+            asked = asked or (job, attempt) in self._recalled
+            reason = message.reason[:REASON]
+            self._report(worker, AttemptReturned(job, attempt, worker, reason, not asked))
 
     def _beat(self, worker: str, beat: wire.WorkerHeartbeat, now: float) -> None:
         if beat.leaving and worker not in self._leaving:
@@ -374,9 +387,14 @@ class AgentsEngine:
 
     def _lose(self, worker: str, reason: str, *, expected: bool = False) -> None:
         self._away.pop(worker, None)
-        self._attempts = {key: owner for key, owner in self._attempts.items() if owner != worker}
+        self._forget(worker)
         name = self._workers[worker].name if worker in self._workers else worker
         self._report(worker, WorkerLost(worker, f"{name}: {reason}", expected))
+
+    def _forget(self, worker: str) -> None:
+        """What it had, as far as we know."""
+        self._attempts = {key: owner for key, owner in self._attempts.items() if owner != worker}
+        self._recalled &= self._attempts.keys()
 
     def _report(self, worker: str, report: EngineReport) -> None:
         self._inbox.append((worker, report))

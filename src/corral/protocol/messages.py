@@ -14,12 +14,15 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from corral.core.job import Blob, Failure, JobId, Needs, QueueClass
-from corral.core.model import Model
-from corral.core.worker import Capabilities, Reading
+from corral.core.model import MOST_MODELS, Model, ModelNames
+from corral.core.worker import MOST_GPUS, Capabilities, Gigabytes, Reading, Word, Words
 
 VERSION = "1"
 COMPATIBLE: dict[str, str] = {"1": "0.1.0"}
 """Versions of `runner_protocol` that this controller works with, and the first Corral of each."""
+
+Version = Annotated[str, Meta(max_length=256)]
+"""Longer ones are no versions, and Python reads no number of thousands of digits."""
 
 CLOSE_MALFORMED = 4400
 CLOSE_UNAUTHORIZED = 4401
@@ -29,6 +32,12 @@ CLOSE_REPLACED = 4409
 CLOSE_OUT_OF_ORDER = 4428
 """Another message before WorkerRegister, or a second WorkerRegister."""
 CLOSE_STOPPING = 4503
+
+
+MOST_ATTEMPTS, MOST_STREAM = 100_000, 16
+Count = Annotated[int, Meta(ge=0, le=1 << 31)]
+Models = Annotated[tuple[Model, ...], Meta(max_length=MOST_MODELS)]
+Readings = Annotated[tuple[Reading, ...], Meta(max_length=MOST_GPUS)]
 
 
 class Message(
@@ -46,34 +55,34 @@ class Message(
 
 
 class WorkerRegister(Message, frozen=True):
-    worker_id: str
-    software_version: str
-    runner_protocol: str
+    worker_id: Word
+    software_version: Word
+    runner_protocol: Version
     capabilities: Capabilities
-    name: str = ""
-    gpu_name: str = ""
-    vram_gb: float = 0.0
-    max_batch: int = 1
-    supported_models: tuple[str, ...] = ()
-    attempts: tuple[tuple[JobId, int], ...] = ()
+    name: Word = ""
+    gpu_name: Word = ""
+    vram_gb: Gigabytes = 0.0
+    max_batch: Count = 1
+    supported_models: ModelNames = ()
+    attempts: Annotated[tuple[tuple[Word, Count], ...], Meta(max_length=MOST_ATTEMPTS)] = ()
     """Attempts this worker still has, running or waiting, and results not yet received."""
-    leftovers: int = 0
+    leftovers: Count = 0
     """Processes of an agent before this one that it found and ended."""
-    models: tuple[Model, ...] = ()
+    models: Models = ()
     """What is on its disk, so far as it has looked; a heartbeat tells what changes."""
-    models_loaded: tuple[str, ...] = ()
-    readings: tuple[Reading, ...] = ()
+    models_loaded: ModelNames = ()
+    readings: Readings = ()
 
 
 class WorkerHeartbeat(Message, frozen=True):
-    load: float = 0.0
-    running: int = 0
-    waiting: int = 0
-    warm: int = 0
-    readings: tuple[Reading, ...] = ()
-    models: tuple[Model, ...] | None = None
+    load: Annotated[float, Meta(ge=0, le=1_000)] = 0.0
+    running: Count = 0
+    waiting: Count = 0
+    warm: Count = 0
+    readings: Readings = ()
+    models: Models | None = None
     """All that is on its disk, where that changed."""
-    models_loaded: tuple[str, ...] = ()
+    models_loaded: ModelNames = ()
     leaving: bool = False
     """It takes nothing new, and says goodbye when what runs there has ended."""
 
@@ -82,7 +91,7 @@ class JobStarted(Message, frozen=True):
     job: JobId
     attempt: int
     at: float
-    devices: tuple[str, ...] = ()
+    devices: Words = ()
     warm: bool = False
 
 
@@ -91,7 +100,7 @@ class JobOutput(Message, frozen=True):
 
     job: JobId
     attempt: int
-    stream: str
+    stream: Annotated[str, Meta(max_length=MOST_STREAM)]
     text: str = ""
     data: bytes = b""
 
@@ -216,7 +225,7 @@ FromController = WorkerWelcome | JobDispatch | JobCancel | JobRecall | ResultRec
 class Hello(Struct):
     """What can be read of a first message in whatever version: the version."""
 
-    runner_protocol: str = ""
+    runner_protocol: Version = ""
 
 
 def refusal(version: str) -> str:

@@ -59,6 +59,8 @@ CLOSED = Circuit()
 
 NOT_ITS_OWN = frozenset({"worker_stopping"})
 """Ends with its worker that are no failure of it: somebody told it to leave."""
+RETURNED = "returned"
+"""No end of an attempt, but held against a worker that hands back unasked what it is given."""
 PROOFS = frozenset({"exception", "exit_code", "no_result"})
 """Failures that show that the worker works: the job's own code ran, and failed by itself."""
 
@@ -69,7 +71,7 @@ def after(
     """The circuit after an attempt ended on its worker; `what` names the job, or the loss."""
     if failure is None or failure.code in PROOFS:
         return circuit if circuit.is_open(at) else CLOSED
-    if classify(failure.code) is not FailureClass.WORKER or failure.code in NOT_ITS_OWN:
+    if failure.code != RETURNED and not _is_its_own(failure.code):
         return circuit
     recent = {one: when for one, when in circuit.failed.items() if at - when < breaker.window_s}
     failed = {**recent, what: at}
@@ -79,6 +81,10 @@ def after(
         cool_s = min(breaker.cool_max_s, breaker.cool_s * 2 ** min(circuit.opened, 30))
         return Circuit(failed, circuit.opened + 1, at + cool_s)
     return Circuit(failed)
+
+
+def _is_its_own(code: str) -> bool:
+    return classify(code) is FailureClass.WORKER and code not in NOT_ITS_OWN
 
 
 def note(

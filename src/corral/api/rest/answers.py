@@ -21,6 +21,7 @@ from corral.core.errors import (
     NotFound,
     StorageFailed,
 )
+from corral.core.malformed import MALFORMED
 from corral.sdk.plain import plain
 
 log = structlog.get_logger()
@@ -88,7 +89,7 @@ def body_of(data: bytes, kind: Any) -> Any:
             f"The body is not as it should be{where}: {_lowered(told.replace('`', ''))}.",
             details={"at": place} if place else None,
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise InvalidRequest(f"The body is no JSON: {error}.") from None
 
 

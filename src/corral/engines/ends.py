@@ -1,0 +1,40 @@
+"""What a worker tells of an attempt's end, cut to what a runner would say: it is journaled, and a
+worker's word, or a job's that forges its runner's, is not to be trusted."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from corral.core.assets import is_digest
+from corral.core.job import INLINE_LIMIT, Blob, Failure
+
+CODE, TYPE, MESSAGE, TRACEBACK, PICKLED = 100, 500, 17_000, 66_000, 66_000
+"""Characters, and bytes, of each; a little more than the runtime has of them."""
+
+
+def short(failure: Failure) -> Failure:
+    """The same, where it is no longer than any that a runner makes."""
+    if (
+        len(failure.code) <= CODE
+        and len(failure.type) <= TYPE
+        and len(failure.message) <= MESSAGE
+        and len(failure.traceback) <= TRACEBACK
+        and len(failure.pickled or b"") <= PICKLED
+    ):
+        return failure
+    return replace(
+        failure,
+        code=failure.code[:CODE],
+        type=failure.type[:TYPE],
+        message=failure.message[:MESSAGE],
+        traceback=failure.traceback[:TRACEBACK],
+        pickled=failure.pickled if len(failure.pickled or b"") <= PICKLED else None,
+    )
+
+
+def refused(result: Blob | None) -> Failure | None:
+    """Why this can be nobody's result; the bytes of a large one are stored before it is told."""
+    if result is None or (is_digest(result.sha256) and len(result.data or b"") <= INLINE_LIMIT):
+        return None
+    told = "The result came as no sha256, or with more bytes than ride along. Update the worker."
+    return Failure(code="result_refused", message=told)

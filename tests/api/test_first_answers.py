@@ -1,0 +1,48 @@
+"""A controller that stops before REST was loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any, cast
+
+import pytest
+from starlette.types import ASGIApp, Message
+
+from corral.api.first_answers import FirstAnswers
+
+
+async def nothing() -> Any:
+    raise AssertionError("nobody asks for it")
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+async def test_whoever_waits_for_rest_hears_that_it_stops(kind: str) -> None:
+    begun, over = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def load() -> ASGIApp:
+        loop.call_soon_threadsafe(begun.set)
+        over.wait()
+        return cast(ASGIApp, None)
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    answers = FirstAnswers(cast(Any, None), nothing, load)
+    scope = {"type": kind, "path": "/jobs", "method": "GET", "headers": []}
+    asking = asyncio.create_task(answers(scope, nothing, send))
+    await begun.wait()
+    asking.cancel()
+    try:
+        await asking
+    finally:
+        over.set()
+    if kind == "http":
+        assert sent[0]["status"] == 503
+        assert json.loads(sent[1]["body"])["error"]["code"] == "unavailable"
+    else:
+        assert (sent[0]["type"], sent[0]["code"]) == ("websocket.close", 1001)
