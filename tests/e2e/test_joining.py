@@ -18,7 +18,7 @@ import corral
 from corral import trust
 from corral.cli.joining import enrol as _enrol
 from corral.core.errors import CorralError, JobFailed, Unauthorized
-from corral.invitation import Invitation, parse
+from corral.invitation import parse
 from tests.live import CORRAL, LiveController
 
 YAML = "tls: always\nadvertise: 127.0.0.1\ngrace_s: 2\ncancel_grace_s: 1\nshutdown_grace_s: 1\n"
@@ -178,13 +178,16 @@ def test_an_invitation_opens_nothing_else(
         refused.value.close()
     login = machine.run("login", told.text())
     assert login.returncode
+    assert "This string is for workers: `corral worker join` takes it." in login.stderr
+    login = machine.run("login", told._replace(for_client=True).text())
+    assert login.returncode
     assert "not good here" in login.stderr
     assert not (machine.home / "login.json").exists()
 
 
 def test_nobody_in_between(live: LiveController, client: corral.Client, machine: Machine) -> None:
     told = parse(client.admin.invite_worker())
-    other = Invitation(*told[:-1], sha256="0" * 64)
+    other = told._replace(sha256="0" * 64)
     refused = machine.run("worker", "join", other.text())
     assert refused.returncode
     assert "certificate is another one" in refused.stderr
@@ -220,6 +223,9 @@ def test_a_client_elsewhere_logs_in(
     live: LiveController, client: corral.Client, machine: Machine
 ) -> None:
     invitation = client.admin.invite_client("laptop", "submit")
+    wrong = machine.run("worker", "join", invitation)
+    assert wrong.returncode
+    assert "This string is for clients: `corral login` takes it." in wrong.stderr
     assert machine.run("login", invitation).returncode == 0
     with corral.Client(home=machine.home) as laptop:
         assert laptop.run(abs, (-4,), output=None) == 4
@@ -247,11 +253,22 @@ def test_without_tls_nobody_is_invited(controller: LiveController) -> None:
         alone.admin.invite_worker()
 
 
+def test_one_way_to_be_kept(client: corral.Client, machine: Machine) -> None:
+    invitation = client.admin.invite_worker()
+    for other in ("--foreground", "--service"):
+        refused = machine.run("worker", "join", invitation, "--detach", other)
+        assert refused.returncode
+        assert f"{other} does something else with it: give one of the two." in refused.stderr
+    assert not machine.home.exists()  # and nobody was enrolled
+
+
 def test_a_machine_that_leaves_works_no_more(client: corral.Client, machine: Machine) -> None:
     machine.home.mkdir()
     done = machine.run("worker", "join", client.admin.invite_worker(), "--name", "gone", "--detach")
     assert done.returncode == 0, done.stdout + done.stderr
     eventually(lambda: connected(client, "gone"))
+    again = machine.run("worker", "join", client.admin.invite_worker(), "--name", "x", "--detach")
+    assert "On the controller: corral worker rename gone x" in again.stderr
     done = machine.run("worker", "leave")
     assert "no worker any more" in done.stdout, done.stdout + done.stderr
     assert not connected(client, "gone")

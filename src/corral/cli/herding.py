@@ -158,7 +158,7 @@ def login(
     from corral.home import Home, write_private_json
     from corral.sdk.client import Client
 
-    told = invitations.parse(invitation)
+    told = invitations.for_client(invitation)
     home = Home(settings.default_home())
     home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     pem = trust.fetched(told.host, told.port, told.sha256)

@@ -71,7 +71,7 @@ class Herd:
         """What a client logs in with: a new token of its own."""
         self._check_open()
         token, _ = await self._access.create(name, role, expires_in)
-        return self._invitation(token)
+        return self._invitation(token, for_client=True)
 
     def _check_open(self) -> None:
         if not self.is_open():
@@ -80,8 +80,8 @@ class Herd:
                 "`corral up --host 0.0.0.0`, then invite others."
             )
 
-    def _invitation(self, token: str) -> Invitation:
-        return Invitation(self._address, *self._ports, token, self._sha256)
+    def _invitation(self, token: str, *, for_client: bool = False) -> Invitation:
+        return Invitation(self._address, *self._ports, token, self._sha256, for_client)
 
     async def check_invited(self, token: str, address: str) -> str:
         """That whoever asks from this address may be a worker: by the token of an invitation, or by
