@@ -83,6 +83,10 @@ FIRST_WORKER_WITHIN_S = 15.0
 """How long the first submissions wait for this machine's own worker to introduce itself."""
 
 
+REMEMBER_S = 300.0
+"""How often it is written down that workers are there: after kill -9 nobody else knows it."""
+
+
 def serve(config: Config) -> int:
     """Runs the controller until it is asked to stop; returns the process's exit code."""
     logs.configure(
@@ -479,6 +483,7 @@ class _Controller:
             asyncio.create_task(self._retention.run(), name="retention"),
             asyncio.create_task(self._notifier.run(), name="notifier"),
             asyncio.create_task(self._load_the_rest(), name="loading"),
+            asyncio.create_task(self._remember_workers(), name="remembering workers"),
         ]
         if settings.worker.enabled:
             self._tasks.append(asyncio.create_task(self._local.run(), name="local agent"))
@@ -543,7 +548,8 @@ class _Controller:
         self._asked_to_stop.set()
 
     async def _drain(self, *, now: bool) -> None:
-        """No new work; running attempts get their grace; the rest goes back to the queue."""
+        """No new work; what runs on this machine gets its grace, then goes back to the queue.
+        Other machines go on, as they do when we are killed."""
         self._queue.stopping = self._loop.paused = self._local.stopping = True
         grace_s = 0.0 if now else self._settings.shutdown_grace_s
         log.info("controller_stopping", grace_s=grace_s)
@@ -558,6 +564,19 @@ class _Controller:
         if not now:
             with contextlib.suppress(TimeoutError):  # what the goodbyes meant goes to the disk
                 await asyncio.wait_for(self._agents.settled.wait(), 5.0)
+            await self._note_workers()
+
+    async def _remember_workers(self) -> None:
+        while True:
+            await asyncio.sleep(REMEMBER_S)
+            await self._note_workers()
+
+    async def _note_workers(self) -> None:
+        """When those that are connected were last heard of."""
+        there = [worker for worker in self._agents.workers() if worker.connected]
+        if there:
+            with contextlib.suppress(CorralError):  # a full disk is told of elsewhere
+                await self._store.append([], workers=there)
 
     # --- small answers ---
 
@@ -594,4 +613,5 @@ class _Controller:
             "workers": sum(worker.connected for worker in workers),
             "queued": sum(self._world.waiting.values()),
             "running": sum(len(held) for held in self._world.held.values()),
+            "running_here": len(self._world.held.get(self._local.worker_id, {})),
         }

@@ -18,6 +18,7 @@ import corral
 from corral import trust
 from corral.cli.joining import enrol as _enrol
 from corral.core.errors import CorralError, JobFailed, Unauthorized
+from corral.home import read_json
 from corral.invitation import parse
 from tests.live import CORRAL, LiveController
 
@@ -125,6 +126,7 @@ def test_a_machine_joins_works_and_is_steered(
     assert waiting.status().state == "queued"
     admin.change_worker("big", draining=False)
     assert waiting.result(20) == 2
+    assert read_json(machine.home / "worker" / "agent.json")["name"] == "big"
 
     admin.revoke_worker("big")
     assert machine.ended() == 77
@@ -149,6 +151,8 @@ def test_what_a_revoked_worker_ran_goes_elsewhere(
     client.admin.change_worker(local, labels=["mark"])
     assert mine.result(20) == 2
     client.admin.change_worker(local, labels=[])
+    told = "\n".join(mine.why().history)
+    assert "attempt 1 placed on leaving: " in told  # by the name it had, not by its id
 
 
 def test_a_worker_comes_back_by_itself(
@@ -162,6 +166,48 @@ def test_a_worker_comes_back_by_itself(
         eventually(lambda: connected(again, "steady"))
         assert again.run(abs, (-3,), worker="steady", output=None) == 3
         again.admin.revoke_worker("steady")
+
+
+def test_a_controller_that_stops_ends_nothing_elsewhere(tmp_path: Path, machine: Machine) -> None:
+    def slow(seconds: float) -> int:
+        time.sleep(seconds)
+        return int(os.environ["CORRAL_ATTEMPT"])
+
+    home = tmp_path / "controller"
+    home.mkdir()
+    (home / "corral.yaml").write_text(YAML.replace("grace_s: 2\n", "grace_s: 20\n", 1))
+    ports = [f"--port={free_port()}", f"--grpc-port={free_port()}"]
+    with LiveController(home, *ports) as live:
+        with corral.Client(home=home) as client:
+            machine.join(client.admin.invite_worker(), "--name", "elsewhere")
+            eventually(lambda: connected(client, "elsewhere"))
+            mine = client.submit(slow, (4.0,), worker="elsewhere")
+            eventually(lambda: mine.status().state == "running")
+        live.stop()  # its grace is 1 s
+        live.start()
+        with corral.Client(home=home) as again:
+            assert again.job(mine.id).result(30) == 1
+            again.admin.revoke_worker("elsewhere")
+
+
+def test_who_stopped_and_who_is_missing(
+    live: LiveController, client: corral.Client, machine: Machine
+) -> None:
+    machine.join(client.admin.invite_worker(), "--name", "sleepy")
+    eventually(lambda: connected(client, "sleepy"))
+    began = time.time()
+    machine.stop()
+    eventually(lambda: not connected(client, "sleepy"))
+    gone = next(one for one in client.workers() if one.name == "sleepy")
+    assert (gone.left, gone.draining) == (True, False)
+    assert gone.seen_at >= began
+    assert "worker_left" in live.log
+    live.kill()
+    live.start()
+    with corral.Client(home=live.home) as again:
+        after = next(one for one in again.workers() if one.name == "sleepy")
+        assert (after.left, after.seen_at) == (True, gone.seen_at)
+        again.admin.revoke_worker("sleepy")
 
 
 def test_an_invitation_opens_nothing_else(

@@ -107,11 +107,18 @@ def down(
             output.say(f"No controller is running in {home}.")
         return
     config = settings.load()
-    running = 0 if now or as_json else int(health_of(read_card(home)).get("running", 0))
-    if running:
-        attempts = "running attempt gets" if running == 1 else "running attempts get"
+    health = {} if now or as_json else health_of(read_card(home))
+    here = int(health.get("running_here", 0))
+    elsewhere = int(health.get("running", 0)) - here
+    if here:
+        attempts = "running attempt gets" if here == 1 else "running attempts get"
         grace_s = config.settings.shutdown_grace_s
-        output.say(f"{running} {attempts} up to {grace_s:g} s; --now to skip.")
+        output.say(f"{here} {attempts} up to {grace_s:g} s; --now to skip.")
+    if elsewhere > 0:
+        output.say(
+            f"{elsewhere} on other machines go{'es' * (elsewhere == 1)} on; what comes of it is "
+            "told when the controller is up again."
+        )
     try:
         process.send_signal(signal.SIGTERM)
         if now:

@@ -52,7 +52,7 @@ def explain(
     """`paused` says why nothing is started at all, where that is so; `now` is what a decision would
     see: it tells what workers are kept free for."""
     head = store.head(job)
-    names = {worker.id: worker.name for worker in workers}
+    names = store.world.names  # also of workers that were revoked since
     facts = _real([record.fact() for record in store.history(head)])
     history = [f"{_clock(fact.at)} {_sentence(fact, names)}" for fact in facts]
     if head.state is not State.QUEUED:

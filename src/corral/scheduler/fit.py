@@ -221,7 +221,7 @@ def refuse_now(shape: Shape, room: Room) -> str | None:
     if reason is not None:
         return reason
     if not worker.connected:
-        return "it is not connected"
+        return "it was stopped" if worker.left else "it is not connected"
     if worker.draining:
         return "it is draining"
     if room.closed:
