@@ -473,6 +473,10 @@ class _Controller:
             else:
                 log.warning("tailscale_missing")
                 print(f"corral: {MISSING}", file=sys.stderr, flush=True)
+        beyond = self._secure and not _is_loopback(self._address)
+        place = bracketed(self._address)
+        elsewhere = {"http": f"https://{place}:{port}", "grpc": f"{place}:{grpc_port}"}
+        self._tell_of_move(self._herd.moved())
         self._local.introduce(self._url, pem)
         self._tasks += [
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
@@ -500,6 +504,7 @@ class _Controller:
                 "pid": os.getpid(),
                 "http": self._url,
                 "grpc": f"{reachable}:{grpc_port}",
+                "elsewhere": elsewhere if beyond else {},
                 "certificate": str(certificate or ""),
                 "started_at": self._started_at,
                 "log": str(log_file) if logs.is_stderr(log_file) else "stderr",
@@ -520,6 +525,11 @@ class _Controller:
                 "`corral invite` prints both again, and the line for Windows.\n",
                 flush=True,
             )
+
+    def _tell_of_move(self, moved: str) -> None:
+        if moved:
+            log.warning("workers_look_elsewhere", told=moved)
+            print(f"corral: {moved}", file=sys.stderr, flush=True)
 
     async def _until_stopped(self) -> None:
         loop = asyncio.get_running_loop()
@@ -577,6 +587,7 @@ class _Controller:
         if there:
             with contextlib.suppress(CorralError):  # a full disk is told of elsewhere
                 await self._store.append([], workers=there)
+                await self._roster.reached(worker.id for worker in there)
 
     # --- small answers ---
 

@@ -176,8 +176,8 @@ def test_a_controller_that_stops_ends_nothing_elsewhere(tmp_path: Path, machine:
     home = tmp_path / "controller"
     home.mkdir()
     (home / "corral.yaml").write_text(YAML.replace("grace_s: 2\n", "grace_s: 20\n", 1))
-    ports = [f"--port={free_port()}", f"--grpc-port={free_port()}"]
-    with LiveController(home, *ports) as live:
+    port = free_port()
+    with LiveController(home, f"--port={port}") as live:
         with corral.Client(home=home) as client:
             machine.join(client.admin.invite_worker(), "--name", "elsewhere")
             eventually(lambda: connected(client, "elsewhere"))
@@ -187,7 +187,16 @@ def test_a_controller_that_stops_ends_nothing_elsewhere(tmp_path: Path, machine:
         live.start()
         with corral.Client(home=home) as again:
             assert again.job(mine.id).result(30) == 1
-            again.admin.revoke_worker("elsewhere")
+
+        assert "know this controller by" not in live.log
+        live.stop()
+        live.flags = ()  # other ports
+        live.start()
+        assert f"The workers elsewhere know this controller by https://127.0.0.1:{port}" in live.log
+        with corral.Client(home=home) as moved:
+            machine.run("worker", "join", "--foreground", moved.admin.invite_worker())
+            eventually(lambda: connected(moved, "elsewhere"))
+            moved.admin.revoke_worker("elsewhere")
 
 
 def test_who_stopped_and_who_is_missing(

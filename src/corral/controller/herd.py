@@ -46,6 +46,25 @@ class Herd:
         if certificate:
             self._sha256 = trust.fingerprint(certificate)
             self._pin = trust.public_key_pin(certificate)
+            self._roster.url = self._invitation("").url
+
+    def moved(self) -> str:
+        """What to do about workers that were told another address than ours; empty if none was.
+        They dial the one they know, and nobody else could tell them."""
+        told = self._roster.told_elsewhere()
+        if not told:
+            return ""
+        names = ", ".join(one.name for one in told[:5]) + ", …" * (len(told) > 5)
+        now = (
+            f"is now at {self._roster.url}"
+            if self.is_open()
+            else "now listens on this machine alone"
+        )
+        return (
+            f"The workers {names} know this controller by {told[0].told}, and it {now}. Start it "
+            "as before (--host, --port, `advertise`), or run on each of them `corral worker join` "
+            "with the string of `corral invite`: they stay who they are."
+        )
 
     # --- inviting ---
 
