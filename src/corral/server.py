@@ -595,7 +595,11 @@ class _Controller:
         """The first moments wait for this machine's own worker to say what it has."""
         workers = self._loop.workers()
         deadline = self._started_at + FIRST_WORKER_WITHIN_S
-        while not workers and self._settings.worker.enabled and time.time() < deadline:
+        while (
+            not any(worker.connected for worker in workers)
+            and self._settings.worker.enabled
+            and time.time() < deadline
+        ):
             await asyncio.sleep(0.02)
             workers = self._loop.workers()
         return workers
