@@ -128,7 +128,7 @@ class Queue:
         jobs = [job if _rides_along(job) else await self._stored(job) for job in jobs]
         if any(job.inputs for job in jobs):
             jobs = await self._with_inputs(jobs)
-        workers = self._loop.workers()
+        workers: Sequence[Worker] = self._loop.workers()
         if not any(map(_takes_work, workers)) and (
             not workers or any(job.wait is False for job in jobs)
         ):
