@@ -18,9 +18,12 @@ HOSTS = st.one_of(
 PORTS = st.integers(1, 65535)
 
 
-@given(HOSTS, PORTS, PORTS, st.text(min_size=1, max_size=60).filter(lambda t: t.isprintable()))
-def test_what_goes_in_comes_out(host: str, port: int, grpc: int, token: str) -> None:
-    invitation = Invitation(host, port, grpc, token, SHA256)
+TOKENS = st.text(min_size=1, max_size=60).filter(lambda t: t.isprintable())
+
+
+@given(HOSTS, PORTS, PORTS, TOKENS, st.booleans())
+def test_what_goes_in_comes_out(host: str, port: int, grpc: int, token: str, client: bool) -> None:
+    invitation = Invitation(host, port, grpc, token, SHA256, client)
     assert parse(invitation.text()) == invitation
     assert parse(f" '{invitation.text()}' \n") == invitation
 

@@ -2,6 +2,8 @@
 how to know that it is the right one.
 
     corral://TOKEN@192.168.1.20:8700?grpc=50051&sha256=…
+
+That of a client ends with `&for=client`: who has the wrong one in hand is told so.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 from corral.core.errors import InvalidRequest
 
 SCHEME = "corral"
+CLIENT = "client"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -22,9 +25,12 @@ class Invitation(NamedTuple):
     grpc_port: int
     token: str
     sha256: str
+    for_client: bool = False
 
     def text(self) -> str:
         query = urlencode({"grpc": self.grpc_port, "sha256": self.sha256})
+        if self.for_client:
+            query += f"&for={CLIENT}"
         return f"{SCHEME}://{quote(self.token, safe='')}@{bracketed(self.host)}:{self.port}?{query}"
 
     def shell(self, pin: str) -> str:
@@ -62,6 +68,7 @@ def parse(text: str) -> Invitation:
             grpc_port=int(asked.get("grpc", ["0"])[0]),
             token=unquote(parts.username or ""),
             sha256=asked.get("sha256", [""])[0].lower(),
+            for_client=asked.get("for") == [CLIENT],
         )
     except ValueError:
         found = None
@@ -76,5 +83,27 @@ def parse(text: str) -> Invitation:
             "This is no invitation of a controller. It looks like corral://TOKEN@HOST:8700?grpc="
             "50051&sha256=… and is printed by `corral up --host 0.0.0.0` and by `corral invite`; "
             "put it between single quotes."
+        )
+    return found
+
+
+def for_worker(text: str) -> Invitation:
+    """The invitation of a machine that is to be a worker."""
+    found = parse(text)
+    if found.for_client:
+        raise InvalidRequest(
+            "This string is for clients: `corral login` takes it. The one that makes a machine a "
+            "worker is printed by `corral invite`, without --client."
+        )
+    return found
+
+
+def for_client(text: str) -> Invitation:
+    """The invitation of a client."""
+    found = parse(text)
+    if not found.for_client:
+        raise InvalidRequest(
+            "This string is for workers: `corral worker join` takes it. The one that a client logs "
+            "in with is printed by `corral invite --client NAME`."
         )
     return found

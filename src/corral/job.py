@@ -12,6 +12,7 @@ import signal
 import sys
 from _thread import get_ident
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,15 +52,30 @@ class Cancelled(BaseException):
 
 
 def progress(fraction: float | None, message: str = "") -> None:
-    """Say how far the job is, from 0 to 1 (None: unknown), and what it is doing."""
-    number = None if fraction is None else float(fraction)
-    if number is None or number != number:
-        number = None
-    elif not -ROUNDING <= number <= 1 + ROUNDING:
-        raise ValueError(f"fraction is 0 to 1; got {number:g}. Divide by the total first.")
-    else:
-        number = min(max(number, 0.0), 1.0)
+    """Say how far the job is, from 0 to 1 (None: unknown), and what it is doing.
+
+    Beyond either end it is brought back to that end: no work is ended for its progress bar.
+    """
+    number = None if fraction is None else _share(fraction)
     _say("progress", fraction=number, message=str(message)[:MESSAGE_LIMIT])
+
+
+def _share(fraction: Any) -> float | None:
+    try:
+        number = float(fraction)
+    except (TypeError, ValueError, OverflowError):
+        number = float("nan")
+    if number == number and -ROUNDING <= number <= 1 + ROUNDING:
+        return min(max(number, 0.0), 1.0)
+    if not _state.told_of_progress:
+        _state.told_of_progress = True
+        with suppress(Exception):  # whatever the job made of its stderr, or of repr
+            print(
+                f"corral: job.progress takes a fraction, 0 to 1; got {fraction!r:.100}. Divide by "
+                "the total first. The job goes on.",
+                file=sys.stderr,
+            )
+    return None if number != number else min(max(number, 0.0), 1.0)
 
 
 def metric(
@@ -219,6 +235,7 @@ class _State:
         self.transfers: dict[int, Transfer] = {}
         self.frames_fd: int | None = None
         self.words: Words | None = None
+        self.told_of_progress = False
 
 
 _state = _State()

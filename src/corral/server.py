@@ -84,6 +84,10 @@ FIRST_WORKER_WITHIN_S = 15.0
 """How long the first submissions wait for this machine's own worker to introduce itself."""
 
 
+REMEMBER_S = 300.0
+"""How often it is written down that workers are there: after kill -9 nobody else knows it."""
+
+
 def serve(config: Config) -> int:
     """Runs the controller until it is asked to stop; returns the process's exit code."""
     logs.configure(
@@ -484,6 +488,10 @@ class _Controller:
             else:
                 log.warning("tailscale_missing")
                 print(f"corral: {MISSING}", file=sys.stderr, flush=True)
+        beyond = self._secure and not _is_loopback(self._address)
+        place = bracketed(self._address)
+        elsewhere = {"http": f"https://{place}:{port}", "grpc": f"{place}:{grpc_port}"}
+        self._tell_of_move(self._herd.moved())
         self._local.introduce(self._url, pem)
         self._tasks += [
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
@@ -494,6 +502,7 @@ class _Controller:
             asyncio.create_task(self._retention.run(), name="retention"),
             asyncio.create_task(self._notifier.run(), name="notifier"),
             asyncio.create_task(self._load_the_rest(), name="loading"),
+            asyncio.create_task(self._remember_workers(), name="remembering workers"),
         ]
         if settings.worker.enabled:
             self._tasks.append(asyncio.create_task(self._local.run(), name="local agent"))
@@ -510,6 +519,7 @@ class _Controller:
                 "pid": os.getpid(),
                 "http": self._url,
                 "grpc": f"{reachable}:{grpc_port}",
+                "elsewhere": elsewhere if beyond else {},
                 "certificate": str(certificate or ""),
                 "started_at": self._started_at,
                 "log": str(log_file) if logs.is_stderr(log_file) else "stderr",
@@ -530,6 +540,11 @@ class _Controller:
                 "`corral invite` prints both again, and the line for Windows.\n",
                 flush=True,
             )
+
+    def _tell_of_move(self, moved: str) -> None:
+        if moved:
+            log.warning("workers_look_elsewhere", told=moved)
+            print(f"corral: {moved}", file=sys.stderr, flush=True)
 
     async def _until_stopped(self) -> None:
         loop = asyncio.get_running_loop()
@@ -558,7 +573,8 @@ class _Controller:
         self._asked_to_stop.set()
 
     async def _drain(self, *, now: bool) -> None:
-        """No new work; running attempts get their grace; the rest goes back to the queue."""
+        """No new work; what runs on this machine gets its grace, then goes back to the queue.
+        Other machines go on, as they do when we are killed."""
         self._queue.stopping = self._loop.paused = self._local.stopping = True
         grace_s = 0.0 if now else self._settings.shutdown_grace_s
         log.info("controller_stopping", grace_s=grace_s)
@@ -573,6 +589,20 @@ class _Controller:
         if not now:
             with contextlib.suppress(TimeoutError):  # what the goodbyes meant goes to the disk
                 await asyncio.wait_for(self._agents.settled.wait(), 5.0)
+            await self._note_workers()
+
+    async def _remember_workers(self) -> None:
+        while True:
+            await asyncio.sleep(REMEMBER_S)
+            await self._note_workers()
+
+    async def _note_workers(self) -> None:
+        """When those that are connected were last heard of."""
+        there = [worker for worker in self._agents.workers() if worker.connected]
+        if there:
+            with contextlib.suppress(CorralError):  # a full disk is told of elsewhere
+                await self._store.append([], workers=there)
+                await self._roster.reached(worker.id for worker in there)
 
     # --- small answers ---
 
@@ -580,7 +610,11 @@ class _Controller:
         """The first moments wait for this machine's own worker to say what it has."""
         workers = self._loop.workers()
         deadline = self._started_at + FIRST_WORKER_WITHIN_S
-        while not workers and self._settings.worker.enabled and time.time() < deadline:
+        while (
+            not any(worker.connected for worker in workers)
+            and self._settings.worker.enabled
+            and time.time() < deadline
+        ):
             await asyncio.sleep(0.02)
             workers = self._loop.workers()
         return workers
@@ -609,4 +643,5 @@ class _Controller:
             "workers": sum(worker.connected for worker in workers),
             "queued": sum(self._world.waiting.values()),
             "running": sum(len(held) for held in self._world.held.values()),
+            "running_here": len(self._world.held.get(self._local.worker_id, {})),
         }

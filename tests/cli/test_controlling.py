@@ -109,7 +109,7 @@ def test_down_says_what_it_waits_for(
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b'{"status": "ok", "running": 2}')
+            self.wfile.write(b'{"status": "ok", "running": 3, "running_here": 2}')
 
         def log_message(self, *_: object) -> None: ...
 
@@ -117,7 +117,9 @@ def test_down_says_what_it_waits_for(
         threading.Thread(target=web.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{web.server_port}"
         card(tmp_path / "home", pretender.pid, time.time() + 1, http=url)
-        assert corral("down").err == "2 running attempts get up to 10 s; --now to skip.\n"
+        here, elsewhere = corral("down").err.splitlines()
+        assert here == "2 running attempts get up to 10 s; --now to skip."
+        assert elsewhere.startswith("1 on other machines goes on")
         web.shutdown()
     assert pretender.wait(5) == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sqlite3
@@ -226,6 +227,24 @@ def test_a_controller_that_was_killed(corral: Corral, live: LiveController) -> N
     live.kill()
     assert "without a goodbye" in only(corral, "controller", "warn", code=0)["said"]
     live.start()
+
+
+def test_who_is_logged_in_elsewhere_is_told_of_that_controller(
+    corral: Corral, live: LiveController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sdk.Client(live.address, live.token) as client:
+        client.run(abs, (1,))  # its worker is there
+    laptop = tmp_path / "laptop"
+    laptop.mkdir(mode=0o700)
+    card = {"address": live.address, "token": live.token}
+    (laptop / "login.json").write_text(json.dumps(card))
+    (laptop / "login.json").chmod(0o600)
+    monkeypatch.setenv("CORRAL_HOME", str(laptop))
+    assert f"logged in to {live.address}" in only(corral, "controller", "ok", code=0)["said"]
+    assert live.address in only(corral, "grpc", "ok", code=0)["said"]
+    assert only(corral, "workers", "ok", code=0)
+    (laptop / "login.json").write_text(json.dumps({**card, "token": "x" * 43}))
+    assert "corral login" in only(corral, "grpc", "fail", code=1)["next"]
 
 
 def test_nobody_at_the_address(corral: Corral, nobody: None) -> None:

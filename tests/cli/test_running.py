@@ -96,7 +96,7 @@ def test_put_sends_a_file_once(corral: Corral, orchestrator: Orchestrator, tmp_p
     assert orchestrator.calls["PutAsset"] == 1
     missing = corral("put", str(tmp_path / "b.bin"))
     assert missing.code != 0
-    assert len(missing.err.splitlines()) == 1
+    assert missing.err.splitlines()[0].endswith("b.bin' to put.")
     assert corral("run", "--input", "data.csv", str(tmp_path / "x.py")).err.startswith("--input is")
 
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from corral.controller.feed import AT_ONCE, Cursor
 from corral.controller.journal import Journal
@@ -98,7 +99,6 @@ async def test_losses_end_too(tmp_path: Path) -> None:
 
 
 async def test_out_of_memory_goes_only_to_larger_gpus(tmp_path: Path) -> None:
-    from msgspec.structs import replace
 
     small, large = worker("small"), worker("large")
     big_card = replace(large.capabilities.gpus[0], vram_gb=80.0)
@@ -226,6 +226,32 @@ async def test_admission(tmp_path: Path) -> None:
         assert corral.store.head(waiting[0].job).state is State.QUEUED
         forced = function_job(needs=huge, queue_class=QueueClass.INTERACTIVE, wait=True)
         assert (await corral.queue.submit([forced]))[0].warning
+
+
+async def test_who_will_not_wait_is_refused_where_nobody_takes_work(tmp_path: Path) -> None:
+    now = {"queue_class": QueueClass.INTERACTIVE, "wait": False}
+    async with shell(tmp_path, [worker("w1"), replace(worker("tired"), draining=True)]) as corral:
+        corral.engine.lose("w1")
+        told = "w1: it is not connected; tired: it is draining"
+        with pytest.raises(NoGpuWorkers, match=told):
+            await corral.submit(**now)
+        patient = await corral.queue.submit([function_job(queue_class=QueueClass.INTERACTIVE)])
+        assert not patient[0].warning
+        corral.engine.restore("w1")
+        assert await corral.submit(**now)
+
+
+async def test_a_worker_of_no_such_name_is_said(tmp_path: Path) -> None:
+    slip = Needs(worker="gamnig")
+    async with shell(tmp_path, [worker("gaming"), worker("barn")]) as corral:
+        waits = await corral.queue.submit([function_job(needs=slip)])
+        assert "no worker is called gamnig; did you mean gaming?" in waits[0].warning
+        told = explain(corral.store, waits[0].job, corral.engine.workers())
+        assert "no worker is called gamnig; did you mean gaming?" in told.summary
+        with pytest.raises(
+            ExceedsAllWorkers, match="no worker is called x; there are barn, gaming"
+        ):
+            await corral.submit(needs=Needs(worker="x"), queue_class=QueueClass.INTERACTIVE)
 
 
 async def test_bad_submissions_leave_nothing(tmp_path: Path) -> None:

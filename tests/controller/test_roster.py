@@ -33,6 +33,20 @@ async def test_an_invitation_turns_into_a_credential_of_ones_own(tmp_path: Path)
     assert (tmp_path / "workers.json").stat().st_mode & 0o77 == 0
 
 
+async def test_who_looks_elsewhere_is_known_until_it_found_us(tmp_path: Path) -> None:
+    roster = opened(tmp_path)
+    roster.url = "https://10.0.0.1:8700"
+    worker, _ = await roster.enrol(roster.enrolment_token(), "gaming", ())
+    assert roster.told_elsewhere() == []
+    again = opened(tmp_path)
+    again.url = "https://10.0.0.1:9000"
+    assert [one.told for one in again.told_elsewhere()] == ["https://10.0.0.1:8700"]
+    await again.reached([worker.id, "w-here", "w-nobody"])
+    later = opened(tmp_path)
+    later.url = "https://10.0.0.1:9000"
+    assert later.told_elsewhere() == []
+
+
 async def test_a_renewed_invitation_voids_those_before(tmp_path: Path) -> None:
     roster = opened(tmp_path)
     before = roster.enrolment_token()

@@ -110,6 +110,9 @@ def test_one_line_makes_a_bare_machine_a_worker(
     assert client.run(abs, (-1,), worker="bare", output=None) == 1
     (installed,) = (one for one in bare.software.iterdir() if not one.is_symlink())
     assert (bare.software / "current").resolve() == installed
+    command = bare.folder / ".local" / "bin" / "corral"
+    assert f"The command is {command}; to type just corral: export PATH=" in bare.said
+    assert subprocess.check_output([command, "--version"], text=True).strip()
     assert str(bare.home) in client.run(prefix, worker="bare", output=None)
     assert client.admin.invite_worker().partition("@")[0] not in _text_of(installed)
     bare.stop()
@@ -130,6 +133,7 @@ def test_one_line_makes_a_bare_machine_a_worker(
     eventually(lambda: connected(client, "bare"))
     assert "already the worker" in again.said
     assert "Installing" not in again.said
+    assert f"The command is {bare.software}/current/bin/corral\n" in again.said
     again.stop()
     client.admin.revoke_worker("bare")
 
@@ -192,3 +196,5 @@ def test_without_an_invitation_the_script_says_so(client: corral.Client, bare: B
     line, _, _ = client.admin.invite_machine().shell.partition(" -- ")
     assert bare.runs(line) == 1
     assert "between single quotes" in bare.said
+    assert bare.runs(f"{line} -- '{client.admin.invite_client('laptop', 'submit')}'") == 1
+    assert "This string is for clients" in bare.said

@@ -18,7 +18,8 @@ import corral
 from corral import trust
 from corral.cli.joining import enrol as _enrol
 from corral.core.errors import CorralError, JobFailed, Unauthorized
-from corral.invitation import Invitation, parse
+from corral.home import read_json
+from corral.invitation import parse
 from tests.live import CORRAL, LiveController
 
 YAML = "tls: always\nadvertise: 127.0.0.1\ngrace_s: 2\ncancel_grace_s: 1\nshutdown_grace_s: 1\n"
@@ -125,6 +126,7 @@ def test_a_machine_joins_works_and_is_steered(
     assert waiting.status().state == "queued"
     admin.change_worker("big", draining=False)
     assert waiting.result(20) == 2
+    assert read_json(machine.home / "worker" / "agent.json")["name"] == "big"
 
     admin.revoke_worker("big")
     assert machine.ended() == 77
@@ -149,6 +151,8 @@ def test_what_a_revoked_worker_ran_goes_elsewhere(
     client.admin.change_worker(local, labels=["mark"])
     assert mine.result(20) == 2
     client.admin.change_worker(local, labels=[])
+    told = "\n".join(mine.why().history)
+    assert "attempt 1 placed on leaving: " in told  # by the name it had, not by its id
 
 
 def test_a_worker_comes_back_by_itself(
@@ -162,6 +166,57 @@ def test_a_worker_comes_back_by_itself(
         eventually(lambda: connected(again, "steady"))
         assert again.run(abs, (-3,), worker="steady", output=None) == 3
         again.admin.revoke_worker("steady")
+
+
+def test_a_controller_that_stops_ends_nothing_elsewhere(tmp_path: Path, machine: Machine) -> None:
+    def slow(seconds: float) -> int:
+        time.sleep(seconds)
+        return int(os.environ["CORRAL_ATTEMPT"])
+
+    home = tmp_path / "controller"
+    home.mkdir()
+    (home / "corral.yaml").write_text(YAML.replace("grace_s: 2\n", "grace_s: 20\n", 1))
+    port = free_port()
+    with LiveController(home, f"--port={port}") as live:
+        with corral.Client(home=home) as client:
+            machine.join(client.admin.invite_worker(), "--name", "elsewhere")
+            eventually(lambda: connected(client, "elsewhere"))
+            mine = client.submit(slow, (4.0,), worker="elsewhere")
+            eventually(lambda: mine.status().state == "running")
+        live.stop()  # its grace is 1 s
+        live.start()
+        with corral.Client(home=home) as again:
+            assert again.job(mine.id).result(30) == 1
+
+        assert "know this controller by" not in live.log
+        live.stop()
+        live.flags = ()  # other ports
+        live.start()
+        assert f"The workers elsewhere know this controller by https://127.0.0.1:{port}" in live.log
+        with corral.Client(home=home) as moved:
+            machine.run("worker", "join", "--foreground", moved.admin.invite_worker())
+            eventually(lambda: connected(moved, "elsewhere"))
+            moved.admin.revoke_worker("elsewhere")
+
+
+def test_who_stopped_and_who_is_missing(
+    live: LiveController, client: corral.Client, machine: Machine
+) -> None:
+    machine.join(client.admin.invite_worker(), "--name", "sleepy")
+    eventually(lambda: connected(client, "sleepy"))
+    began = time.time()
+    machine.stop()
+    eventually(lambda: not connected(client, "sleepy"))
+    gone = next(one for one in client.workers() if one.name == "sleepy")
+    assert (gone.left, gone.draining) == (True, False)
+    assert gone.seen_at >= began
+    assert "worker_left" in live.log
+    live.kill()
+    live.start()
+    with corral.Client(home=live.home) as again:
+        after = next(one for one in again.workers() if one.name == "sleepy")
+        assert (after.left, after.seen_at) == (True, gone.seen_at)
+        again.admin.revoke_worker("sleepy")
 
 
 def test_an_invitation_opens_nothing_else(
@@ -178,13 +233,16 @@ def test_an_invitation_opens_nothing_else(
         refused.value.close()
     login = machine.run("login", told.text())
     assert login.returncode
+    assert "This string is for workers: `corral worker join` takes it." in login.stderr
+    login = machine.run("login", told._replace(for_client=True).text())
+    assert login.returncode
     assert "not good here" in login.stderr
     assert not (machine.home / "login.json").exists()
 
 
 def test_nobody_in_between(live: LiveController, client: corral.Client, machine: Machine) -> None:
     told = parse(client.admin.invite_worker())
-    other = Invitation(*told[:-1], sha256="0" * 64)
+    other = told._replace(sha256="0" * 64)
     refused = machine.run("worker", "join", other.text())
     assert refused.returncode
     assert "certificate is another one" in refused.stderr
@@ -220,6 +278,9 @@ def test_a_client_elsewhere_logs_in(
     live: LiveController, client: corral.Client, machine: Machine
 ) -> None:
     invitation = client.admin.invite_client("laptop", "submit")
+    wrong = machine.run("worker", "join", invitation)
+    assert wrong.returncode
+    assert "This string is for clients: `corral login` takes it." in wrong.stderr
     assert machine.run("login", invitation).returncode == 0
     with corral.Client(home=machine.home) as laptop:
         assert laptop.run(abs, (-4,), output=None) == 4
@@ -247,11 +308,22 @@ def test_without_tls_nobody_is_invited(controller: LiveController) -> None:
         alone.admin.invite_worker()
 
 
+def test_one_way_to_be_kept(client: corral.Client, machine: Machine) -> None:
+    invitation = client.admin.invite_worker()
+    for other in ("--foreground", "--service"):
+        refused = machine.run("worker", "join", invitation, "--detach", other)
+        assert refused.returncode
+        assert f"{other} does something else with it: give one of the two." in refused.stderr
+    assert not machine.home.exists()  # and nobody was enrolled
+
+
 def test_a_machine_that_leaves_works_no_more(client: corral.Client, machine: Machine) -> None:
     machine.home.mkdir()
     done = machine.run("worker", "join", client.admin.invite_worker(), "--name", "gone", "--detach")
     assert done.returncode == 0, done.stdout + done.stderr
     eventually(lambda: connected(client, "gone"))
+    again = machine.run("worker", "join", client.admin.invite_worker(), "--name", "x", "--detach")
+    assert "On the controller: corral worker rename gone x" in again.stderr
     done = machine.run("worker", "leave")
     assert "no worker any more" in done.stdout, done.stdout + done.stderr
     assert not connected(client, "gone")

@@ -71,11 +71,42 @@ async def test_goodbye_frees_at_once() -> None:
     assert not await engine.running()
 
 
+async def test_who_said_goodbye_has_left_and_is_not_missed() -> None:
+    engine = AgentsEngine([], grace_s=0.01, output_limit=1000)
+    engine.join(Line(), register("w"))
+    engine.hear("w", [wire.WorkerHeartbeat(leaving=True), wire.WorkerGoodbye(reason="bedtime")])
+    (gone,) = engine.workers()
+    assert (gone.connected, gone.draining, gone.left) == (False, False, True)
+    later = AgentsEngine([gone], grace_s=0.01, output_limit=1000)
+    later.open()
+    events = later.events()
+    later.join(Line(), register("other"))  # the first that is heard of
+    assert [type(one) for one in await anext(events)] == [WorkerJoined]
+    later.join(Line(), register("w"))
+    assert not any(worker.left for worker in later.workers())
+
+
+async def test_a_controller_that_stops_drains_its_own_machine_alone() -> None:
+    engine = AgentsEngine([], grace_s=60.0, output_limit=1000, local_id="here")
+    here, there = Line(), Line()
+    engine.join(here, register("here"))
+    engine.join(there, register("there"))
+    engine.drain(5.0)
+    assert here.sent == [wire.Drain(grace_s=5.0)]
+    assert not there.sent
+    assert not engine.emptied.is_set()
+    engine.hear("here", [wire.WorkerGoodbye()])
+    assert engine.emptied.is_set()
+
+
 class Line:
     """A session that keeps what it is sent."""
 
     def __init__(self) -> None:
         self.sent: list[wire.FromController] = []
+
+    def rename(self, name: str) -> None:
+        self.sent.append(wire.WorkerWelcome(name=name, heartbeat_s=5.0, grace_s=30.0))
 
     def send(self, message: wire.FromController) -> None:
         self.sent.append(message)

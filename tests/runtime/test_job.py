@@ -98,13 +98,20 @@ def test_odd_values_are_brought_into_shape(runner: Runner) -> None:
     assert sum(len(frame["values"]) for frame in runner.kinds("metric")) == 50
 
 
-def test_percentages_are_no_fractions(runner: Runner) -> None:
-    for wrong in (40, 1.01, -0.1, float("inf")):
-        with pytest.raises(ValueError, match="fraction is 0 to 1; got "):
-            job.progress(wrong)
-    assert runner.failure(lambda: job.progress(40))["message"].startswith(
-        "fraction is 0 to 1; got 40"
-    )
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [(1.05, 1.0), (40, 1.0), (-0.1, 0.0), (float("inf"), 1.0), (float("nan"), None), ("x", None)],
+)
+def test_no_job_ends_for_its_progress(runner: Runner, said: float, shown: float | None) -> None:
+    def tell() -> str:
+        job.progress(said)
+        job.progress(said)
+        return "done"
+
+    assert runner.value(tell) == "done"
+    assert runner.kinds("progress")[-1]["fraction"] == shown
+    told = runner.output("stderr")
+    assert told.count(b"job.progress takes a fraction, 0 to 1; got ") == 1  # not for every step
 
 
 def test_words_keep_their_order() -> None:

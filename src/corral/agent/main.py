@@ -48,7 +48,7 @@ from corral.core.errors import CorralError
 from corral.core.job import Needs
 from corral.core.model import Model
 from corral.core.worker import GPU
-from corral.home import Home, lock_file, write_private_json
+from corral.home import Home, lock_file, read_json, write_private_json
 from corral.protocol.messages import (
     VERSION,
     Drain,
@@ -382,6 +382,7 @@ class Agent:
     def welcomed(self, welcome: WorkerWelcome) -> None:
         self._leftovers = 0  # told
         self._ledger.results.offline = False
+        self._called(welcome.name)
         self._reached(welcome)
         if not self._is_up and not self._embedded:
             self._is_up = True
@@ -391,6 +392,13 @@ class Agent:
             self._ledger.draining = ""
         else:
             self._connection.send(self.heartbeat())  # it says that we leave
+
+    def _called(self, name: str) -> None:
+        """Keeps what the operator calls this worker, for whoever asks on this machine."""
+        card = read_json(self._home / "agent.json")
+        if not self._embedded and card and name != card.get("name"):
+            log.info("worker_renamed", name=name)
+            write_private_json(self._home / "agent.json", {**card, "name": name})
 
     def _artifacts_go(self, where: str) -> str:
         """To the bucket, or into a folder that jobs may write to; otherwise to the controller."""
@@ -450,6 +458,8 @@ class Agent:
                 ledger.cancelled(message)
             elif isinstance(message, JobRecall):
                 ledger.recalled(message)
+            elif isinstance(message, WorkerWelcome):
+                self._called(message.name)
             elif isinstance(message, Drain):
                 self.leave(
                     message.grace_s,

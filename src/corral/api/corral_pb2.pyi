@@ -622,7 +622,7 @@ class InviteReply(_message.Message):
     def __init__(self, invitation: _Optional[str] = ..., shell: _Optional[str] = ..., powershell: _Optional[str] = ...) -> None: ...
 
 class WorkerView(_message.Message):
-    __slots__ = ("id", "name", "engine", "connected", "cpus", "memory_gb", "gpus", "labels", "workloads", "platform", "python", "enforced", "running", "waiting", "seen_at", "draining", "version", "circuit", "load", "models", "models_loaded", "model_paths", "output_path", "task_types")
+    __slots__ = ("id", "name", "engine", "connected", "cpus", "memory_gb", "gpus", "labels", "workloads", "platform", "python", "enforced", "running", "waiting", "seen_at", "draining", "left", "version", "circuit", "load", "models", "models_loaded", "model_paths", "output_path", "task_types")
     class EnforcedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -646,6 +646,7 @@ class WorkerView(_message.Message):
     WAITING_FIELD_NUMBER: _ClassVar[int]
     SEEN_AT_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CIRCUIT_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
@@ -670,6 +671,7 @@ class WorkerView(_message.Message):
     waiting: int
     seen_at: float
     draining: bool
+    left: bool
     version: str
     circuit: str
     load: float
@@ -678,7 +680,7 @@ class WorkerView(_message.Message):
     model_paths: _containers.RepeatedScalarFieldContainer[str]
     output_path: str
     task_types: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., engine: _Optional[str] = ..., connected: _Optional[bool] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpus: _Optional[_Iterable[_Union[GpuView, _Mapping]]] = ..., labels: _Optional[_Iterable[str]] = ..., workloads: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., python: _Optional[str] = ..., enforced: _Optional[_Mapping[str, str]] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., seen_at: _Optional[float] = ..., draining: _Optional[bool] = ..., version: _Optional[str] = ..., circuit: _Optional[str] = ..., load: _Optional[float] = ..., models: _Optional[_Iterable[_Union[ModelView, _Mapping]]] = ..., models_loaded: _Optional[_Iterable[str]] = ..., model_paths: _Optional[_Iterable[str]] = ..., output_path: _Optional[str] = ..., task_types: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., engine: _Optional[str] = ..., connected: _Optional[bool] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpus: _Optional[_Iterable[_Union[GpuView, _Mapping]]] = ..., labels: _Optional[_Iterable[str]] = ..., workloads: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., python: _Optional[str] = ..., enforced: _Optional[_Mapping[str, str]] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., seen_at: _Optional[float] = ..., draining: _Optional[bool] = ..., left: _Optional[bool] = ..., version: _Optional[str] = ..., circuit: _Optional[str] = ..., load: _Optional[float] = ..., models: _Optional[_Iterable[_Union[ModelView, _Mapping]]] = ..., models_loaded: _Optional[_Iterable[str]] = ..., model_paths: _Optional[_Iterable[str]] = ..., output_path: _Optional[str] = ..., task_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ModelView(_message.Message):
     __slots__ = ("name", "size", "sha256")

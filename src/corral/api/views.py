@@ -262,6 +262,7 @@ def worker_views(seats: Sequence[Seat]) -> list[pb.WorkerView]:
                 waiting=sum(not held.started for held in seat.held),
                 seen_at=worker.seen_at,
                 draining=worker.draining,
+                left=worker.left,
                 version=worker.version,
                 circuit=seat.circuit.told(now, len(seat.held)),
                 load=worker.load,

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
@@ -87,8 +88,8 @@ class Frames(WebSocketsSansIOProtocol):
 class _Session:
     """The first message of a turn of the event loop leaves at once, those behind it together."""
 
-    def __init__(self, frames: Frames) -> None:
-        self._frames = frames
+    def __init__(self, frames: Frames, welcome: wire.WorkerWelcome) -> None:
+        self._frames, self._welcome = frames, welcome
         self._loop = asyncio.get_running_loop()
         self._outbox: list[wire.FromController] = []
         self._leaving = False
@@ -124,6 +125,10 @@ class _Session:
                     break
             del self._outbox[: len(parts)]
             self._frames.write(b"[" + b",".join(parts) + b"]")
+
+    def rename(self, name: str) -> None:
+        self._welcome = replace(self._welcome, name=name)
+        self.send(self._welcome)
 
     def close(self, code: int, reason: str) -> None:
         self._leave()
@@ -172,15 +177,14 @@ class WorkerSocket:
             return
         except (WebSocketDisconnect, TimeoutError):
             return
-        session = _Session(socket.scope["extensions"][SHORT_CUT])
-        session.send(
-            wire.WorkerWelcome(
-                name=register.name or register.worker_id,
-                heartbeat_s=self._heartbeat_s,
-                grace_s=self._grace_s,
-                artifacts=self._artifacts,
-            )
+        welcome = wire.WorkerWelcome(
+            name=self._engine.name_of(register),
+            heartbeat_s=self._heartbeat_s,
+            grace_s=self._grace_s,
+            artifacts=self._artifacts,
         )
+        session = _Session(socket.scope["extensions"][SHORT_CUT], welcome)
+        session.send(welcome)
         worker = self._engine.join(session, register)
         silence = _Silence(self._heartbeat_s, lambda: self._silent(session, worker.id))
         try:

@@ -38,6 +38,7 @@ def up(
 
     flags = {"host": host, "port": port, "grpc_port": grpc_port}
     config = settings.load(flags=flags)
+    _tell_of_login(config.home)
     if detach:
         given = [f"--{k.replace('_', '-')}={v}" for k, v in flags.items() if v is not None]
         raise typer.Exit(_start_detached(config.home, given, as_json=as_json))
@@ -45,6 +46,19 @@ def up(
     from corral.server import serve
 
     raise typer.Exit(serve(config))
+
+
+def _tell_of_login(home: Path) -> None:
+    from corral.home import Home, read_json
+
+    address = read_json(Home(home).login).get("address")
+    if address:
+        output.say(
+            f"This home is logged in to {address}: commands here go on talking to that controller, "
+            "not to the one that starts now. `corral logout` changes that, and so does another "
+            "CORRAL_HOME for this one.",
+            style="yellow",
+        )
 
 
 def _start_detached(home: Path, given: list[str], *, as_json: bool) -> int:
@@ -71,6 +85,9 @@ def _start_detached(home: Path, given: list[str], *, as_json: bool) -> int:
             else:
                 print(f"The controller is up (pid {process.pid}).")
                 output.show_pairs(_places(home, card))
+                for line in _said(log, begin):
+                    if line.startswith("corral: "):
+                        output.say(line.removeprefix("corral: "), style="yellow")
                 if card.get("certificate"):
                     output.say("`corral invite` prints the command that adds another machine.")
             return 0
@@ -78,12 +95,16 @@ def _start_detached(home: Path, given: list[str], *, as_json: bool) -> int:
     if process.poll() is None:
         output.say(f"The controller is not healthy after {START_S:g} s; see {log}.", style="red")
         return 1
-    with log.open("rb") as file:
-        file.seek(begin)
-        said = file.read().decode("utf-8", "replace").strip().splitlines()
+    said = _said(log, begin)
     sentence = said[-1].removeprefix("corral: ") if said else "The controller ended at once."
     output.say(sentence if said else f"{sentence} See {log}.", style="red")
     return process.returncode or 1
+
+
+def _said(log: Path, begin: int) -> list[str]:
+    with log.open("rb") as file:
+        file.seek(begin)
+        return file.read().decode("utf-8", "replace").strip().splitlines()
 
 
 @output.guarded
@@ -107,11 +128,18 @@ def down(
             output.say(f"No controller is running in {home}.")
         return
     config = settings.load()
-    running = 0 if now or as_json else int(health_of(read_card(home)).get("running", 0))
-    if running:
-        attempts = "running attempt gets" if running == 1 else "running attempts get"
+    health = {} if now or as_json else health_of(read_card(home))
+    here = int(health.get("running_here", 0))
+    elsewhere = int(health.get("running", 0)) - here
+    if here:
+        attempts = "running attempt gets" if here == 1 else "running attempts get"
         grace_s = config.settings.shutdown_grace_s
-        output.say(f"{running} {attempts} up to {grace_s:g} s; --now to skip.")
+        output.say(f"{here} {attempts} up to {grace_s:g} s; --now to skip.")
+    if elsewhere > 0:
+        output.say(
+            f"{elsewhere} on other machines go{'es' * (elsewhere == 1)} on; what comes of it is "
+            "told when the controller is up again."
+        )
     try:
         process.send_signal(signal.SIGTERM)
         if now:
@@ -213,6 +241,9 @@ def read_card(home: Path) -> dict[str, Any]:
 
 def _places(home: Path, card: dict[str, Any]) -> list[tuple[str, str]]:
     found = [("http", str(card.get("http", ""))), ("grpc", str(card.get("grpc", "")))]
+    elsewhere = card.get("elsewhere") or {}
+    if elsewhere:
+        found.append(("elsewhere", f"{elsewhere.get('http')}, gRPC {elsewhere.get('grpc')}"))
     return [*found, ("home", str(home))] if "pid" in card else found
 
 

@@ -69,6 +69,18 @@ def _show(view: Any, sentence: str, as_json: bool) -> None:
         print(sentence)
 
 
+def _away(view: Any) -> str:
+    return "" if view.connected else ", as soon as it is back: it is not connected"
+
+
+def _then(view: Any) -> str:
+    if not view.connected:
+        return ", also when it is back: it is not connected."
+    if not view.running:
+        return "; nothing runs there any more."
+    return f"; {view.running} still run{'s' * (view.running == 1)} there."
+
+
 @worker.command()
 @output.guarded
 def requests(as_json: AsJson = False) -> None:
@@ -99,7 +111,7 @@ def confirm(
 def drain(name: Name, as_json: AsJson = False) -> None:
     """It finishes what runs there and takes nothing new."""
     view = _admin().change_worker(name, draining=True)
-    _show(view, f"{view.name} takes nothing new; {view.running} still run there.", as_json)
+    _show(view, f"{view.name} takes nothing new{_then(view)}", as_json)
 
 
 @worker.command()
@@ -107,7 +119,7 @@ def drain(name: Name, as_json: AsJson = False) -> None:
 def resume(name: Name, as_json: AsJson = False) -> None:
     """It takes work again."""
     view = _admin().change_worker(name, draining=False)
-    _show(view, f"{view.name} takes work again.", as_json)
+    _show(view, f"{view.name} takes work again{_away(view)}.", as_json)
 
 
 @worker.command()
@@ -158,7 +170,7 @@ def login(
     from corral.home import Home, write_private_json
     from corral.sdk.client import Client
 
-    told = invitations.parse(invitation)
+    told = invitations.for_client(invitation)
     home = Home(settings.default_home())
     home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     pem = trust.fetched(told.host, told.port, told.sha256)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from corral.cli import output
-from corral.core.errors import Conflict, CorralError, Unavailable, from_view
+from corral.core.errors import Conflict, CorralError, InvalidRequest, Unavailable, from_view
 
 if TYPE_CHECKING:
     from corral.discovery import Found
@@ -57,13 +57,25 @@ def join(
     from corral import settings
     from corral.home import Home, read_json, write_private_json
 
+    if detach and as_service is not None:
+        other = "--service" if as_service else "--foreground"
+        raise InvalidRequest(
+            f"--detach leaves a process running and returns, {other} does something else with it: "
+            "give one of the two."
+        )
     home = Home(settings.default_home())
     home.worker.mkdir(mode=0o700, parents=True, exist_ok=True)
     known = read_json(home.agent)
     config = settings.load()
+    wished = name
     name = name or config.settings.worker.name or socket.gethostname().split(".")[0]
     if invitation:
         card = _invited(invitation, name, known, again=again)
+        if wished and card.get("credential") == known.get("credential") and wished != card["name"]:
+            output.say(
+                f"It keeps its name: --name is for a machine that is new there. On the controller: "
+                f"corral worker rename {card['name']} {wished}"
+            )
     else:
         _check_free(known, again=again)
         card = _found(name)
@@ -75,7 +87,7 @@ def _invited(invitation: str, name: str, known: dict[str, Any], *, again: bool) 
     from corral import invitation as invitations
     from corral import trust
 
-    told = invitations.parse(invitation)
+    told = invitations.for_worker(invitation)
     pinned = known.get("certificate")
     if pinned and trust.fingerprint(pinned) == told.sha256 and not again:
         output.say(f"This machine is already the worker {known['name']!r} of that controller.")

@@ -43,7 +43,8 @@ def guarded(command: Callable[P, T]) -> Callable[P, T]:
             raise typer.Exit(141) from None
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
-            complain(CorralError(f"{place}{error.strerror or error}."), kwargs.get("as_json"))
+            told = str(error.strerror or error).removesuffix(".")  # ours are sentences already
+            complain(CorralError(f"{place}{told}."), kwargs.get("as_json"))
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:

@@ -85,7 +85,8 @@ Key = Annotated[
 Batch = Annotated[str | None, typer.Option(help="The batch it belongs to.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="A new process, never a warm one.")]
 Wait = Annotated[
-    bool | None, typer.Option("--wait/--no-wait", help="Wait where no worker can take it now.")
+    bool | None,
+    typer.Option("--wait/--no-wait", help="Wait for a worker that can take it, or be refused."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 

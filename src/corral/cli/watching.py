@@ -328,11 +328,10 @@ def _gpu(gpu: GpuView) -> str:
 
 
 def _worker_row(worker: WorkerView) -> tuple[str, ...]:
-    state = "connected" if worker.connected else f"gone since {output.ago(worker.seen_at)}"
     gpus = "\n".join(_gpu(one) for one in worker.gpus)
     return (
         worker.name,
-        "draining" if worker.draining else _with_circuit(state, worker.circuit),
+        worker_state(worker),
         worker.engine,
         f"{worker.cpus:g}",
         f"{worker.memory_gb:.1f} GB",
@@ -344,8 +343,15 @@ def _worker_row(worker: WorkerView) -> tuple[str, ...]:
     )
 
 
-def _with_circuit(state: str, circuit: str) -> str:
-    return f"{state}; {circuit}" if circuit else state
+def worker_state(worker: WorkerView) -> str:
+    if worker.connected:
+        return "; ".join(
+            filter(None, ("draining" if worker.draining else "connected", worker.circuit))
+        )
+    state = f"{'stopped' if worker.left else 'last seen'} {output.ago(worker.seen_at)}"
+    if worker.draining:
+        return f"{state}; takes nothing new when it is back"
+    return "; ".join(filter(None, (state, worker.circuit)))
 
 
 def _plain(view: JobView) -> Any:

@@ -46,6 +46,25 @@ class Herd:
         if certificate:
             self._sha256 = trust.fingerprint(certificate)
             self._pin = trust.public_key_pin(certificate)
+            self._roster.url = self._invitation("").url
+
+    def moved(self) -> str:
+        """What to do about workers that were told another address than ours; empty if none was.
+        They dial the one they know, and nobody else could tell them."""
+        told = self._roster.told_elsewhere()
+        if not told:
+            return ""
+        names = ", ".join(one.name for one in told[:5]) + ", …" * (len(told) > 5)
+        now = (
+            f"is now at {self._roster.url}"
+            if self.is_open()
+            else "now listens on this machine alone"
+        )
+        return (
+            f"The workers {names} know this controller by {told[0].told}, and it {now}. Start it "
+            "as before (--host, --port, `advertise`), or run on each of them `corral worker join` "
+            "with the string of `corral invite`: they stay who they are."
+        )
 
     # --- inviting ---
 
@@ -71,7 +90,7 @@ class Herd:
         """What a client logs in with: a new token of its own."""
         self._check_open()
         token, _ = await self._access.create(name, role, expires_in)
-        return self._invitation(token)
+        return self._invitation(token, for_client=True)
 
     def _check_open(self) -> None:
         if not self.is_open():
@@ -80,8 +99,8 @@ class Herd:
                 "`corral up --host 0.0.0.0`, then invite others."
             )
 
-    def _invitation(self, token: str) -> Invitation:
-        return Invitation(self._address, *self._ports, token, self._sha256)
+    def _invitation(self, token: str, *, for_client: bool = False) -> Invitation:
+        return Invitation(self._address, *self._ports, token, self._sha256, for_client)
 
     async def check_invited(self, token: str, address: str) -> str:
         """That whoever asks from this address may be a worker: by the token of an invitation, or by

@@ -301,7 +301,12 @@ class Intake:
     ) -> list[Journaled]:
         held = list(self._store.world.held.get(report.worker, {}).values())
         self._notice(report, len(held))
-        log.warning("worker_lost", worker=report.worker, reason=report.reason, attempts=len(held))
+        name = self._store.world.names.get(report.worker, report.worker)
+        told = {"worker": name, "reason": report.reason, "attempts": len(held)}
+        if report.expected:
+            log.info("worker_left", **told)
+        else:
+            log.warning("worker_lost", **told)
         ended.update((head.id, head.attempt) for head in held)
         if held and not report.expected:
             self._blame(report.worker, report.reason)
@@ -340,8 +345,9 @@ class Intake:
     # --- around it ---
 
     def _known(self, reports: Sequence[EngineReport], workers: Sequence[Worker]) -> list[Worker]:
-        joined = {report.worker for report in reports if isinstance(report, WorkerJoined)}
-        return [worker for worker in workers if worker.id in joined]
+        """Who came and who went, with when it was last heard of."""
+        news = {one.worker for one in reports if isinstance(one, (WorkerJoined, WorkerLost))}
+        return [worker for worker in workers if worker.id in news]
 
     def _report(self, changes: Sequence[Change]) -> None:
         for change in changes:

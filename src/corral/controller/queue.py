@@ -55,7 +55,7 @@ from corral.core.job import (
 from corral.core.lifecycle import shape_of
 from corral.core.worker import Worker
 from corral.engines.engine import Engine
-from corral.scheduler.fit import refuse_ever
+from corral.scheduler.fit import Room, refuse_ever, refuse_name, refuse_now
 from corral.scheduler.plan import Placement
 
 log = structlog.get_logger()
@@ -129,7 +129,11 @@ class Queue:
         jobs = [job if _rides_along(job) else await self._stored(job) for job in jobs]
         if any(job.inputs for job in jobs):
             jobs = await self._with_inputs(jobs)
-        workers = self._loop.workers() or await self._first_workers()
+        workers: Sequence[Worker] = self._loop.workers()
+        if not any(map(_takes_work, workers)) and (
+            not workers or any(job.wait is False for job in jobs)
+        ):
+            workers = await self._first_workers() or workers
         keys = {job.key for job in jobs if job.key}
         while pending := next((self._submitting[k] for k in keys if k in self._submitting), None):
             await asyncio.wait([pending])  # somebody's job with this key is on its way to the disk
@@ -400,9 +404,20 @@ def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]
         )
     shape = Shape(needs=job.needs, workload=job.workload, queue_class=job.queue_class)
     reasons = {worker.name: refuse_ever(shape, worker) for worker in workers}
-    if any(reason is None for reason in reasons.values()):
+    able = [worker for worker in workers if reasons[worker.name] is None]
+    if able and (job.wait is not False or any(_takes_work(worker) for worker in able)):
         return "", None
-    told = "; ".join(f"{name}: {reason}" for name, reason in list(reasons.items())[:5])
+    if able:
+        told = "; ".join(
+            f"{one.name}: {refuse_now(shape, Room(one)) or 'busy'}" for one in able[:5]
+        )
+        return "", NoGpuWorkers(
+            f"No worker that could run this takes work now ({told}). Submit without wait=False "
+            "(`--no-wait`) to queue it until one is back."
+        )
+    told = refuse_name(job.needs, workers) or "; ".join(
+        f"{name}: {reason}" for name, reason in list(reasons.items())[:5]
+    )
     if may_wait:
         return f"No known worker can run this ({told}); the job waits for one that can.", None
     return "", ExceedsAllWorkers(
@@ -410,6 +425,10 @@ def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]
         "to queue it until such a worker joins.",
         details={"workers": reasons},
     )
+
+
+def _takes_work(worker: Worker) -> bool:
+    return worker.connected and not worker.draining
 
 
 class _Draft:

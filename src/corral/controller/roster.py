@@ -11,7 +11,7 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import structlog
@@ -53,6 +53,8 @@ class Enrolled(Struct, frozen=True):
     """What the operator added to those that the worker tells of itself."""
     node: str = ""
     """The machine of a tailnet that vouched for it."""
+    told: str = ""
+    """Where it last found the controller, as far as we know."""
 
 
 class _File(Struct):
@@ -66,6 +68,8 @@ class Roster:
         self._path, self._key = path, key
         self._local_id, self._local_credential = local_id, local_credential
         self._changing = asyncio.Lock()
+        self.url = ""
+        """Where workers reach this controller now; empty where none does."""
         kept = read_kept(path, _File, AGAIN)
         self._by_id = {one.id: one for one in kept.workers}
         self._digests = {one.sha256 for one in kept.workers}
@@ -110,7 +114,22 @@ class Roster:
                 "This invitation is not good any more. Ask for a new one: `corral invite`."
             )
 
+    def told_elsewhere(self) -> list[Enrolled]:
+        """Workers that look for this controller where it is not any more."""
+        return [one for one in self._by_id.values() if one.told and one.told != self.url]
+
     # --- changing: durable when these return ---
+
+    async def reached(self, workers: Iterable[str]) -> None:
+        """These are connected: whatever they were told, they know where we are now."""
+        async with self._changing:
+            news = {
+                worker: replace(known, told=self.url)
+                for worker in workers
+                if (known := self._by_id.get(worker)) and known.sha256 and known.told != self.url
+            }
+            if news:
+                await self._write({**self._by_id, **news})
 
     async def new_enrolment_token(self) -> str:
         """Another one; invitations given out before enrol nobody any more."""
@@ -151,10 +170,12 @@ class Roster:
             credential = secrets.token_urlsafe(32)
             former = [one for one in self._by_id.values() if node and one.node == node]
             if former:
-                enrolled = replace(former[0], sha256=_digest(credential))
+                enrolled = replace(former[0], sha256=_digest(credential), told=self.url)
             else:
                 made = f"w-{secrets.token_hex(6)}"
-                enrolled = Enrolled(made, free, _digest(credential), time.time(), node=node)
+                enrolled = Enrolled(
+                    made, free, _digest(credential), time.time(), node=node, told=self.url
+                )
             await self._write({**self._by_id, enrolled.id: enrolled})
         log.info("worker_enrolled", worker=enrolled.id, name=enrolled.name)
         return enrolled, credential

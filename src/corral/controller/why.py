@@ -27,7 +27,7 @@ from corral.core.events import (
 from corral.core.job import Head, JobId, QueueClass, State
 from corral.core.worker import Worker
 from corral.scheduler.affinity import Wanted
-from corral.scheduler.fit import Room, refuse_now
+from corral.scheduler.fit import Room, refuse_name, refuse_now
 from corral.scheduler.plan import Seat, Snapshot, decide
 from corral.scheduler.rank import strongest
 
@@ -52,7 +52,7 @@ def explain(
     """`paused` says why nothing is started at all, where that is so; `now` is what a decision would
     see: it tells what workers are kept free for."""
     head = store.head(job)
-    names = {worker.id: worker.name for worker in workers}
+    names = store.world.names  # also of workers that were revoked since
     facts = _real([record.fact() for record in store.history(head)])
     history = [f"{_clock(fact.at)} {_sentence(fact, names)}" for fact in facts]
     if head.state is not State.QUEUED:
@@ -68,7 +68,9 @@ def explain(
         or ""
         for room in rooms
     }
-    return Reason(job, head.state, _waiting(store, head, reasons, paused), reasons, history)
+    unknown = refuse_name(head.shape.needs, workers) or ""
+    summary = _waiting(store, head, reasons, paused, unknown)
+    return Reason(job, head.state, summary, reasons, history)
 
 
 def _rooms(seats: Sequence[Seat], now: float) -> list[Room]:
@@ -94,7 +96,7 @@ def _keep(head: Head, rooms: Sequence[Room], now: Snapshot) -> None:
             room.kept_for = "interactive jobs (keep_for_interactive)"
 
 
-def _waiting(store: Store, head: Head, reasons: dict[str, str], paused: str) -> str:
+def _waiting(store: Store, head: Head, reasons: dict[str, str], paused: str, unknown: str) -> str:
     left = head.not_before - time.time()
     if paused:
         return paused
@@ -102,6 +104,8 @@ def _waiting(store: Store, head: Head, reasons: dict[str, str], paused: str) -> 
         return f"It failed before and is tried again in {left:.1f} s."
     if not reasons:
         return "No worker is known yet. Start one with `corral up` or `corral worker join`."
+    if unknown:
+        return f"It waits for a worker of that name, and {unknown}."
     if all(reasons.values()):
         return "No worker can take it now."
     ahead = store.world.position(head)

@@ -22,7 +22,7 @@ CorralError
 ├── SecretNotFound        secret_not_found     no secret has this name
 ├── InvalidSecret         invalid_secret       a name or value that cannot be a secret's
 ├── Conflict              conflict             the job's state does not allow this
-├── NoGpuWorkers          no_gpu_workers       no worker is known at all
+├── NoGpuWorkers          no_gpu_workers       no worker is known, or there
 ├── ExceedsAllWorkers     exceeds_all_workers  no known worker could ever run it
 ├── TooLarge              too_large            more bytes than the limit allows
 │   ├── BodyTooLarge, DocumentTooLarge, PackageTooLarge, ResultTooLarge, ArtifactTooLarge,

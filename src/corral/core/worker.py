@@ -118,6 +118,8 @@ class Worker(Struct, frozen=True):
     connected: bool = True
     draining: bool = False
     seen_at: float = 0.0
+    left: bool = False
+    """It said goodbye and has not been back: nobody misses it."""
     version: str = ""
     """Of the Corral that it runs."""
     models_loaded: tuple[str, ...] = ()

@@ -27,6 +27,9 @@ class Running:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._card = read_json(Home(home).controller)
+        self._login = str(read_json(Home(home).login).get("address", ""))
+        self._elsewhere = settings.client_address() or self._login
+        """The controller that commands in this home talk to, where that is not its own."""
         self._config: settings.Settings = settings.Settings()
         with contextlib.suppress(CorralError):
             self._config = settings.load(home).settings
@@ -35,8 +38,19 @@ class Running:
         return [("controller", self.controller)]
 
     def controller(self) -> Iterator[Finding]:
-        elsewhere = settings.client_address()
-        if not elsewhere and not _alive(self._card):
+        if self._elsewhere and _alive(self._card):
+            yield warn(
+                "controller",
+                f"One runs here (pid {self._card.get('pid')}), but commands in this home talk to "
+                f"{self._elsewhere}.",
+                "`corral logout` changes that."
+                if self._elsewhere == self._login
+                else "Unset CORRAL_ADDRESS to change that.",
+            )
+        elif self._elsewhere:
+            by = "logged in to" if self._elsewhere == self._login else "CORRAL_ADDRESS is"
+            yield ok("controller", f"{by} {self._elsewhere}")
+        elif not _alive(self._card):
             if self._card:
                 yield warn(
                     "controller",
@@ -73,7 +87,7 @@ class Running:
     def _doors(self) -> Iterator[Finding]:
         door = locate(home=self._home)
         url = str(self._card.get("http", ""))
-        if url and not settings.client_address():
+        if url and not self._elsewhere:
             yield _http(url, str(self._card.get("certificate") or ""))
         try:
             with Client(home=self._home) as client:
@@ -97,9 +111,16 @@ class Running:
                     )
                 yield from self._work(client)
         except Unauthorized as error:
-            yield fail("grpc", error.message, "Set CORRAL_HOME or CORRAL_TOKEN.")
+            again = "Ask for a new string (`corral invite --client NAME`) and `corral login` again."
+            yield fail(
+                "grpc", error.message, again if self._login else "Set CORRAL_HOME or CORRAL_TOKEN."
+            )
         except CorralError as error:
-            yield fail("grpc", error.message, "See the controller's log; `corral status` names it.")
+            away = (
+                "See whether that machine is on and `corral up` there; `corral logout` forgets it."
+            )
+            here = "See the controller's log; `corral status` names it."
+            yield fail("grpc", error.message, away if self._login else here)
 
     def _work(self, client: Client) -> Iterator[Finding]:
         workers = client.workers()
@@ -113,7 +134,7 @@ class Running:
             yield from self._worker(worker)
         yield from _stuck(client, workers)
         yield _paused(client)
-        if not settings.client_address():
+        if not self._elsewhere:
             yield from self._webhooks(client)
 
     def _webhooks(self, client: Client) -> Iterator[Finding]:
@@ -132,7 +153,9 @@ class Running:
 
     def _worker(self, worker: WorkerView) -> Iterator[Finding]:
         silence = time.time() - worker.seen_at
-        if not worker.connected:
+        if worker.left:
+            yield ok("workers", f"{worker.name} was stopped {silence:.0f} s ago")
+        elif not worker.connected:
             yield warn(
                 "workers",
                 f"{worker.name} is away since {silence:.0f} s.",

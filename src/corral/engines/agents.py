@@ -52,6 +52,10 @@ class Session(Protocol):
         later in its own."""
         ...
 
+    def rename(self, name: str) -> None:
+        """Tells the worker what it is called from now on."""
+        ...
+
     def close(self, code: int, reason: str) -> None: ...
 
     def pause(self) -> None:
@@ -96,16 +100,17 @@ class AgentsEngine:
         self._away: dict[str, asyncio.TimerHandle] = {}
         self.stopping = False
         self.emptied = asyncio.Event()
-        """Set whenever no worker is connected."""
+        """Set whenever this machine's own worker is not connected."""
         self.settled = asyncio.Event()
         """Set whenever everything heard is on disk."""
         self.changed: Callable[[], None] = lambda: None
         """Told when a worker can do something that it could not do a moment ago."""
 
     def open(self, holding: Collection[str] = ()) -> None:
-        """Starts the grace period of all known workers, and of any other that is `holding`
-        attempts: they may still run what we sent them."""
-        for worker in {*self._workers, *holding}:
+        """Starts the grace period of all known workers that did not say goodbye, and of any other
+        that is `holding` attempts: they may still run what we sent them."""
+        missed = {worker.id for worker in self._workers.values() if not worker.left}
+        for worker in missed.union(holding):
             self._miss(worker)
 
     # --- the five verbs ---
@@ -187,7 +192,7 @@ class AgentsEngine:
         worker = self._as_wished(
             Worker(
                 id=register.worker_id,
-                name=register.name or register.worker_id,
+                name=self.name_of(register),
                 engine=self.name,
                 capabilities=register.capabilities,
                 local=register.worker_id == self._local_id,
@@ -207,7 +212,8 @@ class AgentsEngine:
             timer.cancel()
         self._sessions[worker.id] = session
         self._workers[worker.id] = worker
-        self.emptied.clear()
+        if worker.local:
+            self.emptied.clear()
         self._forget(worker.id)
         # Nobody takes over what another worker has by claiming it.
         mine = [key for key in register.attempts if key not in self._attempts]
@@ -232,13 +238,20 @@ class AgentsEngine:
             capabilities=replace(can, labels=labels),
         )
 
+    def name_of(self, register: wire.WorkerRegister) -> str:
+        """What a worker is called here, whatever it calls itself."""
+        return self._wishes(register.worker_id).name or register.name or register.worker_id
+
     def wish(self, worker: str) -> Worker | None:
         """The operator wishes something else of a worker now; what it looks like then."""
         known = self._workers.get(worker)
         if known is None:
             return None
+        former = known.name
         known = self._workers[worker] = self._as_wished(known)
         session = self._sessions.get(worker)
+        if known.name != former and session is not None:
+            session.rename(known.name)
         if known.draining and session is not None:
             for (job, attempt), owner in self._attempts.items():
                 if owner == worker:  # those that have begun it keeps
@@ -257,20 +270,18 @@ class AgentsEngine:
         self._lose(worker, "It was revoked.", expected=True)
         self._workers.pop(worker, None)
         self._said.pop(worker, None)
-        if not self._sessions:
-            self.emptied.set()
 
     def leave(self, session: Session, worker: str, *, silent_s: float = 0.0) -> None:
         """A socket closed without a word. The grace begins with the last one that was heard."""
         if self._sessions.get(worker) is not session:
             return
         del self._sessions[worker]
-        self._workers[worker] = replace(self._workers[worker], connected=False)
+        self._leaving.discard(worker)
+        self._workers[worker] = self._as_wished(replace(self._workers[worker], connected=False))
         name = self._workers[worker].name
         log.warning("worker_disconnected", worker=name, silent_s=round(silent_s, 1))
         self._miss(worker, silent_s)
-        if not self._sessions:
-            self.emptied.set()
+        self._note_emptied()
 
     def hear(self, worker: str, heard: Sequence[wire.FromWorker]) -> None:
         """Messages of one frame. No more are read while the intake is behind."""
@@ -366,17 +377,23 @@ class AgentsEngine:
 
     def _goodbye(self, worker: str, reason: str) -> None:
         self._sessions.pop(worker, None)
-        self._workers[worker] = replace(self._workers[worker], connected=False)
+        self._leaving.discard(worker)
+        gone = replace(self._workers[worker], connected=False, left=True, seen_at=time.time())
+        self._workers[worker] = self._as_wished(gone)
         self._lose(worker, reason or "It said goodbye.", expected=True)
-        if not self._sessions:
-            self.emptied.set()
+        self._note_emptied()
 
     def drain(self, grace_s: float) -> None:
-        """Asks every worker to finish and say goodbye; whoever said so does not come back."""
+        """Asks this machine's own worker to finish and say goodbye; nobody comes back from now
+        on. Other machines go on with what they run, and tell of it when we are back."""
         self.stopping = True
-        for session in self._sessions.values():
+        session = self._sessions.get(self._local_id)
+        if session is not None:
             session.send(wire.Drain(grace_s=grace_s))
-        if not self._sessions:
+        self._note_emptied()
+
+    def _note_emptied(self) -> None:
+        if self._local_id not in self._sessions:
             self.emptied.set()
 
     def _miss(self, worker: str, silent_s: float = 0.0) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from msgspec import Struct
 
@@ -165,6 +166,22 @@ def refuse_ever(shape: Shape, worker: Worker) -> str | None:
     return None
 
 
+def refuse_name(needs: Needs, workers: Sequence[Worker]) -> str | None:
+    """That the worker which a job asks for is nobody's name: a slip of the pen, most likely."""
+    wanted = needs.worker
+    if wanted in ("auto", "local") or any(wanted in (one.name, one.id) for one in workers):
+        return None
+    names = sorted(worker.name for worker in workers)
+    near = get_close_matches(wanted, names, 1)
+    meant = f"did you mean {near[0]}?" if near else f"there {_listed(names)}"
+    return f"no worker is called {wanted}; {meant}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{'is' if len(names) == 1 else 'are'} {', '.join(names[:5])}{more}"
+
+
 def has_model(worker: Worker, model: str) -> bool:
     """Whether a worker can have a model loaded, sooner or later."""
     can = worker.capabilities
@@ -221,7 +238,7 @@ def refuse_now(shape: Shape, room: Room) -> str | None:
     if reason is not None:
         return reason
     if not worker.connected:
-        return "it is not connected"
+        return "it was stopped" if worker.left else "it is not connected"
     if worker.draining:
         return "it is draining"
     if room.closed:

@@ -191,6 +191,8 @@ class WorkerView(Shown, frozen=True):
     model_paths: tuple[str, ...] = ()
     output_path: str = ""
     task_types: tuple[str, ...] = ()
+    left: bool = False
+    """It said goodbye and has not been back."""
 
 
 class Health(Shown, frozen=True):

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from corral.core.errors import InvalidSettings
 from corral.core.job import QueueClass
+from corral.simulate import mistakes
 
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
@@ -83,31 +84,46 @@ class Description(Section, frozen=True):
     aging_s: Positive = 60.0
 
 
+_KEYS = sorted(
+    {
+        field.name
+        for section in (Description, Machine, Model, Mix, Failures, Outage)
+        for field in msgspec.structs.fields(section)
+    }
+)
+
+
 def read(path: Path) -> Description:
     """What a file describes, or InvalidSettings with one sentence that names the culprit."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         told = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise InvalidSettings(f"{path} cannot be read: {told}.") from error
+        raise InvalidSettings(
+            f"{path} cannot be read: {told}. `corral simulate` takes a YAML file as in "
+            "docs/simulate.md."
+        ) from error
     try:
         parsed = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        told = " ".join(str(error).split())
-        raise InvalidSettings(f"{path} is not valid YAML: {told}.") from error
-    return parse(parsed, str(path))
+        raise InvalidSettings(
+            f"{path} is not valid YAML, {mistakes.unreadable(error)}. See that brackets close and "
+            "that lines which belong together are indented alike."
+        ) from error
+    return parse(parsed, str(path), text)
 
 
-def parse(parsed: object, where: str) -> Description:
+def parse(parsed: object, where: str, text: str = "") -> Description:
     if not isinstance(parsed, dict):
         raise InvalidSettings(
-            f"{where} must hold `workers`, `jobs` and perhaps `models`; see docs/simulate.md."
+            f"{where} must hold `workers:`, `jobs:` and perhaps `models:`, each with a list below; "
+            "see docs/simulate.md."
         )
     try:
         described = msgspec.convert(parsed, Description)
     except msgspec.ValidationError as error:
-        told = str(error).replace("Object ", "it ").replace("`$", "`")
-        raise InvalidSettings(f"{where}: {told}. See docs/simulate.md.") from error
+        told = mistakes.told(str(error).replace("`$", "`"), parsed, text, _KEYS, list(QueueClass))
+        raise InvalidSettings(f"{where}: {told} See docs/simulate.md.") from error
     mistake = _mistake(described)
     if mistake:
         raise InvalidSettings(f"{where}: {mistake}")
@@ -139,14 +155,31 @@ def _mistake(described: Description) -> str | None:
     for one, following in pairwise(outages):
         if one.worker == following.worker and one.at_s + one.for_s >= following.at_s:
             return f"two outages of the worker {one.worker} overlap; make them one."
-    for mix in described.jobs:
+    for number, mix in enumerate(described.jobs, 1):
         if mix.seconds[0] > mix.seconds[1]:
-            return f"seconds are [shortest, longest]; got {list(mix.seconds)}."
+            return (
+                f"`jobs`, entry {number}: seconds are [shortest, longest]; got {list(mix.seconds)}."
+            )
         for name in mix.models or [""]:
             if not any(able(one, name, mix.vram_gb, described) for one in described.workers):
-                what = f"jobs for the model {name}" if name else f"jobs of {mix.vram_gb:g} GB"
-                return f"no worker could ever run {what}: none has it with enough VRAM."
+                return f"`jobs`, entry {number}: {_nobody(name, mix, described)}"
     return None
+
+
+def _nobody(model: str, mix: Mix, described: Description) -> str:
+    most = max(one.vram_gb for one in described.workers)
+    size = next((one.vram_gb for one in described.models if one.name == model), 0.0)
+    wanted = max(size, mix.vram_gb)
+    if most < wanted:
+        what = f"the model {model}" if size > mix.vram_gb else "jobs"
+        return (
+            f"no worker could ever run it: {what} of {wanted:g} GB of VRAM, and the largest worker "
+            f"has {most:g}. Raise a worker's `vram_gb`, or lower it here."
+        )
+    return (
+        f"no worker could ever run it: none with enough VRAM has the model {model} on its disk. "
+        "Name it under that worker's `models`, or leave `models` out there: then it has them all."
+    )
 
 
 def able(worker: Machine, model: str, vram_gb: float, described: Description) -> bool:

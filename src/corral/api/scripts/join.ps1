@@ -12,6 +12,9 @@ $Version = '@VERSION@'
 if ($Invitation -notmatch '^corral://([^@]+)@([^?]+)\?') {
     throw 'join: Give the invitation of `corral invite`, between single quotes.'
 }
+if ($Invitation -like '*for=client*') {
+    throw 'join: This string is for clients (corral login). Use the line that `corral invite` prints.'
+}
 $Token = $Matches[1]
 $Url = "https://$($Matches[2])"
 
@@ -55,5 +58,6 @@ if (-not (Test-Path (Join-Path $Place '.complete'))) {
     }
     finally { Remove-Item -Recurse -Force $Download }
 }
+Write-Host "join: The command is $(Join-Path $Place 'Scripts\corral.exe')"
 $env:CORRAL_HOME = $CorralHome
 & $Python -m corral.cli.main worker join $Invitation @Options

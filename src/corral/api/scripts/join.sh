@@ -64,8 +64,23 @@ install_into() {
     fi || fail "The parts of Corral could not be installed; the message is above. Then run this line again."
 }
 
+# So that `corral` is found in the next shell. Somebody else's `corral` stays.
+offer_command() {
+    bin="${HOME:-}/.local/bin"
+    if [ -z "${HOME:-}" ] || [ -n "${CORRAL_HOME:-}" ] || { [ -e "$bin/corral" ] && [ "$(readlink "$bin/corral")" != "$1" ]; }; then
+        say "The command is $1"
+        return
+    fi
+    { mkdir -p "$bin" && ln -sfn "$1" "$bin/corral"; } 2>/dev/null || { say "The command is $1"; return; }
+    case ":$PATH:" in
+        *":$bin:"*) say "The command is corral ($bin/corral)" ;;
+        *) say "The command is $bin/corral; to type just corral: export PATH=\"\$HOME/.local/bin:\$PATH\"" ;;
+    esac
+}
+
 main() {
     case "${1:-}" in
+        corral://*\?*for=client*) fail "This string is for clients (corral login). Use the line that \`corral invite\` prints." ;;
         corral://*@*:*\?*) ;;
         *) fail "Give the invitation of \`corral invite\` behind \`sh -s --\`, between single quotes." ;;
     esac
@@ -98,6 +113,7 @@ END
     ln -sfn "$folder" "$home/software/current"
     rm -rf "${download:-}"
     trap - EXIT
+    offer_command "$home/software/current/bin/corral"
     CORRAL_HOME="$home" exec "$place/bin/corral" worker join "$invitation" "$@" </dev/null
 }
 
