@@ -7,13 +7,13 @@ what a decision costs does not depend on how long the lines are.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from corral.core.job import QueueClass, Shape
 from corral.scheduler.columns import Columns
 from corral.scheduler.rooms import Rooms
-from corral.scheduler.snapshot import Line, Placement, Plan, Seat, Snapshot, Waiting
+from corral.scheduler.snapshot import Line, Placement, Plan, Search, Seat, Snapshot, Waiting
 
 __all__ = ["Line", "Placement", "Plan", "Seat", "Snapshot", "Waiting", "decide"]
 
@@ -27,6 +27,8 @@ MOST_AHEAD = 1_000
 """What one decision sends ahead at most. Free slots are filled by it, all of them; what only waits
 on a worker may as well be sent by the next decision, which follows at once."""
 
+Places = Callable[[tuple[Waiting, bool]], Placement | None]
+
 A = TypeVar("A")
 """Whoever can run a shape."""
 
@@ -37,9 +39,7 @@ class Workers(Protocol[A]):
     def could(self, shape: Shape) -> bool: ...
     def able(self, line: Line, *, turn: bool = False) -> A: ...
     def keep(self, line: Line, able: A) -> str: ...
-    def place(
-        self, line: Line, waiting: Waiting, able: A, *, ahead: bool, turn: bool = False
-    ) -> Placement | None: ...
+    def search(self, line: Line, able: A, *, turn: bool = False) -> Search: ...
 
 
 def decide(world: Snapshot) -> Plan:
@@ -57,32 +57,32 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
     if overdue is not None:
         line, waiting = overdue
         able = workers.able(line, turn=True)
-        turn = workers.place(line, waiting, able, ahead=False, turn=True)
+        turn = _begun(workers.search(line, able, turn=True))((waiting, False))
         if turn is not None:
             placements.append(turn)
         elif able:
             # Always the same worker takes nothing else, so that it really empties.
             kept = workers.keep(line, able)
     heads = _heads(world.lines)
-    able_for: dict[int, A] = {}
+    places: dict[int, Places] = {}
     ahead = MOST_AHEAD
     while heads:
-        queue_class, priority, _, number, index = heads[0]
+        order, _, number, index = heads[0]
         line = world.lines[number]
         waiting = line.waiting[index]
         if index == 0:
-            able_for[number] = workers.able(line)
+            places[number] = _begun(workers.search(line, workers.able(line)))
         if turn is None or waiting.job != turn.job:
-            placement = workers.place(line, waiting, able_for[number], ahead=ahead > 0)
+            placement = places[number]((waiting, ahead > 0))
             if placement is None:
                 heapq.heappop(heads)  # the rest of the line has the same shape
                 continue
             placements.append(placement)
             if placement.ahead:
                 ahead -= 1
-        if index + 1 < len(line.waiting):
-            following = line.waiting[index + 1].seq
-            heapq.heapreplace(heads, (queue_class, priority, following, number, index + 1))
+        index += 1
+        if index < len(line.waiting):
+            heapq.heapreplace(heads, (order, line.waiting[index].seq, number, index))
         else:
             heapq.heappop(heads)
     return Plan(
@@ -93,10 +93,15 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
     )
 
 
-def _heads(lines: Sequence[Line]) -> list[tuple[int, int, int, int, int]]:
+def _begun(search: Search) -> Places:
+    next(search)
+    return search.send
+
+
+def _heads(lines: Sequence[Line]) -> list[tuple[tuple[int, int], int, int, int]]:
     """The first of every line, by class, priority and order of submission, as a heap."""
     heap = [
-        (CLASS_ORDER[line.shape.queue_class], -line.shape.priority, line.waiting[0].seq, n, 0)
+        ((CLASS_ORDER[line.shape.queue_class], -line.shape.priority), line.waiting[0].seq, n, 0)
         for n, line in enumerate(lines)
         if line.waiting
     ]

@@ -123,7 +123,7 @@ def reason(line: Line, wanted: Purpose | None, room: Room, candidates: int, *, a
     if line.shape.needs.models:
         said += of_models(line.shape.needs.models, missing(line.shape, room))
     if ahead:
-        return said + ahead_of(room)
+        return said + ahead_of(room.ahead)
     if wanted is not None and candidates > 1:
         can = room.worker.capabilities
         said += liked(wanted, can.suits, can.weight, biggest_card(can))
@@ -145,8 +145,8 @@ def chosen(candidates: int) -> str:
     return "the only worker that fits" if candidates == 1 else f"best of {candidates} that fit"
 
 
-def ahead_of(room: Room) -> str:
-    behind = f"behind {room.ahead} that wait there" if room.ahead else "next in line there"
+def ahead_of(waiting: int) -> str:
+    behind = f"behind {waiting} that wait there" if waiting else "next in line there"
     return f"; sent ahead, {behind}"
 
 

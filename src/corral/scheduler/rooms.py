@@ -17,7 +17,7 @@ from corral.scheduler.rank import (
     reason,
     strongest,
 )
-from corral.scheduler.snapshot import Line, Placement, Snapshot, Waiting
+from corral.scheduler.snapshot import Line, Placement, Search, Snapshot, Waiting
 
 
 class Rooms:
@@ -60,14 +60,14 @@ class Rooms:
         self._rooms.remove(kept)
         return kept.worker.id
 
-    def place(
-        self,
-        line: Line,
-        waiting: Waiting,
-        able: Sequence[Room],
-        *,
-        ahead: bool,
-        turn: bool = False,
+    def search(self, line: Line, able: Sequence[Room], *, turn: bool = False) -> Search:
+        placement: Placement | None = None
+        while True:
+            waiting, ahead = yield placement
+            placement = self._place(line, waiting, able, ahead=ahead, turn=turn)
+
+    def _place(
+        self, line: Line, waiting: Waiting, able: Sequence[Room], *, ahead: bool, turn: bool
     ) -> Placement | None:
         """On the best worker with room now, else ahead on the one with the shortest local line."""
         shape, fitting = line.shape, len(able)
