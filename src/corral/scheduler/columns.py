@@ -24,7 +24,6 @@ from corral.scheduler.rank import (
     ahead_of,
     biggest_card,
     chosen,
-    free_words,
     liked,
     misfit,
     of_models,
@@ -33,7 +32,7 @@ from corral.scheduler.rank import (
     purpose,
 )
 from corral.scheduler.sets import Cards, Column, Order, bits, indices, members_of
-from corral.scheduler.snapshot import Line, Placement, Search, Seat, Snapshot
+from corral.scheduler.snapshot import Line, Placement, Seat, Snapshot, Waiting
 from corral.scheduler.stock import Stock, kind_ahead
 
 Size = tuple[str, float, float]
@@ -43,7 +42,17 @@ Size = tuple[str, float, float]
 class Able:
     """Who can run a line's shape."""
 
-    __slots__ = ("behind", "classes", "count", "known", "line", "seconds", "tenths", "wanted", "who")
+    __slots__ = (
+        "behind",
+        "classes",
+        "count",
+        "known",
+        "line",
+        "seconds",
+        "tenths",
+        "wanted",
+        "who",
+    )
 
     def __init__(
         self, line: Line, wanted: Purpose, who: int, suited: int, classes: list[int]
@@ -214,28 +223,28 @@ class Columns:
         self._present &= ~(1 << first)
         return self._ids[first]
 
-    def search(self, line: Line, able: Able, *, turn: bool = False) -> Search:
+    def search(self, line: Line, able: Able, begin: int = 0) -> Iterator[Placement]:
         if line.shape.needs.models:
-            return self._search_with_models(able, turn=turn)
-        return self._search(able)
+            return self._search_with_models(able, begin)
+        return self._search(able, begin)
 
-    def _search(self, able: Able) -> Search:
+    def _search(self, able: Able, begin: int) -> Iterator[Placement]:
         """`fit` may still name some that others filled meanwhile: whoever would be chosen is asked,
         and only if it has no room any more the rest of them are."""
-        line, tenths, known, seconds = able.line, able.tenths, able.known, able.seconds
-        shape, ids, stock = line.shape, self._ids, self._stock
-        take, cpus_now, whole_now, groups = stock.take, stock.cpus, stock.whole, stock.groups
-        waiting, ahead = yield None
+        tenths, known, seconds, shape = able.tenths, able.known, able.seconds, able.line.shape
+        ids, stock, take = self._ids, self._stock, self._stock.take
+        queue = iter(able.line.waiting[begin:])
+        waiting = next(queue)
         fit = able.who & stock.fitting(shape.needs)
         for left in able.classes:
             while found := fit & left:
-                cards = groups[found.bit_length() - 1]
-                first, kinds, key, said = cards.first, cards.kinds, None, ""
+                cards = stock.groups[found.bit_length() - 1]
+                first, kinds, key = cards.first, cards.kinds, None
                 some = fit >> first & cards.everyone
                 if not some:
                     fit &= stock.fitting(shape.needs)
                     continue
-                met = known >> first & some
+                met, said = known >> first & some, able.said(cards.said_of)
                 while some:
                     alike = some & kinds.get(key, 0)
                     if not alike:
@@ -244,99 +253,97 @@ class Columns:
                             break
                         key = cards.best(some, stock.keys, key)
                         alike = some & kinds[key]
-                    place = alike.bit_length() - 1
+                    index = first + alike.bit_length() - 1
                     if alike & met:
-                        place = self._quickest(able, first, alike)
-                    index = first + place
-                    cpus, whole = cpus_now[index], whole_now[index] if tenths else -1
-                    if take(index, shape, tenths):
-                        said = said or able.said(cards.said_of)
-                        why = said + of_pace(seconds[index]) if index in seconds else said
-                        why += free_words(cpus, whole)
-                        waiting, ahead = yield Placement(
-                            waiting.job, waiting.attempt + 1, ids[index], why
-                        )
+                        index = self._quickest(able, first, alike)
+                    words = take(index, shape, tenths)
+                    if words:
+                        if index in seconds:
+                            words = of_pace(seconds[index]) + words
+                        yield Placement(waiting.job, waiting.attempt + 1, ids[index], said + words)
+                        waiting = next(queue)
                     else:
                         fit = (fit ^ 1 << index) & stock.fitting(shape.needs)
                         some = fit >> first & cards.everyone
                 left &= (1 << first) - 1
         for index in self._behind(able):
-            if not ahead:
-                break
             why = chosen(able.count) + ahead_of(stock.ahead[index])
             stock.send_ahead(index, shape.needs)
-            waiting, ahead = yield Placement(
-                waiting.job, waiting.attempt + 1, ids[index], why, ahead=True
-            )
-        yield None
+            yield Placement(waiting.job, waiting.attempt + 1, ids[index], why, ahead=True)
+            waiting = next(queue)
 
     def _behind(self, able: Able) -> Iterator[int]:
         """Whom to send ahead to: the one with the shortest local line, then by id."""
         stock, kind, length = self._stock, kind_ahead(able.line), 0
-        while behind := able.behind & stock.open[kind]:
+        while stock.left_ahead and (behind := able.behind & stock.open[kind]):
             for index in self._order.members(behind & stock.queues.get(length, 0)):
+                if not stock.left_ahead:
+                    return
                 if stock.ahead[index] == length and stock.open[kind] >> index & 1:
                     yield index
             length += 1
 
-    def _search_with_models(self, able: Able, *, turn: bool) -> Search:
-        """Nothing of the search is kept for the next of the line: what is loaded has changed."""
-        line, stock, models = able.line, self._stock, self._models
-        shape = line.shape
-        kind, wanted, fit = models.kind(shape), shape.needs.models, able.who
-        waiting, ahead = yield None
-        while True:
-            who = able.who
-            if not turn:
-                who = models.willing(kind, self._now - waiting.since, who)
-            fit &= stock.fitting(shape.needs)
-            placement = None
-            while free := who & fit:
-                some, missing = models.nearest(wanted, free)
-                index, cards = self._best_of(able, some)
-                cpus, whole = stock.cpus[index], stock.whole[index] if able.tenths else -1
-                if stock.take(index, shape, able.tenths):
-                    why = able.said(cards.said_of, missing)
-                    if index in able.seconds:
-                        why += of_pace(able.seconds[index])
-                    why += free_words(cpus, whole)
-                    placement = Placement(waiting.job, waiting.attempt + 1, self._ids[index], why)
-                    break
-                fit ^= 1 << index
-            else:
-                behind = who & able.behind & stock.open[kind_ahead(line)] if ahead else 0
-                if behind:
-                    some, missing = models.nearest(wanted, behind)
-                    queues = stock.queues
-                    index = self._order.first(
-                        next(found for n in sorted(queues) if (found := some & queues[n]))
-                    )
-                    why = chosen(able.count) + of_models(wanted, missing)
-                    why += ahead_of(stock.ahead[index])
-                    stock.send_ahead(index, shape.needs)
-                    placement = Placement(
-                        waiting.job, waiting.attempt + 1, self._ids[index], why, ahead=True
-                    )
-            if placement is not None:
-                models.load(kind, index)
-            waiting, ahead = yield placement
+    def turn(self, line: Line, able: Able) -> Placement | None:
+        """Of the line's first job, which has waited too long: it goes wherever there is room."""
+        waiting, who = line.waiting[0], able.who & self._stock.fitting(line.shape.needs)
+        return self._place(able, waiting, who)
 
-    def _best_of(self, able: Able, some: int) -> tuple[int, Cards]:
+    def _search_with_models(self, able: Able, begin: int) -> Iterator[Placement]:
+        """Nothing of the search is kept for the next of the line: what is loaded has changed."""
+        needs, stock = able.line.shape.needs, self._stock
+        kind = self._models.kind(able.line.shape)
+        for waiting in able.line.waiting[begin:]:
+            who = self._models.willing(kind, self._now - waiting.since, able.who)
+            placement = self._place(able, waiting, who & stock.fitting(needs))
+            if placement is None and stock.left_ahead:
+                behind = who & able.behind & stock.open[kind_ahead(able.line)]
+                placement = self._send_with_models(able, waiting, behind)
+            if placement is None:
+                return
+            yield placement
+
+    def _place(self, able: Able, waiting: Waiting, free: int) -> Placement | None:
+        shape = able.line.shape
+        while free:
+            some, missing = self._models.nearest(shape.needs.models, free)
+            index = self._best_of(able, some)
+            if words := self._stock.take(index, shape, able.tenths):
+                self._models.load(shape, index)
+                why = able.said(self._stock.groups[index].said_of, missing)
+                if index in able.seconds:
+                    why += of_pace(able.seconds[index])
+                return Placement(waiting.job, waiting.attempt + 1, self._ids[index], why + words)
+            free ^= 1 << index
+        return None
+
+    def _send_with_models(self, able: Able, waiting: Waiting, behind: int) -> Placement | None:
+        if not behind:
+            return None
+        shape, stock = able.line.shape, self._stock
+        some, missing = self._models.nearest(shape.needs.models, behind)
+        shortest = next(found for n in sorted(stock.queues) if (found := some & stock.queues[n]))
+        index = self._order.first(shortest)
+        why = chosen(able.count) + of_models(shape.needs.models, missing)
+        why += ahead_of(stock.ahead[index])
+        stock.send_ahead(index, shape.needs)
+        self._models.load(shape, index)
+        return Placement(waiting.job, waiting.attempt + 1, self._ids[index], why, ahead=True)
+
+    def _best_of(self, able: Able, some: int) -> int:
         """Of these the one to prefer. Everybody with room stands somewhere."""
         found = next(found for one in able.classes if (found := some & one))
         cards = self._stock.groups[found.bit_length() - 1]
         found = some >> cards.first & cards.everyone
         alike = found & cards.kinds[cards.best(found, self._stock.keys)]
-        return cards.first + self._quickest(able, cards.first, alike), cards
+        return self._quickest(able, cards.first, alike)
 
     def _quickest(self, able: Able, first: int, alike: int) -> int:
         """The one that did such work quickest, then last; strangers are average."""
         met = alike & able.known >> first
         if not met or not alike & (alike - 1):
-            return alike.bit_length() - 1
+            return first + alike.bit_length() - 1
         ids = self._ids
         found = [(pace(able.line, ids[first + one]), -one) for one in indices(met)]
         if strangers := alike ^ met:
             found.append((UNKNOWN, 1 - strangers.bit_length()))
-        return -min(found)[1]
-
+        return first - min(found)[1]

@@ -85,6 +85,8 @@ class Models:
     def nearest(self, models: Names, some: int) -> tuple[int, int]:
         """Those of them that have the models loaded, else those that have them on their disks, else
         all; and how far away the models are, as `rank.missing` says it."""
+        if not models:
+            return some, 0
         if near := some & self._loaded[models]:
             return near, 0
         if near := some & self._present[models]:
@@ -134,8 +136,11 @@ class Models:
                 who |= loaded[other.models] & other.able
         return who
 
-    def load(self, kind: Kind, index: int) -> None:
-        """One of this kind was placed there; as `Room.load`."""
+    def load(self, shape: Shape, index: int) -> None:
+        """One of this shape was placed there; as `Room.load`."""
+        kind = self._kinds.get(shape)
+        if kind is None:
+            return  # it wants none
         have = self._having[index]
         if not all(model in have for model in kind.models):
             self._version += 1

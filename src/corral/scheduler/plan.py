@@ -7,13 +7,13 @@ what a decision costs does not depend on how long the lines are.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from corral.core.job import QueueClass, Shape
 from corral.scheduler.columns import Columns
 from corral.scheduler.rooms import Rooms
-from corral.scheduler.snapshot import Line, Placement, Plan, Search, Seat, Snapshot, Waiting
+from corral.scheduler.snapshot import Line, Placement, Plan, Seat, Snapshot, Waiting
 
 __all__ = ["Line", "Placement", "Plan", "Seat", "Snapshot", "Waiting", "decide"]
 
@@ -22,12 +22,6 @@ CLASS_ORDER = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 1}
 MANY = 8
 """From so many workers on it is quicker to ask all of them at once."""
 
-
-MOST_AHEAD = 1_000
-"""What one decision sends ahead at most. Free slots are filled by it, all of them; what only waits
-on a worker may as well be sent by the next decision, which follows at once."""
-
-Places = Callable[[tuple[Waiting, bool]], Placement | None]
 
 A = TypeVar("A")
 """Whoever can run a shape."""
@@ -39,7 +33,12 @@ class Workers(Protocol[A]):
     def could(self, shape: Shape) -> bool: ...
     def able(self, line: Line, *, turn: bool = False) -> A: ...
     def keep(self, line: Line, able: A) -> str: ...
-    def search(self, line: Line, able: A, *, turn: bool = False) -> Search: ...
+    def search(self, line: Line, able: A, begin: int = 0) -> Iterator[Placement]:
+        """The placements of a line's jobs, one after the other, as long as there is room. Each is
+        looked for when it is asked for, and no more are asked for than wait there."""
+
+    def turn(self, line: Line, able: A) -> Placement | None:
+        """Of the line's first job, which has waited too long."""
 
 
 def decide(world: Snapshot) -> Plan:
@@ -55,31 +54,29 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
     turn: Placement | None = None
     kept = ""
     if overdue is not None:
-        line, waiting = overdue
-        able = workers.able(line, turn=True)
-        turn = _begun(workers.search(line, able, turn=True))((waiting, False))
+        able = workers.able(overdue, turn=True)
+        turn = workers.turn(overdue, able)
         if turn is not None:
             placements.append(turn)
         elif able:
             # Always the same worker takes nothing else, so that it really empties.
-            kept = workers.keep(line, able)
-    heads = _heads(world.lines)
-    places: dict[int, Places] = {}
-    ahead = MOST_AHEAD
+            kept = workers.keep(overdue, able)
+    lines, heads = world.lines, _heads(world.lines)
+    searches: dict[int, Iterator[Placement]] = {}
     while heads:
         order, _, number, index = heads[0]
-        line = world.lines[number]
-        waiting = line.waiting[index]
-        if index == 0:
-            places[number] = _begun(workers.search(line, workers.able(line)))
-        if turn is None or waiting.job != turn.job:
-            placement = places[number]((waiting, ahead > 0))
-            if placement is None:
-                heapq.heappop(heads)  # the rest of the line has the same shape
-                continue
+        line = lines[number]
+        if index:
+            placement = next(searches[number], None)
+        else:
+            placed = overdue is line and turn is not None
+            searches[number] = search = workers.search(line, workers.able(line), int(placed))
+            placement = turn if placed else next(search, None)
+        if placement is None:
+            heapq.heappop(heads)  # the rest of the line has the same shape
+            continue
+        if placement is not turn:
             placements.append(placement)
-            if placement.ahead:
-                ahead -= 1
         index += 1
         if index < len(line.waiting):
             heapq.heapreplace(heads, (order, line.waiting[index].seq, number, index))
@@ -87,15 +84,10 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
             heapq.heappop(heads)
     return Plan(
         placements=tuple(placements),
-        overdue=overdue[1].job if overdue else None,
+        overdue=overdue.waiting[0].job if overdue else None,
         turn=turn is not None,
         kept=kept,
     )
-
-
-def _begun(search: Search) -> Places:
-    next(search)
-    return search.send
 
 
 def _heads(lines: Sequence[Line]) -> list[tuple[tuple[int, int], int, int, int]]:
@@ -109,8 +101,9 @@ def _heads(lines: Sequence[Line]) -> list[tuple[tuple[int, int], int, int, int]]
     return heap
 
 
-def _oldest_overdue(workers: Workers[A], world: Snapshot) -> tuple[Line, Waiting] | None:
-    """The job that waited longest, if it waited too long and the last such turn is long ago."""
+def _oldest_overdue(workers: Workers[A], world: Snapshot) -> Line | None:
+    """The line of the job that waited longest, if that waited too long and the last such turn is
+    long ago."""
     if world.now - world.last_aged_at < world.aging_s:
         return None
     late = [
@@ -119,4 +112,4 @@ def _oldest_overdue(workers: Workers[A], world: Snapshot) -> tuple[Line, Waiting
         if line.waiting and world.now - line.waiting[0].since >= world.aging_s
     ]
     late.sort(key=lambda line: line.waiting[0].seq)
-    return next(((line, line.waiting[0]) for line in late if workers.could(line.shape)), None)
+    return next((line for line in late if workers.could(line.shape)), None)

@@ -159,11 +159,13 @@ def free_there(room: Room, *, cards: bool) -> str:
 
 def free_words(cpus: float, whole: int = -1) -> str:
     """Processors, and whole GPUs where somebody asked for one."""
-    cpus = cpus if cpus > 0 else 0
-    said = f"; {cpus:g} CPU free" if cpus == 1 else f"; {cpus:g} CPUs free"
-    if whole < 0:
-        return said
-    return f"{said}, {whole} whole GPU free" if whole == 1 else f"{said}, {whole} whole GPUs free"
+    cards = _WHOLE[whole] if whole < 2 else f", {whole} whole GPUs free"
+    if cpus == 1:
+        return f"; 1 CPU free{cards}"
+    return f"; {cpus if cpus > 0 else 0:g} CPUs free{cards}"
+
+
+_WHOLE = {-1: "", 0: ", 0 whole GPUs free", 1: ", 1 whole GPU free"}
 
 
 @lru_cache(maxsize=4096)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from corral.core.job import QueueClass, Shape
 from corral.scheduler.affinity import Wanted
-from corral.scheduler.fit import Room, refuse_beside_others, refuse_ever
+from corral.scheduler.fit import MOST_AHEAD, Room, refuse_beside_others, refuse_ever
 from corral.scheduler.rank import (
     NEUTRAL,
     emptied,
@@ -17,7 +17,7 @@ from corral.scheduler.rank import (
     reason,
     strongest,
 )
-from corral.scheduler.snapshot import Line, Placement, Search, Snapshot, Waiting
+from corral.scheduler.snapshot import Line, Placement, Snapshot, Waiting
 
 
 class Rooms:
@@ -25,6 +25,7 @@ class Rooms:
 
     def __init__(self, world: Snapshot) -> None:
         self._seats = world.seats
+        self._left_ahead = MOST_AHEAD
         self._now = now = world.now
         self._rooms = []
         for seat in world.seats:
@@ -60,14 +61,26 @@ class Rooms:
         self._rooms.remove(kept)
         return kept.worker.id
 
-    def search(self, line: Line, able: Sequence[Room], *, turn: bool = False) -> Search:
-        placement: Placement | None = None
-        while True:
-            waiting, ahead = yield placement
-            placement = self._place(line, waiting, able, ahead=ahead, turn=turn)
+    def search(self, line: Line, able: Sequence[Room], begin: int = 0) -> Iterator[Placement]:
+        for waiting in line.waiting[begin:]:
+            placement = self._place(line, waiting, able, ahead=self._left_ahead > 0)
+            if placement is None:
+                return
+            self._left_ahead -= placement.ahead
+            yield placement
+
+    def turn(self, line: Line, able: Sequence[Room]) -> Placement | None:
+        """Of the line's first job, which has waited too long."""
+        return self._place(line, line.waiting[0], able, ahead=False, turn=True)
 
     def _place(
-        self, line: Line, waiting: Waiting, able: Sequence[Room], *, ahead: bool, turn: bool
+        self,
+        line: Line,
+        waiting: Waiting,
+        able: Sequence[Room],
+        *,
+        ahead: bool,
+        turn: bool = False,
     ) -> Placement | None:
         """On the best worker with room now, else ahead on the one with the shortest local line."""
         shape, fitting = line.shape, len(able)

@@ -17,7 +17,7 @@ Standing = tuple[float, float]
 FEW = 12
 """So many standings are asked for; then it is quicker to compare candidates one by one, if they are
 no more than that."""
-SOME = 200
+SOME = 64
 """Up to so many it is quicker to sort them than to ask everybody in order."""
 
 
@@ -110,12 +110,13 @@ class Cards:
             self.kinds[key] = bit
             insort(self.keys, key)
 
-    def remove(self, key: Standing, bit: int) -> None:
+    def remove(self, key: Standing | None, bit: int) -> None:
         left = self.kinds[key] ^ bit
         if left:
             self.kinds[key] = left
         else:
             del self.kinds[key]
+            assert key is not None
             del self.keys[bisect_left(self.keys, key)]
 
     def best(
@@ -129,7 +130,7 @@ class Cards:
                 return key
         if found.bit_count() <= FEW:
             first = self.first
-            return min(key for one in indices(found) if (key := keys_of[first + one]))
+            return min(own for one in indices(found) if (own := keys_of[first + one]))
         number += FEW
         while not found & kinds[keys[number]]:
             number += 1

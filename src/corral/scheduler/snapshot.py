@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -67,11 +67,6 @@ class Placement(Struct, frozen=True, gc=False):
     worker: str
     why: str
     ahead: bool = False
-
-
-Search = Generator[Placement | None, tuple[Waiting, bool], None]
-"""Places the jobs of one line, one by one. It is told which comes next, and whether that one may be
-sent ahead; None: there is no room for it, nor for those behind it."""
 
 
 class Plan(Struct, frozen=True):

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from corral.core.job import Needs, Shape
 from corral.core.worker import SLACK, Capabilities, Capacity, Worker, stays_behind
-from corral.scheduler.fit import Room, ahead_for, ahead_limit, ahead_of_cards
+from corral.scheduler.fit import MOST_AHEAD, Room, ahead_for, ahead_limit, ahead_of_cards
+from corral.scheduler.rank import free_words
 from corral.scheduler.sets import Cards, Column, Standing, bits, members_of
 from corral.scheduler.snapshot import Line
 
@@ -34,18 +35,19 @@ class Stock:
         on_probe: Sequence[int],
     ) -> None:
         self._workers = workers
+        self.left_ahead = MOST_AHEAD
         cans = [one.capabilities for one in workers]
-        self.cpus = [can.cpus for can in cans]
+        self._cpus = [can.cpus for can in cans]
         self._cpus_at_all = [can.cpus if can.cpus > 0.1 else 0.1 for can in cans]
         self._memory = [can.memory_gb for can in cans]
-        self.whole = [len(can.gpus) for can in cans]
+        self._whole = [len(can.gpus) for can in cans]
         """Cards of which nothing is taken."""
-        self._tenths = [10 if one else 0 for one in self.whole]
+        self._tenths = [10 if one else 0 for one in self._whole]
         """What is left of the card that has most left."""
         self.ahead, self._ahead_without_gpu = [0] * len(cans), [0] * len(cans)
         self._capacities: dict[int, Capacity] = {}
         """Of those where a sum does not tell what fits: they have several cards, or share them."""
-        self._apart = [one > 1 for one in self.whole]
+        self._apart = [one > 1 for one in self._whole]
         """Whether one is asked by itself, in its own words."""
         self._on_probe = frozenset(on_probe)
         self.probed = 0
@@ -63,18 +65,18 @@ class Stock:
         for index, room in rooms.items():
             self._begin(index, room)
         self._shares = Column(self._tenths, (one.gpu_tenths for one in needs))
-        self._wholes = Column(self.whole, (one.gpus for one in needs))
+        self._wholes = Column(self._whole, (one.gpus for one in needs))
         self._stand(groups, rooms)
         self._wait_ahead(lines, rooms)
 
     def _begin(self, index: int, room: Room) -> None:
         """With what a worker holds."""
         free, tenths = room.capacity, room.capacity.tenths.values()
-        self.cpus[index], self._memory[index] = free.cpus, free.memory_gb
+        self._cpus[index], self._memory[index] = free.cpus, free.memory_gb
         self._free_cpus.fall(index, free.cpus + SLACK)
         self._free_memory.fall(index, free.memory_gb + SLACK)
         self._tenths[index] = max(tenths, default=0)
-        self.whole[index] = list(tenths).count(10)
+        self._whole[index] = list(tenths).count(10)
         self.ahead[index] = room.ahead
         self._ahead_without_gpu[index] = room.ahead_without_gpu
         self._capacities[index] = free
@@ -127,28 +129,30 @@ class Stock:
             return who & self._shares[needs.gpu_tenths] & self._calm
         return who & self._calm_without_gpu
 
-    def take(self, index: int, shape: Shape, tenths: int) -> bool:
-        """Room.fits_now and Capacity.take; nothing is taken where it is full. That its card is
-        large enough is known: it is able."""
+    def take(self, index: int, shape: Shape, tenths: int) -> str:
+        """Room.fits_now and Capacity.take: what was free there, in words; nothing where it is full.
+        That its card is large enough is known: it is able."""
         needs = shape.needs
-        cpus, memory = self.cpus[index], self._memory[index]
+        cpus, memory = self._cpus[index], self._memory[index]
         if needs.cpus > cpus + SLACK or needs.memory_gb > memory + SLACK:
-            return False
-        if ahead := self.ahead[index]:
-            if stays_behind(needs, ahead, self._ahead_without_gpu[index]):
-                return False
+            return ""
+        ahead = self.ahead[index]
+        if ahead and stays_behind(needs, ahead, self._ahead_without_gpu[index]):
+            return ""
+        whole = self._whole[index] if tenths else -1
         if self._apart[index]:
             if not self._take_apart(index, shape):
-                return False
+                return ""
         elif tenths:
             if self._tenths[index] < tenths:
-                return False
+                return ""
             self._tenths[index] -= tenths
-            self.whole[index] = 0
-        self.cpus[index] = cpus = cpus - needs.cpus
+            self._whole[index] = 0
+        words = free_words(cpus, whole)
+        self._cpus[index] = cpus = cpus - needs.cpus
         if cpus + SLACK < self._least:
             self._leave(index)
-            return True
+            return words
         if cpus + SLACK < self._free_cpus.least[index]:
             self._free_cpus.fall(index, cpus + SLACK)
         self._memory[index] = memory = memory - needs.memory_gb
@@ -157,10 +161,10 @@ class Stock:
         if tenths:
             if self._tenths[index] < self._shares.least[index]:
                 self._shares.fall(index, self._tenths[index])
-            if self.whole[index] < self._wholes.least[index]:
-                self._wholes.fall(index, self.whole[index])
+            if self._whole[index] < self._wholes.least[index]:
+                self._wholes.fall(index, self._whole[index])
         self._move(index)
-        return True
+        return words
 
     def _take_apart(self, index: int, shape: Shape) -> bool:
         bit = 1 << index
@@ -176,13 +180,14 @@ class Stock:
         capacity.take(holding)
         if holding.devices:
             tenths = list(capacity.tenths.values())
-            self._tenths[index], self.whole[index] = max(tenths), tenths.count(10)
+            self._tenths[index], self._whole[index] = max(tenths), tenths.count(10)
         if index in self._on_probe:
             self.probed |= bit
         return True
 
     def send_ahead(self, index: int, needs: Needs) -> None:
         bit = 1 << index
+        self.left_ahead -= 1
         self.queues[self.ahead[index]] ^= bit
         self.ahead[index] = ahead = self.ahead[index] + 1
         self.queues[ahead] = self.queues.get(ahead, 0) | bit
@@ -203,7 +208,7 @@ class Stock:
         old = self.keys[index]
         if old is None:
             return
-        key = self.ahead[index], -self.cpus[index] / self._cpus_at_all[index]
+        key = self.ahead[index], -self._cpus[index] / self._cpus_at_all[index]
         if key != old:
             cards = self.groups[index]
             bit = 1 << (index - cards.first)
@@ -214,10 +219,10 @@ class Stock:
     def _leave(self, index: int) -> None:
         """Nobody needs as little as it has left."""
         self._useful ^= 1 << index
-        cards, old = self.groups[index], self.keys[index]
+        cards = self.groups[index]
         bit = 1 << (index - cards.first)
         cards.everyone ^= bit
-        cards.remove(old, bit)
+        cards.remove(self.keys[index], bit)
         self.keys[index] = None
 
 
