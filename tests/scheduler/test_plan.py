@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from corral.core.job import Needs, QueueClass, Shape
 from corral.core.worker import GPU, Capabilities, Capacity, Holding, Worker
 from corral.scheduler.columns import Columns
-from corral.scheduler.fit import Held, Room, refuse_ever, refuse_now
+from corral.scheduler.fit import MOST_AHEAD, Held, Room, refuse_ever, refuse_now
 from corral.scheduler.plan import (
-    MOST_AHEAD,
     Line,
     Plan,
     Seat,

@@ -25,6 +25,9 @@ AHEAD_S = 0.25
 """Send ahead about this much work per processor: enough to hide the way to the worker, and
 little enough that nothing waits long behind it."""
 
+MOST_AHEAD = 1_000
+"""What one decision sends ahead at most. Free slots are filled by it, all of them; what only waits
+on a worker may as well be sent by the next decision, which follows at once."""
 
 NOTHING: frozenset[str] = frozenset()
 

@@ -7,16 +7,33 @@ remembered here beyond the next such change.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 
 from corral.core.job import QueueClass, Shape
 from corral.core.worker import Worker
-from corral.scheduler.affinity import PATIENCE_S, SMALL_FIRST_S, Wanted, standing
-from corral.scheduler.fit import NOTHING, Room
-from corral.scheduler.rank import biggest_card
-from corral.scheduler.sets import bits, indices
+from corral.scheduler.affinity import PATIENCE_S, SMALL_FIRST_S, standing
+from corral.scheduler.fit import Room
+from corral.scheduler.sets import Order, bits, members_of
 from corral.scheduler.snapshot import Line
 
 Names = tuple[str, ...]
+
+
+class Kind:
+    """A line that wants models: what is left of it, and whose work goes before its own."""
+
+    __slots__ = ("able", "first", "left", "models", "others", "shape", "version")
+
+    def __init__(self, line: Line) -> None:
+        self.shape = line.shape
+        self.models = line.shape.needs.models
+        self.left = len(line.waiting)
+        self.able = -1
+        """Who could run it; below zero while nobody has asked."""
+        self.first: list[Kind] | None = None
+        """Those whose work goes first where it is loaded."""
+        self.version, self.others = -1, 0
+        """Who has something loaded for which others wait that go first, and when that was so."""
 
 
 class Models:
@@ -26,41 +43,40 @@ class Models:
         self,
         lines: Sequence[Line],
         workers: Sequence[Worker],
-        rooms: Sequence[Room | None],
+        rooms: Mapping[int, Room],
+        cards_gb: Sequence[float],
         by_card: Mapping[float, int],
+        order: Order,
     ) -> None:
-        self._shapes = [line.shape for line in lines if line.shape.needs.models]
-        self._wanted = Wanted((line.shape, len(line.waiting)) for line in lines)
-        self._workers = workers
+        self._kinds = {line.shape: Kind(line) for line in lines if line.shape.needs.models}
         self.able: Callable[[Shape], int] = lambda shape: 0
-        self._able: dict[Shape, int] = {}
-        self._first: dict[Shape, list[tuple[Shape, Names, int]]] = {}
-        """By shape: those whose work goes first where it is loaded, and who could run them."""
-        self._willing: dict[Shape, tuple[int, int]] = {}
+        self._cards_gb = cards_gb
+        self._order = order
         self._version = 0
-        names = {model for shape in self._shapes for model in shape.needs.models}
+        names = {model for kind in self._kinds.values() for model in kind.models}
         if not names:
             return
         backward = workers[::-1]
         present = _by_model(names, [one.capabilities.models_present for one in backward])
         fetching = bits([one.capabilities.fetches_models for one in backward])
-        own = _by_model(names, [one.models_loaded for one in backward])
-        self._possible = {model: fetching | present[model] | own[model] for model in names}
-        self.having = [
-            (frozenset(one.models_loaded) if one.models_loaded else NOTHING)
-            if room is None
-            else room.models
-            for one, room in zip(workers, rooms, strict=True)
-        ]
+        own = [one.models_loaded for one in workers]
+        loaded = _by_model(names, own[::-1])
+        self._possible = {model: fetching | present[model] | loaded[model] for model in names}
+        self._having: list[Collection[str]] = [*own]
         """What each will have loaded once it has done what it holds."""
-        loaded = _by_model(names, self.having[::-1])
-        sets = {shape.needs.models for shape in self._shapes}
+        sets = {kind.models for kind in self._kinds.values()}
+        self._sets_in: dict[Collection[str], set[Names]] = {}
         self._present = {wanted: _all_of(wanted, present) for wanted in sets}
         self._loaded = {wanted: _all_of(wanted, loaded) for wanted in sets}
+        for index, room in rooms.items():
+            self._change(index, room.models)
         self._cards: list[int] = []
         """Everybody by the largest card, small ones first."""
-        if any(shape.queue_class is QueueClass.INTERACTIVE for shape in self._shapes):
+        if any(shape.queue_class is QueueClass.INTERACTIVE for shape in self._kinds):
             self._cards = [by_card[size] for size in sorted(by_card)]
+
+    def kind(self, shape: Shape) -> Kind:
+        return self._kinds[shape]
 
     def possible(self, models: Names) -> int:
         """Who can have them loaded, sooner or later."""
@@ -69,25 +85,25 @@ class Models:
     def nearest(self, models: Names, some: int) -> tuple[int, int]:
         """Those of them that have the models loaded, else those that have them on their disks, else
         all; and how far away the models are, as `rank.missing` says it."""
+        if not models:
+            return some, 0
         if near := some & self._loaded[models]:
             return near, 0
         if near := some & self._present[models]:
             return near, 1
         return some, 2
 
-    def willing(self, shape: Shape, waited_s: float, able: int) -> int:
+    def willing(self, kind: Kind, waited_s: float, able: int) -> int:
         """As `Wanted.willing`."""
-        gladly = able & self._loaded[shape.needs.models]
-        if shape.queue_class is QueueClass.INTERACTIVE:
+        gladly = able & self._loaded[kind.models]
+        if kind.shape.queue_class is QueueClass.INTERACTIVE:
             if waited_s >= (PATIENCE_S if gladly else SMALL_FIRST_S):
                 return able
             if not gladly:
-                gladly = self._smaller_half(shape.needs.models, able)
-        version, others = self._willing.get(shape, (-1, 0))
-        if version != self._version:
-            others = self._with_own_work(shape)
-            self._willing[shape] = self._version, others
-        return gladly | (able ^ (able & others))
+                gladly = self._smaller_half(kind.models, able)
+        if kind.version != self._version:
+            kind.version, kind.others = self._version, self._with_own_work(kind)
+        return gladly | (able ^ (able & kind.others))
 
     def _smaller_half(self, models: Names, able: int) -> int:
         left = (able.bit_count() + 1) // 2
@@ -98,49 +114,59 @@ class Models:
                 some = level & card
                 count = some.bit_count()
                 if count > left:
-                    some, count = _lowest(some, left), left
+                    some, count = members_of(islice(self._order.members(some), left)), left
                 found |= some
                 left -= count
                 if not left:
                     return found
         return found
 
-    def _with_own_work(self, shape: Shape) -> int:
+    def _with_own_work(self, kind: Kind) -> int:
         """As `Wanted.own_work`: who has something loaded for which others wait that go first."""
-        if shape not in self._first:
-            urgent, own = shape.queue_class is QueueClass.INTERACTIVE, standing(shape)
-            self._first[shape] = [
-                (other, other.needs.models, self._could(other))
-                for other in self._shapes
-                if urgent or standing(other) <= own
+        if kind.first is None:
+            urgent, own = kind.shape.queue_class is QueueClass.INTERACTIVE, standing(kind.shape)
+            kind.first = [
+                other for other in self._kinds.values() if urgent or standing(other.shape) <= own
             ]
-        who, left = 0, self._wanted.shapes()
-        for other, models, could in self._first[shape]:
-            if other in left:
-                who |= self._loaded[models] & could
+        who, loaded = 0, self._loaded
+        for other in kind.first:
+            if other.left:
+                if other.able < 0:
+                    other.able = self.able(other.shape)
+                who |= loaded[other.models] & other.able
         return who
 
-    def _could(self, shape: Shape) -> int:
-        if shape not in self._able:
-            self._able[shape] = self.able(shape)
-        return self._able[shape]
-
-    def load(self, shape: Shape, index: int, bit: int) -> None:
+    def load(self, shape: Shape, index: int) -> None:
         """One of this shape was placed there; as `Room.load`."""
-        models = shape.needs.models
-        if not self.having[index].issuperset(models):
-            self.having[index] = have = frozenset(models)
+        kind = self._kinds.get(shape)
+        if kind is None:
+            return  # it wants none
+        have = self._having[index]
+        if not all(model in have for model in kind.models):
             self._version += 1
-            for wanted, who in self._loaded.items():
-                if bool(who & bit) != have.issuperset(wanted):
-                    self._loaded[wanted] = who ^ bit
-        if self._wanted.placed(shape):
-            self._version += 1
+            self._change(index, frozenset(kind.models))
+        if kind.left:
+            kind.left -= 1
+            self._version += not kind.left
+
+    def _change(self, index: int, have: Collection[str]) -> None:
+        before, after = self._within(self._having[index]), self._within(have)
+        self._having[index] = have
+        for wanted in before ^ after:
+            self._loaded[wanted] ^= 1 << index
+
+    def _within(self, have: Collection[str]) -> set[Names]:
+        """Which of the wanted sets of models are part of it."""
+        if have not in self._sets_in:
+            self._sets_in[have] = {
+                wanted for wanted in self._loaded if all(model in have for model in wanted)
+            }
+        return self._sets_in[have]
 
     def emptied_first(self, shape: Shape, able: int) -> int:
-        """The bit of the worker to empty, as `rank.emptied` says it."""
-        some = indices(self.nearest(shape.needs.models, able)[0])
-        return 1 << min(some, key=lambda index: biggest_card(self._workers[index].capabilities))
+        """The worker to empty, as `rank.emptied` says it."""
+        some = self._order.members(self.nearest(shape.needs.models, able)[0])
+        return min(some, key=self._cards_gb.__getitem__)
 
 
 def _by_model(
@@ -161,15 +187,3 @@ def _all_of(models: Names, having: Mapping[str, int]) -> int:
     for model in models:
         who &= having[model]
     return who
-
-
-def _lowest(who: int, count: int) -> int:
-    """The first `count` members."""
-    low, high = 0, who.bit_length()
-    while low < high:
-        middle = (low + high) // 2
-        if (who & ((1 << middle) - 1)).bit_count() < count:
-            low = middle + 1
-        else:
-            high = middle
-    return who & ((1 << low) - 1)

@@ -7,7 +7,7 @@ what a decision costs does not depend on how long the lines are.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from corral.core.job import QueueClass, Shape
@@ -23,10 +23,6 @@ MANY = 8
 """From so many workers on it is quicker to ask all of them at once."""
 
 
-MOST_AHEAD = 1_000
-"""What one decision sends ahead at most. Free slots are filled by it, all of them; what only waits
-on a worker may as well be sent by the next decision, which follows at once."""
-
 A = TypeVar("A")
 """Whoever can run a shape."""
 
@@ -37,9 +33,12 @@ class Workers(Protocol[A]):
     def could(self, shape: Shape) -> bool: ...
     def able(self, line: Line, *, turn: bool = False) -> A: ...
     def keep(self, line: Line, able: A) -> str: ...
-    def place(
-        self, line: Line, waiting: Waiting, able: A, *, ahead: bool, turn: bool = False
-    ) -> Placement | None: ...
+    def search(self, line: Line, able: A, begin: int = 0) -> Iterator[Placement]:
+        """The placements of a line's jobs, one after the other, as long as there is room. Each is
+        looked for when it is asked for, and no more are asked for than wait there."""
+
+    def turn(self, line: Line, able: A) -> Placement | None:
+        """Of the line's first job, which has waited too long."""
 
 
 def decide(world: Snapshot) -> Plan:
@@ -55,48 +54,46 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
     turn: Placement | None = None
     kept = ""
     if overdue is not None:
-        line, waiting = overdue
-        able = workers.able(line, turn=True)
-        turn = workers.place(line, waiting, able, ahead=False, turn=True)
+        able = workers.able(overdue, turn=True)
+        turn = workers.turn(overdue, able)
         if turn is not None:
             placements.append(turn)
         elif able:
             # Always the same worker takes nothing else, so that it really empties.
-            kept = workers.keep(line, able)
-    heads = _heads(world.lines)
-    able_for: dict[int, A] = {}
-    ahead = MOST_AHEAD
+            kept = workers.keep(overdue, able)
+    lines, heads = world.lines, _heads(world.lines)
+    searches: dict[int, Iterator[Placement]] = {}
     while heads:
-        queue_class, priority, _, number, index = heads[0]
-        line = world.lines[number]
-        waiting = line.waiting[index]
-        if index == 0:
-            able_for[number] = workers.able(line)
-        if turn is None or waiting.job != turn.job:
-            placement = workers.place(line, waiting, able_for[number], ahead=ahead > 0)
-            if placement is None:
-                heapq.heappop(heads)  # the rest of the line has the same shape
-                continue
+        order, _, number, index = heads[0]
+        line = lines[number]
+        if index:
+            placement = next(searches[number], None)
+        else:
+            placed = overdue is line and turn is not None
+            searches[number] = search = workers.search(line, workers.able(line), int(placed))
+            placement = turn if placed else next(search, None)
+        if placement is None:
+            heapq.heappop(heads)  # the rest of the line has the same shape
+            continue
+        if placement is not turn:
             placements.append(placement)
-            if placement.ahead:
-                ahead -= 1
-        if index + 1 < len(line.waiting):
-            following = line.waiting[index + 1].seq
-            heapq.heapreplace(heads, (queue_class, priority, following, number, index + 1))
+        index += 1
+        if index < len(line.waiting):
+            heapq.heapreplace(heads, (order, line.waiting[index].seq, number, index))
         else:
             heapq.heappop(heads)
     return Plan(
         placements=tuple(placements),
-        overdue=overdue[1].job if overdue else None,
+        overdue=overdue.waiting[0].job if overdue else None,
         turn=turn is not None,
         kept=kept,
     )
 
 
-def _heads(lines: Sequence[Line]) -> list[tuple[int, int, int, int, int]]:
+def _heads(lines: Sequence[Line]) -> list[tuple[tuple[int, int], int, int, int]]:
     """The first of every line, by class, priority and order of submission, as a heap."""
     heap = [
-        (CLASS_ORDER[line.shape.queue_class], -line.shape.priority, line.waiting[0].seq, n, 0)
+        ((CLASS_ORDER[line.shape.queue_class], -line.shape.priority), line.waiting[0].seq, n, 0)
         for n, line in enumerate(lines)
         if line.waiting
     ]
@@ -104,8 +101,9 @@ def _heads(lines: Sequence[Line]) -> list[tuple[int, int, int, int, int]]:
     return heap
 
 
-def _oldest_overdue(workers: Workers[A], world: Snapshot) -> tuple[Line, Waiting] | None:
-    """The job that waited longest, if it waited too long and the last such turn is long ago."""
+def _oldest_overdue(workers: Workers[A], world: Snapshot) -> Line | None:
+    """The line of the job that waited longest, if that waited too long and the last such turn is
+    long ago."""
     if world.now - world.last_aged_at < world.aging_s:
         return None
     late = [
@@ -114,4 +112,4 @@ def _oldest_overdue(workers: Workers[A], world: Snapshot) -> tuple[Line, Waiting
         if line.waiting and world.now - line.waiting[0].since >= world.aging_s
     ]
     late.sort(key=lambda line: line.waiting[0].seq)
-    return next(((line, line.waiting[0]) for line in late if workers.could(line.shape)), None)
+    return next((line for line in late if workers.could(line.shape)), None)

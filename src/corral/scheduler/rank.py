@@ -123,7 +123,7 @@ def reason(line: Line, wanted: Purpose | None, room: Room, candidates: int, *, a
     if line.shape.needs.models:
         said += of_models(line.shape.needs.models, missing(line.shape, room))
     if ahead:
-        return said + ahead_of(room)
+        return said + ahead_of(room.ahead)
     if wanted is not None and candidates > 1:
         can = room.worker.capabilities
         said += liked(wanted, can.suits, can.weight, biggest_card(can))
@@ -145,8 +145,8 @@ def chosen(candidates: int) -> str:
     return "the only worker that fits" if candidates == 1 else f"best of {candidates} that fit"
 
 
-def ahead_of(room: Room) -> str:
-    behind = f"behind {room.ahead} that wait there" if room.ahead else "next in line there"
+def ahead_of(waiting: int) -> str:
+    behind = f"behind {waiting} that wait there" if waiting else "next in line there"
     return f"; sent ahead, {behind}"
 
 
@@ -159,11 +159,13 @@ def free_there(room: Room, *, cards: bool) -> str:
 
 def free_words(cpus: float, whole: int = -1) -> str:
     """Processors, and whole GPUs where somebody asked for one."""
-    cpus = cpus if cpus > 0 else 0
-    said = f"; {cpus:g} CPU free" if cpus == 1 else f"; {cpus:g} CPUs free"
-    if whole < 0:
-        return said
-    return f"{said}, {whole} whole GPU free" if whole == 1 else f"{said}, {whole} whole GPUs free"
+    cards = _WHOLE[whole] if whole < 2 else f", {whole} whole GPUs free"
+    if cpus == 1:
+        return f"; 1 CPU free{cards}"
+    return f"; {cpus if cpus > 0 else 0:g} CPUs free{cards}"
+
+
+_WHOLE = {-1: "", 0: ", 0 whole GPUs free", 1: ", 1 whole GPU free"}
 
 
 @lru_cache(maxsize=4096)

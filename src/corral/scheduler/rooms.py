@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from corral.core.job import QueueClass, Shape
 from corral.scheduler.affinity import Wanted
-from corral.scheduler.fit import Room, refuse_beside_others, refuse_ever
+from corral.scheduler.fit import MOST_AHEAD, Room, refuse_beside_others, refuse_ever
 from corral.scheduler.rank import (
     NEUTRAL,
     emptied,
@@ -25,6 +25,7 @@ class Rooms:
 
     def __init__(self, world: Snapshot) -> None:
         self._seats = world.seats
+        self._left_ahead = MOST_AHEAD
         self._now = now = world.now
         self._rooms = []
         for seat in world.seats:
@@ -60,7 +61,19 @@ class Rooms:
         self._rooms.remove(kept)
         return kept.worker.id
 
-    def place(
+    def search(self, line: Line, able: Sequence[Room], begin: int = 0) -> Iterator[Placement]:
+        for waiting in line.waiting[begin:]:
+            placement = self._place(line, waiting, able, ahead=self._left_ahead > 0)
+            if placement is None:
+                return
+            self._left_ahead -= placement.ahead
+            yield placement
+
+    def turn(self, line: Line, able: Sequence[Room]) -> Placement | None:
+        """Of the line's first job, which has waited too long."""
+        return self._place(line, line.waiting[0], able, ahead=False, turn=True)
+
+    def _place(
         self,
         line: Line,
         waiting: Waiting,

@@ -1,12 +1,24 @@
-"""Sets of workers: one integer with a bit for each, in order of their ids. And what they have less
-and less of while a decision is made, as sets of those that still have enough.
+"""Sets of workers: one integer with a bit for each. And what they have less and less of while a
+decision is made, as sets of those that still have enough.
+
+Workers of one size are numbered in a row, the last id first: so those of one size are few digits of
+a large number, and the first of some is the highest bit, which costs nothing to find.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice, repeat
+
+Standing = tuple[float, float]
+
+FEW = 12
+"""So many standings are asked for; then it is quicker to compare candidates one by one, if they are
+no more than that."""
+SOME = 64
+"""Up to so many it is quicker to sort them than to ask everybody in order."""
 
 
 @cache
@@ -28,7 +40,7 @@ def reaching(
     found: dict[float, int] = {}
     for start in range(0, len(ordered), 255):  # a byte holds no more levels
         some = ordered[start : start + 255]
-        levels = bytes([count(some, value) for value in reversed(values)])
+        levels = bytes(map(count, repeat(some), reversed(values)))
         for level, mark in enumerate(some):
             found[mark] = int(levels.translate(_digits(level)) or b"0", 2)
     return found
@@ -37,13 +49,16 @@ def reaching(
 class Column:
     """Something workers have less and less of, and who still has as much as a shape needs."""
 
-    __slots__ = ("_levels", "_marks", "_numbers", "_reach")
+    __slots__ = ("_levels", "_marks", "_numbers", "_reach", "least")
 
     def __init__(self, values: Sequence[float], marks: Iterable[float]) -> None:
         self._marks = sorted(set(marks))
         self._numbers = {mark: number for number, mark in enumerate(self._marks)}
-        self._levels = [bisect_right(self._marks, value) for value in values]
+        self._levels = list(map(bisect_right, repeat(self._marks), values))
         """How many of the marks each worker reaches."""
+        least = [float("-inf"), *self._marks]
+        self.least = list(map(least.__getitem__, self._levels))
+        """The highest mark that each worker reaches: with more than that left nothing changes."""
         if len(self._marks) < 256:  # a byte holds no more levels
             flags = bytes(self._levels)[::-1]
             self._reach = [
@@ -57,49 +72,96 @@ class Column:
     def __getitem__(self, mark: float) -> int:
         return self._reach[self._numbers[mark]]
 
-    def fall(self, index: int, value: float, bit: int) -> int:
+    def by_mark(self) -> dict[float, int]:
+        return dict(zip(self._marks, self._reach, strict=True))
+
+    def fall(self, index: int, value: float) -> int:
         """Answers with how many of the marks it still reaches."""
-        level = self._levels[index]
-        if level and self._marks[level - 1] > value:
-            while level and self._marks[level - 1] > value:
+        level, marks = self._levels[index], self._marks
+        if level and marks[level - 1] > value:
+            bit = 1 << index
+            while level and marks[level - 1] > value:
                 level -= 1
                 self._reach[level] ^= bit
             self._levels[index] = level
+            self.least[index] = marks[level - 1] if level else float("-inf")
         return level
 
 
 class Cards:
     """Workers of one class and weight whose largest cards are of one size, by how they stand among
-    each other."""
+    each other. Its sets begin with its own first worker."""
 
-    __slots__ = ("everyone", "keys", "kinds")
+    __slots__ = ("everyone", "first", "keys", "kinds", "said_of", "whole")
 
-    def __init__(self) -> None:
-        self.everyone = 0
-        self.kinds: dict[tuple[float, float] | None, int] = {}
-        self.keys: list[tuple[float, float]] = []
+    def __init__(self, said_of: tuple[str, float, float], first: int, count: int) -> None:
+        self.said_of = said_of
+        """Class, weight and largest card."""
+        self.first = first
+        self.everyone = self.whole = (1 << count) - 1
+        """Those who still have something to give, and all there were."""
+        self.kinds: dict[Standing | None, int] = {}
+        self.keys: list[Standing] = []
 
-    def add(self, key: tuple[float, float], bit: int) -> None:
+    def add(self, key: Standing, bit: int) -> None:
         if key in self.kinds:
             self.kinds[key] |= bit
         else:
             self.kinds[key] = bit
             insort(self.keys, key)
 
-    def remove(self, key: tuple[float, float], bit: int) -> None:
+    def remove(self, key: Standing | None, bit: int) -> None:
         left = self.kinds[key] ^ bit
         if left:
             self.kinds[key] = left
         else:
             del self.kinds[key]
+            assert key is not None
             del self.keys[bisect_left(self.keys, key)]
 
+    def best(
+        self, found: int, keys_of: Sequence[Standing | None], after: Standing | None = None
+    ) -> Standing:
+        """The best standing among these; none is better than `after`."""
+        keys, kinds = self.keys, self.kinds
+        number = 0 if after is None else bisect_left(keys, after)
+        for key in islice(keys, number, number + FEW):
+            if found & kinds[key]:
+                return key
+        if found.bit_count() <= FEW:
+            first = self.first
+            return min(own for one in indices(found) if (own := keys_of[first + one]))
+        number += FEW
+        while not found & kinds[keys[number]]:
+            number += 1
+        return keys[number]
 
-def members_of(places: Sequence[int]) -> int:
-    if len(places) == 1:
-        return 1 << places[0]
-    flags = bytearray(places[-1] + 1)
-    for index in places:
+
+class Order:
+    """Members of a set in order of their ids."""
+
+    def __init__(self, ids: Sequence[str], places: Mapping[str, int]) -> None:
+        self._ids = ids
+        self._places = places
+        self._all: list[int] = []
+
+    def members(self, some: int) -> Iterator[int]:
+        if some.bit_count() <= SOME:
+            return iter(sorted(indices(some), key=self._ids.__getitem__))
+        if not self._all:
+            self._all = list(map(self._places.__getitem__, sorted(self._ids)))
+        return (index for index in self._all if some >> index & 1)
+
+    def first(self, some: int) -> int:
+        return next(self.members(some))
+
+
+def members_of(places: Iterable[int]) -> int:
+    ordered = sorted(places)
+    if not ordered:
+        return 0
+    flags = bytearray(ordered[-1] + 1)
+    for index in ordered:
         flags[-1 - index] = 1
     return bits(flags)
 
