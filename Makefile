@@ -6,9 +6,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTHON ?=
 ARGS   ?=
+BESIDE ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos check format proto bench bench-decide bench-faults bench-load bench-restart clean
+.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-decide bench-faults bench-load bench-restart clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,18 +23,32 @@ $(READY): pyproject.toml constraints.txt tools/setup
 demo: $(READY) ## an embedded controller: a function, a map of 200, a script, a retry
 	@$(BIN)/python examples/demo.py
 
-test: $(READY) ## all tests (ARGS='-k journal' passes arguments to pytest)
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(READY) ## all tests, two at a time (ARGS='-k journal' passes arguments to pytest)
+	@$(BIN)/python -m pytest -n $(BESIDE) $(ARGS)
+
+sweep: $(READY) ## kills the real controller at every single write (`test`: at every kind of write)
+	@CORRAL_TEST_SWEEP=1 $(BIN)/python -m pytest tests/crash/test_every_write.py $(ARGS)
 
 chaos: $(READY) ## random faults over thousands of jobs, as root (ARGS='--seed 1 --seconds 60')
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 check: $(READY) ## lint, format, types, import directions, generated code
+	@$(MAKE) --no-print-directory -k -j $(BESIDE) types types-windows lint imports generated
+
+lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+types: $(READY)
 	@$(BIN)/mypy
+
+types-windows: $(READY)
 	@$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 src
+
+imports: $(READY)
 	@$(BIN)/lint-imports
+
+generated: $(READY)
 	@$(BIN)/python tools/generated.py check
 
 format: $(READY) ## what `check` can repair by itself

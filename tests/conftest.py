@@ -1,14 +1,19 @@
-"""Rules of the whole suite: skips, what was deselected and why, and a real controller."""
+"""Rules of the whole suite: skips, what was deselected and why, what runs beside what, and a real
+controller."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
 
+from tests.beside import Beside, longest_first
 from tests.live import LiveController
 
 NOT_HERE = ("gpu", "windows")
@@ -48,9 +53,53 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
         _deselected.update(name for name in NOT_HERE if item.get_closest_marker(name))
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["deselected"] = dict(_deselected)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Each of several processes deselected the same; one that crashed tells nothing."""
+    for name, count in getattr(node, "workeroutput", {}).get("deselected", {}).items():
+        _deselected[name] = count
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Beside:
+    config.option.loadscopereorder = False
+    return Beside(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        longest_first(items)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.getreports("passed"):
+        for name, line in report.user_properties:
+            if name == "covered":
+                terminalreporter.write_line(f"crash: {line}")
     counts = ", ".join(f"{_deselected[name]} {name}" for name in NOT_HERE)
     terminalreporter.write_line(f"deselected for what this machine lacks: {counts}")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def nothing_left_open() -> Iterator[None]:
+    """Before pytest's own last look, whose finds are lost in a process of several."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def left_as_found(nothing_left_open: None) -> Iterator[None]:
+    """What a file left open fails there, not in whichever file the collector comes by in; and what
+    it did to the logs ends with it."""
+    logs = structlog.get_config()
+    yield
+    structlog.configure(**logs)
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +22,13 @@ def missing(program: str, package: str) -> str:
         return f"needs {program}: apt-get install {package}"
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", package]
-    for command in (install, ["apt-get", "update", "-q"], install):
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-        if shutil.which(program):
-            return ""
+    with (Path(tempfile.gettempdir()) / "corral-tests-apt.lock").open("w") as lock:
+        # apt does not wait for another apt; several test processes take turns.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for command in (install, ["apt-get", "update", "-q"], install):
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+            if shutil.which(program):
+                return ""
     said = (done.stderr or done.stdout).strip().splitlines()
     return f"apt-get install {package} failed: {said[-1] if said else done.returncode}"
 

@@ -47,7 +47,9 @@ class LiveController:
     def environ(self) -> dict[str, str]:
         """For clients in processes of their own: nothing of the caller's Corral leaks in."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("CORRAL_")}
-        return {**kept, "CORRAL_HOME": str(self.home), **self._environ}
+        # Hundreds of homes with the usual reserve would fill a small disk themselves.
+        small = {"CORRAL_DISK_RESERVE_MB": "1"}
+        return {**kept, **small, "CORRAL_HOME": str(self.home), **self._environ}
 
     @property
     def card(self) -> dict[str, object]:

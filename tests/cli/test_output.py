@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 
@@ -20,7 +19,7 @@ ROW = (ID, "succeeded", "a script with a long name", "interactive", "2")
 def test_ids_never_break(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
 ) -> None:
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((width, 20)))
+    monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     output.show_table(COLUMNS, [ROW], spare=("CLASS", "TRY"))
     shown = re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out)

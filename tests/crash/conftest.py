@@ -18,20 +18,12 @@ import pytest
 from tests.crash import tracing
 
 ROOT = Path(__file__).parents[2]
-_counts = pytest.StashKey[list[str]]()
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    for line in config.stash.get(_counts, []):
-        terminalreporter.write_line(f"crash: {line}")
 
 
 @pytest.fixture
-def covered(request: pytest.FixtureRequest) -> Callable[[str], None]:
+def covered(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Says in the summary how much a test went through."""
-    return request.config.stash.setdefault(_counts, []).append
+    return lambda line: record_property("covered", line)
 
 
 @pytest.fixture
@@ -47,7 +39,10 @@ def ground() -> Iterator[Path]:
     process leaves its page cache behind either way, and power cuts are simulated."""
     memory = Path("/dev/shm")
     place = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="corral-crash-", dir=place) as folder:
+    made = tempfile.TemporaryDirectory(
+        prefix="corral-crash-", dir=place, ignore_cleanup_errors=True
+    )
+    with made as folder:
         yield Path(folder)
 
 

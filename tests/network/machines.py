@@ -54,6 +54,14 @@ def no_clock() -> str:
     return debian.missing("faketime", "faketime")
 
 
+def forget_clocks() -> None:
+    """A killed process leaves its moved clock in shared memory, where the next one of that number
+    would stumble over it."""
+    for left in Path("/dev/shm").glob("*faketime_s*_*"):
+        if not psutil.pid_exists(int(left.name.rpartition("_")[2])):
+            left.unlink(missing_ok=True)
+
+
 class Clock:
     """The wall clock of one process and all it starts. What only measures time is left alone."""
 
@@ -260,3 +268,4 @@ class Cluster:
             self.meddler.close()
         for disk in self.disks.values():
             disk.close()
+        forget_clocks()
