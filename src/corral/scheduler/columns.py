@@ -8,8 +8,10 @@ the same worker by worker; a property test holds that both always agree.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from heapq import nsmallest
+from operator import attrgetter
 
 from corral.core.job import QueueClass, Shape
 from corral.core.worker import SLACK
@@ -44,6 +46,7 @@ class Able:
 
     __slots__ = (
         "behind",
+        "chosen",
         "classes",
         "count",
         "known",
@@ -62,6 +65,7 @@ class Able:
         self.wanted = wanted
         self.who, self.behind = who, who & suited
         self.count = who.bit_count()
+        self.chosen = chosen(self.count)
         self.classes = classes
         """Everybody by class, the best first."""
         self.tenths = 10 if needs.gpus else needs.gpu_tenths
@@ -76,7 +80,7 @@ class Able:
 
     def said(self, size: Size, missing: int = 0) -> str:
         """The part of a `reason` that is the same for all workers of one size."""
-        said = chosen(self.count)
+        said = self.chosen
         if models := self.line.shape.needs.models:
             said += of_models(models, missing)
         return said + liked(self.wanted, *size) if self.count > 1 else said
@@ -125,12 +129,12 @@ class Columns:
     def _group(self, seats: Sequence[Seat]) -> None:
         """Numbers the workers: those of one class in a row, within it those of one size, and of
         them the last id first. So the best of a class, and of a size, is always the highest."""
-        by_size: dict[Size, list[Seat]] = {}
-        for seat in sorted(seats, key=lambda seat: seat.worker.id, reverse=True):
+        by_size: defaultdict[Size, list[Seat]] = defaultdict(list)
+        for seat in sorted(seats, key=attrgetter("worker.id"), reverse=True):
             can = seat.worker.capabilities
             gpus = can.gpus
             card = gpus[0].vram_gb if len(gpus) == 1 else biggest_card(can)
-            by_size.setdefault((can.suits, can.weight, card), []).append(seat)
+            by_size[can.suits, can.weight, card].append(seat)
         self._seats: list[Seat] = []
         self._groups: list[Cards] = []
         self._cards_gb: list[float] = []
@@ -267,7 +271,7 @@ class Columns:
                         some = fit >> first & cards.everyone
                 left &= (1 << first) - 1
         for index in self._behind(able):
-            why = chosen(able.count) + ahead_of(stock.ahead[index])
+            why = able.chosen + ahead_of(stock.ahead[index])
             stock.send_ahead(index, shape.needs)
             yield Placement(waiting.job, waiting.attempt + 1, ids[index], why, ahead=True)
             waiting = next(queue)
@@ -323,7 +327,7 @@ class Columns:
         some, missing = self._models.nearest(shape.needs.models, behind)
         shortest = next(found for n in sorted(stock.queues) if (found := some & stock.queues[n]))
         index = self._order.first(shortest)
-        why = chosen(able.count) + of_models(shape.needs.models, missing)
+        why = able.chosen + of_models(shape.needs.models, missing)
         why += ahead_of(stock.ahead[index])
         stock.send_ahead(index, shape.needs)
         self._models.load(shape, index)

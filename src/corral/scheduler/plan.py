@@ -64,7 +64,7 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
     lines, heads = world.lines, _heads(world.lines)
     searches: dict[int, Iterator[Placement]] = {}
     while heads:
-        order, _, number, index = heads[0]
+        rank, _, number, index = heads[0]
         line = lines[number]
         if index:
             placement = next(searches[number], None)
@@ -79,7 +79,7 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
             placements.append(placement)
         index += 1
         if index < len(line.waiting):
-            heapq.heapreplace(heads, (order, line.waiting[index].seq, number, index))
+            heapq.heapreplace(heads, (rank, line.waiting[index].seq, number, index))
         else:
             heapq.heappop(heads)
     return Plan(
@@ -90,15 +90,21 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
     )
 
 
-def _heads(lines: Sequence[Line]) -> list[tuple[tuple[int, int], int, int, int]]:
+def _heads(lines: Sequence[Line]) -> list[tuple[int, int, int, int]]:
     """The first of every line, by class, priority and order of submission, as a heap."""
+    orders = [_order(line.shape) for line in lines]
+    ranks = {order: rank for rank, order in enumerate(sorted(set(orders)))}
     heap = [
-        ((CLASS_ORDER[line.shape.queue_class], -line.shape.priority), line.waiting[0].seq, n, 0)
-        for n, line in enumerate(lines)
+        (ranks[order], line.waiting[0].seq, n, 0)
+        for n, (order, line) in enumerate(zip(orders, lines, strict=True))
         if line.waiting
     ]
     heapq.heapify(heap)
     return heap
+
+
+def _order(shape: Shape) -> tuple[int, int]:
+    return CLASS_ORDER[shape.queue_class], -shape.priority
 
 
 def _oldest_overdue(workers: Workers[A], world: Snapshot) -> Line | None:

@@ -17,8 +17,8 @@ Standing = tuple[float, float]
 FEW = 12
 """So many standings are asked for; then it is quicker to compare candidates one by one, if they are
 no more than that."""
-SOME = 64
-"""Up to so many it is quicker to sort them than to ask everybody in order."""
+CHUNK = 200
+"""Of so many at once it is asked whether any of them is in a set."""
 
 
 @cache
@@ -143,14 +143,23 @@ class Order:
     def __init__(self, ids: Sequence[str], places: Mapping[str, int]) -> None:
         self._ids = ids
         self._places = places
-        self._all: list[int] = []
+        self._chunks: list[tuple[list[int], int]] = []
+        """Everybody in order, in parts that are passed at once where none of them is asked for."""
 
     def members(self, some: int) -> Iterator[int]:
-        if some.bit_count() <= SOME:
-            return iter(sorted(indices(some), key=self._ids.__getitem__))
-        if not self._all:
-            self._all = list(map(self._places.__getitem__, sorted(self._ids)))
-        return (index for index in self._all if some >> index & 1)
+        if some.bit_count() <= FEW:
+            yield from sorted(indices(some), key=self._ids.__getitem__)
+            return
+        if not self._chunks:
+            everybody = list(map(self._places.__getitem__, sorted(self._ids)))
+            for start in range(0, len(everybody), CHUNK):
+                chunk = everybody[start : start + CHUNK]
+                self._chunks.append((chunk, members_of(chunk)))
+        for chunk, all_of_it in self._chunks:
+            if here := some & all_of_it:
+                for index in chunk:
+                    if here >> index & 1:
+                        yield index
 
     def first(self, some: int) -> int:
         return next(self.members(some))

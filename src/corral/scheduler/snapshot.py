@@ -22,7 +22,7 @@ class Waiting(Struct, frozen=True, gc=False):
     """The number of its last attempt."""
 
 
-class Line(Struct, frozen=True):
+class Line(Struct, frozen=True, gc=False):
     """The front of the queue of one shape."""
 
     shape: Shape
@@ -32,7 +32,7 @@ class Line(Struct, frozen=True):
     """By worker: how long such work took there, and when it last did."""
 
 
-class Seat(Struct, frozen=True):
+class Seat(Struct, frozen=True, gc=False):
     """A worker and what it holds."""
 
     worker: Worker

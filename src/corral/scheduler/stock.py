@@ -57,7 +57,8 @@ class Stock:
         for index, worker in enumerate(workers):
             if worker.taken:
                 self._apart[index] = True
-        self._free_cpus, self._free_memory = free
+        self._free_cpus, self._free_memory = cpus, memory = free
+        self._cpus_marks, self._memory_marks = cpus.least, memory.least
         needs = [line.shape.needs for line in lines]
         self._least = min((one.cpus for one in needs), default=0.0)
         """With fewer processors than that one is of no use to anybody."""
@@ -153,10 +154,10 @@ class Stock:
         if cpus + SLACK < self._least:
             self._leave(index)
             return words
-        if cpus + SLACK < self._free_cpus.least[index]:
+        if cpus + SLACK < self._cpus_marks[index]:
             self._free_cpus.fall(index, cpus + SLACK)
         self._memory[index] = memory = memory - needs.memory_gb
-        if memory + SLACK < self._free_memory.least[index]:
+        if memory + SLACK < self._memory_marks[index]:
             self._free_memory.fall(index, memory + SLACK)
         if tenths:
             if self._tenths[index] < self._shares.least[index]:
@@ -222,7 +223,11 @@ class Stock:
         cards = self.groups[index]
         bit = 1 << (index - cards.first)
         cards.everyone ^= bit
-        cards.remove(self.keys[index], bit)
+        key = self.keys[index]
+        if left := cards.kinds[key] ^ bit:
+            cards.kinds[key] = left
+        else:
+            cards.remove(key, bit)
         self.keys[index] = None
 
 
