@@ -4,6 +4,7 @@ controller."""
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -96,9 +97,12 @@ def nothing_left_open() -> Iterator[None]:
 def left_as_found(nothing_left_open: None) -> Iterator[None]:
     """What a file left open fails there, not in whichever file the collector comes by in; and what
     it did to the logs ends with it."""
-    logs = structlog.get_config()
+    logs, root = structlog.get_config(), logging.getLogger()
+    handlers = list(root.handlers)
     yield
     structlog.configure(**logs)
+    for added in [one for one in root.handlers if one not in handlers]:
+        root.removeHandler(added)
     gc.collect()
 
 
