@@ -104,6 +104,13 @@ def test_an_open_worker_gets_nothing_and_a_half_open_one_gets_one_job() -> None:
     assert sum(one.worker == "a" for one in closed.placements) > 4
 
 
+def test_one_that_its_probe_fills_is_not_counted_among_those_that_fit() -> None:
+    probed = Seat(worker("a", cpus=1.0, weight=9.0), (), opened())
+    plan = planned(probed, Seat(worker("b", cpus=1.0, ahead=9)), now=10, jobs=1)
+    assert [(one.job, one.worker) for one in plan.placements[:2]] == [("j0", "a"), ("k0", "b")]
+    assert plan.placements[1].why.startswith("the only worker that fits")
+
+
 def test_why_says_so() -> None:
     room = Room(worker("a"))
     room.closed = opened(at=1.0).told(3.0, 0)
