@@ -46,6 +46,7 @@ from corral.core.job import (
     Job,
     JobId,
     QueueClass,
+    ScriptCall,
     Shape,
     State,
     decode_document,
@@ -261,7 +262,7 @@ class Queue:
                 function=await self._stored_blob(work.function),
                 arguments=await self._stored_blob(work.arguments),
             )
-        else:
+        elif isinstance(work, ScriptCall):
             work = replace(work, package=await self._stored_blob(work.package))
         return replace(job, work=work)
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from corral.core.errors import InvalidJob
+from corral.core.pipeline import Record
 
 JobId = str
 
@@ -132,10 +133,16 @@ class ScriptCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag=
     argv: tuple[str, ...] = ()
 
 
+class PipelineCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag="pipeline"):
+    """Images to be rendered, fully described."""
+
+    record: Record
+
+
 class Job(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """The job document: everything that decides what runs. It never changes after submission."""
 
-    work: FunctionCall | ScriptCall
+    work: FunctionCall | ScriptCall | PipelineCall
     python: str = ""
     """The client's Python as `3.11`; a function's bytecode needs the same minor version."""
     requirements: tuple[str, ...] = ()
@@ -162,12 +169,12 @@ class Job(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaul
 
     @property
     def workload(self) -> str:
-        return "python"
+        return "pipeline" if isinstance(self.work, PipelineCall) else "python"
 
     def blobs(self) -> tuple[Blob, ...]:
         if isinstance(self.work, FunctionCall):
             return (self.work.function, self.work.arguments)
-        return (self.work.package,)
+        return (self.work.package,) if isinstance(self.work, ScriptCall) else ()
 
 
 _encoder = msgspec.json.Encoder()
