@@ -3,6 +3,9 @@
 A backend adds nothing of its own to a record: what the record does not say, it sets to a fixed
 value. It is made once per runner with the settings of its entry in `worker.backends`, as keyword
 arguments, and lives through many jobs; one stage runs at a time.
+
+What a runner starts ends with it. So a server's `restart` command is not the backend's to run: the
+agent does it, after a stage failed with `backend_down`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ class StageFailed(Exception):
     - `model_missing`: another worker may have the model, VAE, LoRA or upscaler that it names
     - `stage_missing`: another worker may have what the stage needs (ADetailer, a node)
     - `backend_mismatch`: the server says that it rendered something else than it was asked for
-    - `backend_down`: no answer, or the server's own fault; elsewhere, and the worker's circuit opens
+    - `backend_down`: no answer, or the server's own fault; elsewhere, and the circuit opens
     - `bad_job`: it would fail the same way everywhere
     """
 
@@ -65,9 +68,7 @@ class Backend(Protocol):
     name: str
     """Its kind: `sketch`, `webui`, `comfyui` or `diffusers`."""
 
-    def render(
-        self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell
-    ) -> Rendered:
+    def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
         """One stage. `images` are what the stage before it made, or the job's input images: empty
         for txt2img, one per image of the batch for the others, which give as many back. Raises
         `StageFailed`, or `corral.job.Cancelled` when it was asked to stop."""

@@ -7,6 +7,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from corral.core.backends import tasks_of
+from corral.core.pipeline import Record, task_of
+
 if TYPE_CHECKING:
     from corral.runtime.pipeline.backend import Backend
 
@@ -24,3 +27,11 @@ def open_backend(options: dict[str, Any]) -> Backend:
     module, name = KINDS[options["type"]]
     backend: Backend = getattr(import_module(module), name)(**rest)
     return backend
+
+
+def choices(
+    record: Record, offered: list[dict[str, Any]], begun_with: str = ""
+) -> list[dict[str, Any]]:
+    """Those of a worker's backends that may render a record, in the order of preference."""
+    task = begun_with or task_of(record)
+    return [one for one in offered if task in tasks_of([one["type"]])]
