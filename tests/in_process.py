@@ -27,7 +27,8 @@ class Inside:
         return self.client.job(accepted.job)
 
     async def until_connected(self, *names: str) -> None:
-        while not set(names) <= {one.name for one in await self.client.workers() if one.connected}:
+        wanted = set(names)
+        while not wanted <= {one.name for one in await self.client.workers() if one.connected}:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -42,7 +43,7 @@ async def controller(home: Path, yaml: str) -> AsyncIterator[Inside]:
     running = _Controller(config, kept, _listen("127.0.0.1", 0, "--port"))
     task = asyncio.create_task(running.run())
     try:
-        while not kept.controller.exists() and not task.done():
+        while not kept.controller.exists() and not task.done():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         async with AsyncClient(home=home) as client:
             yield Inside(running._queue, client)

@@ -169,5 +169,5 @@ async def test_out_of_memory_moves_it_to_a_bigger_card(inside: Inside, machine: 
 
 async def _attempted(handle: AsyncHandle) -> None:
     """Until its first attempt is over."""
-    while not any("out_of_memory" in line for line in (await handle.why()).history):
+    while not any("out_of_memory" in line for line in (await handle.why()).history):  # noqa: ASYNC110
         await asyncio.sleep(0.05)

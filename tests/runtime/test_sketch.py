@@ -13,6 +13,7 @@ from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.images import from_bytes, pixel_sha256, to_png
 from corral.runtime.pipeline.sketch import Sketch
 
+PLAIN = Txt2Img()
 CASTLE = Record(positive="a castle in the snow", width=64, height=64, seed=1)
 
 PIXELS = {
@@ -38,7 +39,7 @@ class Tell:
         return self.asked > self._cancel_after
 
 
-def draw(record: Record = CASTLE, stage: Stage = Txt2Img(), *images: Image) -> Image:
+def draw(record: Record = CASTLE, stage: Stage = PLAIN, *images: Image) -> Image:
     return Sketch().render(stage, record, images, Tell()).images[0]
 
 
