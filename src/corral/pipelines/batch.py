@@ -171,13 +171,13 @@ class Batch:
             f"`{where}` has [[…]] and there is no matrix: it stays as written."
             for where in self._rows.unfilled
         ]
-        counted = plan.variants is not None and self._mode != "none"
-        if counted and self._widest() > 1 and self.count > 1:
+        step = {"none": 64, "fixed": 1, "per_variant": len(self._variants)}[self._mode]
+        if plan.batches > 1 and self._widest() > step:
             told.append(
-                f"`seed_mode: {self._mode}` counts records, and records have several images with "
-                "seeds one after the other: some images will be the same."
+                f"With `seed_mode: {self._mode}` copies of a batch are {step} apart, and the seeds "
+                "of a record's images 1: some images will come twice."
             )
-        if plan.variants and not counted and self._base_given:
+        if self._mode == "none" and self._base_given:
             told.append("`variants.base_seed` means nothing with `seed_mode: none`.")
         told += self._swept_in_vain()
 

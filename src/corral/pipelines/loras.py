@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import re
 
-from corral.core.pipeline import Lora
+from corral.core.pipeline import Lora, canonical
 from corral.pipelines.mistakes import invalid
 
 _TAG = re.compile(r"\s*<lora:([^:<>]+)(?::([^:<>]*))?>")
-MOST = 64
 
 
 def taken_out(prompt: str, where: str) -> tuple[str, tuple[Lora, ...]]:
@@ -37,4 +36,5 @@ def taken_out(prompt: str, where: str) -> tuple[str, tuple[Lora, ...]]:
 
 def joined(*sources: tuple[Lora, ...]) -> tuple[Lora, ...]:
     """Each once, in order of appearance; the last weight given holds."""
-    return tuple({one.name: one for source in sources for one in source}.values())
+    last = {one.name: one for source in sources for one in source}
+    return tuple(canonical(one) for one in last.values())
