@@ -1,4 +1,4 @@
-"""docs/pipelines.md: its plan gives the records that the page shows, and its keys are all of them."""
+"""docs/pipelines.md: its plan gives the records that it shows, and no key is left out."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -27,6 +28,8 @@ _KINDS = {
     "null": "nothing",
 }
 _NOTHING = object()
+_repr = reprlib.Repr()
+_repr.maxlevel, _repr.maxstring = 2, 60
 
 
 def invalid(path: str, sentence: str, **details: Any) -> InvalidPlan:
@@ -98,7 +101,8 @@ def _guess(value: object, choices: Sequence[str]) -> str:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    """Of anything, however large or deep."""
+    text = _repr.repr(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
