@@ -97,6 +97,11 @@ def deep() -> object:
         ({"needs": {"vram": 5}}, "needs.vram", "Did you mean `vram_gb`?"),
         ({"learning": {"enable": True}}, "learning.enable", "Did you mean `enabled`?"),
         ({"prompts": [{"positive": "a", "inputs": deep()}]}, "prompts[0].inputs[0]", "text"),
+        ({"prompts": (), "pack": deep()}, "pack", "nested too deeply"),
+        ({"prompts": ["\ud800"]}, "", "text that is no Unicode"),
+        ({"base": {True: {}}}, "base", "a key is no text. Put it in quotes: YAML reads on, off"),
+        ({"base": {"txt2img": {"cfg_scale": float("nan")}}}, "base.txt2img.cfg_scale", "got nan"),
+        ({"x" * 1_000_000: 1}, "x" * 200, "nothing is called so here"),
     ],
 )
 def test_mistakes(change: dict[str, Any], path: str, told: str) -> None:
@@ -113,6 +118,19 @@ def test_what_is_no_plan_at_all(value: object) -> None:
     with pytest.raises(CorralError, match="A plan is `key: value` pairs") as caught:
         parse(value)
     assert caught.value.code == "invalid_plan"
+
+
+def test_brackets_and_blanks_without_end_take_no_time() -> None:
+    """Minutes, where a pattern goes back and forth over them."""
+    blanks = " " * 19_900
+    texts = [f"[[{blanks}", f"{blanks}<lora:x>", f"<lora:{blanks}", "[" * 19_990]
+    for text in texts:
+        matrix = {"slots": {"a": ["b"]}}
+        if text.startswith("<lora:"):
+            with pytest.raises(CorralError, match="not of the form"):
+                built(prompts=[text] * 50, matrix=matrix)
+        else:
+            assert len(built(prompts=[text] * 50, matrix=matrix).records) == 50
 
 
 def test_of_random_numbers_only_seeded_ones() -> None:

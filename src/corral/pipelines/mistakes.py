@@ -33,12 +33,13 @@ _repr.maxlevel, _repr.maxstring = 2, 60
 
 
 def invalid(path: str, sentence: str, **details: Any) -> InvalidPlan:
+    path = path[:200]
     where = f"`{path}`: " if path else ""
-    return InvalidPlan(f"{where}{sentence}", details={"path": path, **details})
+    return InvalidPlan(f"{where}{sentence[:1000]}", details={"path": path, **details})
 
 
 def near(word: str, known: Sequence[str]) -> list[str]:
-    return get_close_matches(word, known, 3)
+    return get_close_matches(word, known, 3) if len(word) <= 100 else []
 
 
 def suggestion(word: str, known: Sequence[str], otherwise: str = "") -> str:
@@ -72,6 +73,10 @@ def convert(
 
 def _wrong(what: str, wanted: Any, steps: Sequence[Step], value: object) -> str:
     got = "" if value is _NOTHING else f"; got {_short(value)}"
+    if what == "Expected `str`":
+        return (
+            "a key is no text. Put it in quotes: YAML reads on, off, yes and no as true or false."
+        )
     if match := re.fullmatch(r"Object missing required field `(.*)`", what):
         return f"`{match[1]}` is missing. Add it."
     if what.startswith("Invalid enum value"):
