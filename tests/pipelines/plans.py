@@ -10,7 +10,7 @@ from corral.pipelines import Built, build, parse
 BASE = {"txt2img": {"model": "m", "width": 512, "height": 512}}
 
 
-def built(presets: Any = None, packs: Any = None, seed: int = 7, **plan: Any) -> Built:
+def built(presets: Any = None, packs: Any = None, call_seed: int = 7, **plan: Any) -> Built:
     """Of a plan with one prompt and one model, where it does not say otherwise."""
     value: dict[str, Any] = {"name": "t"} | plan
     if "preset" not in value:
@@ -23,5 +23,5 @@ def built(presets: Any = None, packs: Any = None, seed: int = 7, **plan: Any) ->
         new_id=lambda: f"j{next(numbers)}",
         presets=presets,
         packs=packs,
-        seed=seed,
+        seed=call_seed,
     )

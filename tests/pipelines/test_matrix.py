@@ -52,7 +52,7 @@ def test_random_is_a_choice_by_its_seed() -> None:
 def test_a_random_seed_that_is_missing_comes_from_the_batch() -> None:
     def chosen(seed: int) -> list[str]:
         found = built(
-            seed=seed, prompts=["[[time]]"] * 20, matrix={"slots": SLOTS, "mode": "random"}
+            call_seed=seed, prompts=["[[time]]"] * 20, matrix={"slots": SLOTS, "mode": "random"}
         )
         return [one.positive for one in found.records]
 

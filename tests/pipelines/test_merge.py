@@ -21,7 +21,8 @@ BASE = {
 
 def merged(overrides: object, base: object = BASE) -> object:
     config = msgspec.convert(base, Config)
-    return msgspec.to_builtins(merge(config, msgspec.convert(overrides, Overrides)))
+    found = merge(config, msgspec.convert(overrides, Overrides))
+    return msgspec.json.decode(msgspec.json.encode(found))
 
 
 def test_what_is_given_replaces_and_the_rest_stays() -> None:

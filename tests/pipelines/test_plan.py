@@ -59,7 +59,7 @@ def deep() -> object:
         ({"base": {"txt2img": {"width": 99_992}}}, "base.txt2img.width", "at most 8192"),
         ({"base": {"txt2img": {"steps": 0}}}, "base.txt2img.steps", "at least 1; got 0."),
         ({"base": {"txt2img": {"batch_size": 100_000}}}, "base.txt2img.batch_size", "at most 64"),
-        ({"base": {"txt2img": {"seed": 2**32}}}, "base.txt2img.seed", "less than 4294967296"),
+        ({"base": {"txt2img": {"seed": 2**32}}}, "base.txt2img.seed", "at most 4294967295"),
         ({"base": {"txt2img": {"hires": {"scale": 2}}}}, "base.txt2img.hires.scale", "nothing is"),
         (
             {"overrides": {"txt2img": {"aply": True}}},

@@ -154,9 +154,9 @@ def test_a_seed_that_is_given_holds_and_copies_go_on_behind_it() -> None:
 @pytest.mark.parametrize("left_out", [{}, {"seed": -1}, {"seed": None}])
 def test_a_seed_that_is_not_is_drawn_from_the_batch(left_out: dict[str, object]) -> None:
     base = {"txt2img": {"model": "m", "batch_size": 4, **left_out}}
-    found = [one.seed for one in built(base=base, batches=100, seed=1).records]
-    assert found == [one.seed for one in built(base=base, batches=100, seed=1).records]
-    assert found != [one.seed for one in built(base=base, batches=100, seed=2).records]
+    found = [one.seed for one in built(base=base, batches=100, call_seed=1).records]
+    assert found == [one.seed for one in built(base=base, batches=100, call_seed=1).records]
+    assert found != [one.seed for one in built(base=base, batches=100, call_seed=2).records]
     images = {seed + n for seed in found for n in range(4)}
     assert len(images) == 400
     assert min(images) >= 0
@@ -165,8 +165,8 @@ def test_a_seed_that_is_not_is_drawn_from_the_batch(left_out: dict[str, object])
 
 def test_the_seed_of_the_plan_goes_before_that_of_the_call() -> None:
     one, other = (
-        built(**{**ISSUE, "variants": None}, seed=1),
-        built(**{**ISSUE, "variants": None}, seed=2),
+        built(**{**ISSUE, "variants": None}, call_seed=1),
+        built(**{**ISSUE, "variants": None}, call_seed=2),
     )
     assert one.records == other.records
     assert one.seed == 42

@@ -31,7 +31,7 @@ def names(config: Any, asked: Any = None, inputs: tuple[str, ...] = ()) -> list[
     return [stage_name(one) for one in found]
 
 
-@pytest.mark.parametrize("asked", permutations(STAGES))
+@pytest.mark.parametrize("asked", list(permutations(STAGES)))
 def test_any_order_becomes_the_one(asked: tuple[str, ...]) -> None:
     assert names({}, asked) == ["txt2img", "img2img", "adetailer", "upscale"]
 

@@ -118,7 +118,7 @@ def test_a_missing_base_seed_is_drawn_once_from_the_batch(missing: int | None) -
         [
             one.seed
             for one in built(
-                seed=seed,
+                call_seed=seed,
                 prompts=["a", "b"],
                 variants={"seed_mode": "fixed", "base_seed": missing},
                 batches=2,
