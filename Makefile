@@ -9,7 +9,7 @@ ARGS   ?=
 BESIDE ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-decide bench-faults bench-load bench-restart clean
+.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-builder bench-decide bench-faults bench-load bench-restart clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ bench-load: $(READY) ## 1 GB of output, 1,000 watchers, 100,000 queued jobs: mem
 
 bench-decide: $(READY) ## the scheduler: one decision over 50 and over 10,000 workers
 	@$(BIN)/python -m bench.decide $(ARGS)
+
+bench-builder: $(READY) ## plans of image batches: records a second, validated and with digests
+	@$(BIN)/python -m bench.builder $(ARGS)
 
 bench-faults: $(READY) ## lost workers and killed jobs: how soon work goes on elsewhere; 200 idle workers
 	@$(BIN)/python -m bench.faults $(ARGS)
