@@ -43,6 +43,7 @@ from corral.controller.feed import Feed
 from corral.controller.herd import Herd
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
+from corral.controller.learning import Learnings
 from corral.controller.listing import Listing
 from corral.controller.loop import Loop
 from corral.controller.narration import Narration
@@ -319,6 +320,8 @@ class _Controller:
             timing=Timing.of(settings),
         )
         stack.push_async_callback(self._notifier.close)
+        self._learnings = Learnings(self._store, blobs, home.learning)
+        stack.callback(self._learnings.close)
         self._intake = Intake(
             self._agents,
             self._store,
@@ -359,6 +362,7 @@ class _Controller:
             listing=listing,
             streams=streams,
             backups=Backups(home, self._retention, __version__),
+            learnings=self._learnings,
         )
         statistics = Statistics()
         statistics.listen(self._store)
@@ -415,6 +419,7 @@ class _Controller:
                     package_limit=settings.package_limit,
                     version=__version__,
                     started_at=self._started_at,
+                    learnings=self._learnings,
                 ),
                 metrics=metrics.router(
                     lambda header: access.caller(bearer(header)).needs(Role.READ)
@@ -501,6 +506,7 @@ class _Controller:
             asyncio.create_task(self._disk.run(), name="disk guard"),
             asyncio.create_task(self._retention.run(), name="retention"),
             asyncio.create_task(self._notifier.run(), name="notifier"),
+            asyncio.create_task(self._learnings.run(), name="learning"),
             asyncio.create_task(self._load_the_rest(), name="loading"),
             asyncio.create_task(self._remember_workers(), name="remembering workers"),
         ]

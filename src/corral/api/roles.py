@@ -41,6 +41,8 @@ METHODS: dict[str, Role] = {
     "FindAsset": SUBMIT,
     "PutAsset": SUBMIT,
     "GetBlob": READ,
+    "RateJob": SUBMIT,
+    "ListLearnings": READ,
 }
 
 ROUTES: dict[tuple[str, str], Role] = {
@@ -76,4 +78,6 @@ ROUTES: dict[tuple[str, str], Role] = {
     ("GET", "/tokens"): ADMIN,
     ("POST", "/tokens"): ADMIN,
     ("DELETE", "/tokens/{name}"): ADMIN,
+    ("POST", "/jobs/{job}/rating"): SUBMIT,
+    ("GET", "/learnings"): READ,
 }

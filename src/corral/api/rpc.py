@@ -24,6 +24,7 @@ from corral.api.views import (
     event_of,
     explanation_view,
     queue_view,
+    rating_view,
     shown,
     token_view,
     views_of,
@@ -37,6 +38,7 @@ from corral.controller.blobs import Blobs
 from corral.controller.feed import Cursor, Feed, Page, Seen
 from corral.controller.herd import Herd
 from corral.controller.kept import artifact_of, result_of
+from corral.controller.learning import Chosen, Learnings
 from corral.controller.listing import Filters, Listing
 from corral.controller.loop import Loop
 from corral.controller.queue import Queue
@@ -161,6 +163,7 @@ class Orchestrator:
         listing: Listing,
         streams: Streams,
         backups: Backups,
+        learnings: Learnings,
     ) -> None:
         self.asked_at = 0.0
         self._herd = herd
@@ -170,6 +173,7 @@ class Orchestrator:
         self._version, self._started_at = version, started_at
         self._package_limit, self._limits, self._backups = package_limit, limits, backups
         self._listing, self.streams = listing, streams
+        self._learnings = learnings
 
     def caller(self, context: Context) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
@@ -516,3 +520,23 @@ class Orchestrator:
     ) -> pb.SecretView:
         set_at = await self._vault.remove(request.name)
         return pb.SecretView(name=request.name, set_at=set_at)
+
+    # --- learning ---
+
+    @answers
+    async def RateJob(  # noqa: N802
+        self, request: pb.RateJobRequest, context: Context
+    ) -> pb.RatingView:
+        job = self._learnings.find(request.job_id, self._queue.find)
+        by = self.caller(context).name
+        return rating_view(
+            await self._learnings.rate(job, request.rating, request.note, by=by)
+        )
+
+    @streams
+    async def ListLearnings(  # noqa: N802
+        self, request: pb.ListLearningsRequest, context: Context
+    ) -> AsyncIterator[pb.LearningLines]:
+        chosen = Chosen(request.since, request.until, request.batch, request.run)
+        async for lines in self._learnings.exported(chosen):
+            yield pb.LearningLines(data=lines)

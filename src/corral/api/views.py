@@ -31,6 +31,7 @@ from corral.core.events import (
 )
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
 from corral.core.job import Blob, Failure, Head, JobId, State
+from corral.core.learning import Rating
 from corral.core.worker import GPU, Reading
 from corral.scheduler.fit import Room
 from corral.scheduler.plan import Seat
@@ -219,6 +220,16 @@ def token_view(token: Token) -> pb.TokenView:
         role=token.role,
         created_at=token.created_at,
         expires_at=token.expires_at,
+    )
+
+
+def rating_view(rating: Rating) -> pb.RatingView:
+    return pb.RatingView(
+        job_id=rating.job_id,
+        rating=rating.rating,
+        note=rating.note,
+        by=rating.by,
+        at=rating.at,
     )
 
 

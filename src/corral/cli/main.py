@@ -14,6 +14,7 @@ from corral.cli import (
     herding,
     joining,
     keeping,
+    learning,
     putting,
     running,
     secret,
@@ -75,6 +76,8 @@ app.command()(herding.login)
 app.command()(herding.logout)
 app.add_typer(steering.queue, name="queue")
 app.add_typer(steering.token, name="token")
+app.command()(learning.rate)
+app.command()(learning.learnings)
 app.command()(bench.bench)
 app.command()(simulating.simulate)
 app.add_typer(secret.app, name="secret")

@@ -19,6 +19,7 @@ from corral.sdk.administration import AsyncAdministration
 from corral.sdk.assets import Asset
 from corral.sdk.connection import Connection, locate
 from corral.sdk.handles import AsyncHandle, Text, value
+from corral.sdk.learning import AsyncLearning
 from corral.sdk.submission import Filters, Options
 from corral.sdk.vault import AsyncSecrets
 
@@ -241,6 +242,11 @@ class AsyncClient:
     def admin(self) -> AsyncAdministration:
         """The queue as a whole, and the tokens of clients."""
         return AsyncAdministration(self._connection)
+
+    @property
+    def learning(self) -> AsyncLearning:
+        """What was learned from image jobs, and how good they were."""
+        return AsyncLearning(self._connection)
 
     async def workers(self) -> list[views.WorkerView]:
         reply = await self._connection.call("ListWorkers", pb.ListWorkersRequest())

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from corral.sdk.direct import Direct
     from corral.sdk.functions import P, RemoteFunction
     from corral.sdk.handles import AsyncHandle
+    from corral.sdk.learning import Learning
     from corral.sdk.submission import Filters, Options
     from corral.sdk.vault import Secrets
 
@@ -423,6 +424,13 @@ class Client:
         from corral.sdk.administration import Administration
 
         return Administration(self._client.admin, _bridge().call)
+
+    @property
+    def learning(self) -> Learning:
+        """What was learned from image jobs, and how good they were."""
+        from corral.sdk.learning import Learning
+
+        return Learning(self._client.learning, _bridge())
 
     def workers(self) -> list[views.WorkerView]:
         return _bridge().call(self._client.workers())

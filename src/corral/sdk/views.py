@@ -254,7 +254,19 @@ class JoinRequestView(Shown, frozen=True):
     age_s: float
 
 
+class RatingView(Shown, frozen=True):
+    """How good the images of a job are: 1 to 5."""
+
+    job_id: str
+    rating: int
+    note: str
+    by: str
+    """The name of the token that it came with; empty for the home's own."""
+    at: float
+
+
 _CLASSES: dict[str, type[Struct]] = {
+    "RatingView": RatingView,
     "JoinRequestView": JoinRequestView,
     "InviteReply": InvitationView,
     "JobView": JobView,

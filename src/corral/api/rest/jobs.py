@@ -133,8 +133,8 @@ def routes(parts: Parts) -> APIRouter:
             batch=batch,
             labels=tuple(label),
             user=user,
-            since=_moment("since", since),
-            until=_moment("until", until),
+            since=moment("since", since),
+            until=moment("until", until),
             text=text,
         )
         if cursor and not (cursor.isascii() and cursor.isalnum()):
@@ -217,7 +217,7 @@ def routes(parts: Parts) -> APIRouter:
     return router
 
 
-def _moment(name: str, text: str) -> float:
+def moment(name: str, text: str) -> float:
     if not text:
         return 0.0
     try:

@@ -19,6 +19,7 @@ from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Feed
 from corral.controller.herd import Herd
+from corral.controller.learning import Learnings
 from corral.controller.listing import Listing
 from corral.controller.loop import Loop
 from corral.controller.output_text import OutputText
@@ -47,6 +48,7 @@ class Parts:
     package_limit: int
     version: str
     started_at: float
+    learnings: Learnings
 
     def router(self, tag: str) -> APIRouter:
         """Routes behind the door: who calls is known before a byte of the body is read."""
