@@ -9,7 +9,7 @@ ARGS   ?=
 BESIDE ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-builder bench-decide bench-faults bench-load bench-restart clean
+.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-builder bench-decide bench-faults bench-load bench-restart bench-slots clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ bench-builder: $(READY) ## plans of image batches: records a second, validated a
 
 bench-faults: $(READY) ## lost workers and killed jobs: how soon work goes on elsewhere; 200 idle workers
 	@$(BIN)/python -m bench.faults $(ARGS)
+
+bench-slots: $(READY) ## image jobs: what each costs its slot beside the backend's own time
+	@$(BIN)/python -m bench.slots $(ARGS)
 
 bench-restart: $(READY) ## a restart with 100,000 queued jobs: to /health and the first placement
 	@$(BIN)/python bench/restart.py $(ARGS)
