@@ -26,6 +26,7 @@ import structlog
 
 from corral.controller import sql
 from corral.controller.migrations import open_read_only
+from corral.controller.presets import NAME as PRESET
 from corral.controller.retention import Retention
 from corral.core.errors import DiskFull
 from corral.home import Home
@@ -39,7 +40,7 @@ PIECE = 1 << 20
 
 PLAN = "plan.json"
 """What a restore writes down before it begins, beside what it restores."""
-FOLDERS = frozenset({"journal", "blobs", "spool", "log", "worker", "backups", "restore"})
+FOLDERS = frozenset({"journal", "blobs", "spool", "presets", "log", "worker", "backups", "restore"})
 OWN_FILES = frozenset({"lock", "controller.json", "reserve", HEADER, MANIFEST, PLAN}) | FOLDERS
 """Names that are no settings or keys of a home: they say something about one process, are folders,
 or have a meaning in a backup."""
@@ -48,6 +49,7 @@ MEMBER = re.compile(
     r"journal/corral\.db"
     r"|blobs/[0-9a-f]{2}/[0-9a-f]{64}(\.pruned)?"
     r"|spool/[0-9a-z]{1,2}/[0-9a-z]+\.[0-9]+\.[0-9]{16}"
+    rf"|presets/{PRESET.pattern}\.json"
     rf"|{HOME_FILE.pattern}"
 )
 """Everything that may be in a backup. What somebody else put into the home is not."""
@@ -131,6 +133,8 @@ class Backups:
                         (f"{part.name}/{inner.name}/{name}", inner / name)
                         for name in sorted(os.listdir(inner))
                     ]
+        if home.presets.is_dir():
+            paths += [(f"presets/{path.name}", path) for path in sorted(home.presets.iterdir())]
         found = []
         for name, path in paths:
             if not MEMBER.fullmatch(name):
