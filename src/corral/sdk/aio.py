@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from corral.api import corral_pb2 as pb
 from corral.core.errors import CorralError, Unavailable
 from corral.core.job import QueueClass
-from corral.sdk import assets, batches, mapping, packages, submission, views
+from corral.sdk import assets, batches, mapping, packages, results, submission, views
 from corral.sdk.administration import AsyncAdministration
 from corral.sdk.assets import Asset
 from corral.sdk.batches import AsyncBatchHandle, Plan
@@ -151,7 +151,10 @@ class AsyncClient:
         accepted = mapping.submit(
             self._connection, fn, template, items, spread=bool(more), correlation_id=correlation_id
         )
-        return [AsyncHandle(self._connection, job_id) async for job_id in accepted]
+        return [
+            AsyncHandle(self._connection, job_id, workload=results.CODE)
+            async for job_id in accepted
+        ]
 
     def map_steps(
         self,
@@ -294,7 +297,8 @@ class AsyncClient:
 
     async def hand_over(self, errand: Errand) -> AsyncHandle:
         reply = await self._send(errand)
-        return AsyncHandle(self._connection, reply.job_ids[0], tuple(reply.warnings))
+        warnings = tuple(reply.warnings)
+        return AsyncHandle(self._connection, reply.job_ids[0], warnings, workload=results.CODE)
 
     async def follow(
         self, errand: Errand, output: Sink, reply: pb.SubmitJobsReply | None = None

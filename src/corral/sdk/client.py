@@ -301,6 +301,7 @@ class Client:
         from corral.core.job import QueueClass
         from corral.sdk.aio import errand_of
         from corral.sdk.handles import AsyncHandle
+        from corral.sdk.results import CODE
 
         bridge, client = _bridge(), self._client
         errand = errand_of(fn, args, kwargs, options, QueueClass.BATCH)
@@ -308,7 +309,8 @@ class Client:
         if reply is None:
             return Handle(bridge.call(client.hand_over(errand)))
         warnings = tuple(reply.warnings)
-        return Handle(AsyncHandle(client._connection, reply.job_ids[0], warnings))
+        handle = AsyncHandle(client._connection, reply.job_ids[0], warnings, workload=CODE)
+        return Handle(handle)
 
     def submit_map(
         self,
