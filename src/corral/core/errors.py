@@ -11,7 +11,6 @@ CorralError
 ├── BatchNotFound         batch_not_found      no job belongs to such a batch
 ├── WorkerNotFound        worker_not_found     no worker has this name
 ├── TokenNotFound         token_not_found      no token has this name
-├── PresetNotFound        preset_not_found     no preset has this name
 ├── RangeNotSatisfiable   range_not_satisfiable  there are no such bytes
 ├── RequestTimeout        request_timeout      the body did not arrive in time
 ├── TooManyStreams        too_many_streams     as many watchers as the limit allows are there
@@ -137,10 +136,6 @@ class WorkerNotFound(CorralError):
 
 class TokenNotFound(CorralError):
     code, status = "token_not_found", 404
-
-
-class PresetNotFound(CorralError):
-    code, status = "preset_not_found", 404
 
 
 class RangeNotSatisfiable(CorralError):
