@@ -12,7 +12,7 @@ import typer
 
 from corral.cli import output
 from corral.cli.finding import find
-from corral.core.errors import BatchNotFound, BlobNotFound, Forbidden, JobNotFound
+from corral.core.errors import BlobNotFound, CorralError, Forbidden, JobNotFound
 
 if TYPE_CHECKING:
     from corral.sdk.client import Client
@@ -195,7 +195,7 @@ def show(
 def _batch(client: Client, name: str) -> BatchView | None:
     try:
         return client.open_batch(name).progress()
-    except BatchNotFound:
+    except CorralError:
         return None
 
 

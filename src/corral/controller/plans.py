@@ -29,10 +29,11 @@ from corral.core.assets import check_input_names, is_digest
 from corral.core.errors import InvalidPlan, InvalidRequest
 from corral.core.job import Input, Job, Needs, PipelineCall, Shape, Size
 from corral.core.malformed import MALFORMED
-from corral.core.pipeline import Record
+from corral.core.pipeline import Record, task_of
 from corral.pipelines import presets as bases
 from corral.pipelines.mistakes import convert, invalid
 from corral.pipelines.plan import Plan
+from corral.runtime.models import model_name
 
 log = structlog.get_logger()
 
@@ -140,10 +141,18 @@ class Plans:
             presets=self.presets.all() if plan.preset else {},
             seed=int(digest[:8], 16),
         )
-        name = plan.name or NAMELESS
+        name, alike = plan.name or NAMELESS, dict[tuple[Needs, str], Needs]()
         batch = f"{name}-{digest[:8]}"
         jobs = tuple(
-            _job(record, needs, plan, files, name=name, batch=batch, key=f"batch:{key}/{number}")
+            _job(
+                record,
+                _settled(needs, record, alike),
+                plan,
+                files,
+                name=name,
+                batch=batch,
+                key=f"batch:{key}/{number}",
+            )
             for number, (record, needs) in enumerate(zip(built.records, built.needs, strict=True))
         )
         user = caller.user("")
@@ -168,6 +177,16 @@ class Plans:
         for some in _slices(built.records):
             yield b"".join(msgspec.json.encode(one) + b"\n" for one in some)
             await asyncio.sleep(0)
+
+
+def _settled(needs: Needs, record: Record, alike: dict[tuple[Needs, str], Needs]) -> Needs:
+    """With models as workers call them, and what a backend must be able to do; the same object
+    for the same needs, which the scheduler is quicker with."""
+    asked = (needs, task_of(record))
+    if asked not in alike:
+        models = tuple(sorted({model_name(one) for one in needs.models}))
+        alike[asked] = replace(needs, models=models, task=asked[1])
+    return alike[asked]
 
 
 def _job(
