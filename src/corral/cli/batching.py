@@ -145,7 +145,7 @@ async def _live(handle: AsyncBatchHandle, left: asyncio.Event, *, quiet: bool) -
 async def _plainly(
     handle: AsyncBatchHandle, left: asyncio.Event, *, quiet: bool
 ) -> BatchView | None:
-    view, told, pace = None, 0.0, Pace()
+    view, told, pace = None, -TOLD, Pace()
     async for view in _looks(handle, left):
         pace.add(view)
         if not quiet and not view.ended and view.done >= told + TOLD:
