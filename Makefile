@@ -9,7 +9,7 @@ ARGS   ?=
 BESIDE ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-decide bench-faults bench-load bench-restart clean
+.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-decide bench-faults bench-load bench-restart bench-slots clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench-decide: $(READY) ## the scheduler: one decision over 50 and over 10,000 wo
 
 bench-faults: $(READY) ## lost workers and killed jobs: how soon work goes on elsewhere; 200 idle workers
 	@$(BIN)/python -m bench.faults $(ARGS)
+
+bench-slots: $(READY) ## image jobs: what each costs its slot beside the backend's own time
+	@$(BIN)/python -m bench.slots $(ARGS)
 
 bench-restart: $(READY) ## a restart with 100,000 queued jobs: to /health and the first placement
 	@$(BIN)/python bench/restart.py $(ARGS)

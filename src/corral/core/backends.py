@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from corral.core.pipeline import RENDER, SKETCH
 
@@ -16,11 +17,16 @@ Pause = Annotated[float, Meta(ge=0, le=3600)]
 class BackendEntry(
     Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"
 ):
-    """Root of all kinds. Whatever it holds but `restart` its backend gets as keyword arguments."""
+    """Root of all kinds."""
 
     @property
     def kind(self) -> str:
         return str(self.__struct_config__.tag)
+
+    def options(self) -> dict[str, Any]:
+        """What its backend is made with: its type, and all it holds but what is the agent's."""
+        held = {name: value for name, value in asdict(self).items() if name != "restart"}
+        return {"type": self.kind, **held}
 
 
 class WebUIEntry(BackendEntry, frozen=True, tag="webui"):
