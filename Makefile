@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt tools/setup
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh tools/setup
 	@touch $(READY)
 
-demo: $(READY) ## an embedded controller: a function, a map of 200, a script, a retry
+demo: $(READY) ## an embedded controller: a function, a map of 200, a script, a retry, 24 images
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) ## all tests, two at a time (ARGS='-k journal' passes arguments to pytest)
@@ -80,5 +80,5 @@ bench-restart: $(READY) ## a restart with 100,000 queued jobs: to /health and th
 	@$(BIN)/python bench/restart.py $(ARGS)
 
 clean: ## remove .venv and everything that tools left behind
-	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	rm -rf $(VENV) .bench .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	-find src tests examples bench tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null

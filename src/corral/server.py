@@ -50,6 +50,8 @@ from corral.controller.narration import Narration
 from corral.controller.notify import Notifier, Timing
 from corral.controller.output_text import OutputText
 from corral.controller.pause import Pause
+from corral.controller.plans import Plans, check_base
+from corral.controller.presets import Presets
 from corral.controller.queue import Queue
 from corral.controller.recalling import Recalling
 from corral.controller.retention import Limits, Retention
@@ -344,6 +346,7 @@ class _Controller:
             access,
             self._address,
         )
+        plans = Plans(self._queue, self._loop, self._world, Presets(home.presets, check_base))
         self._orchestrator = Orchestrator(
             herd=self._herd,
             access=access,
@@ -363,6 +366,7 @@ class _Controller:
             streams=streams,
             backups=Backups(home, self._retention, __version__),
             learnings=self._learnings,
+            plans=plans,
         )
         statistics = Statistics()
         statistics.listen(self._store)
@@ -417,6 +421,7 @@ class _Controller:
                     streams=streams,
                     limits=settings.limits,
                     package_limit=settings.package_limit,
+                    plans=plans,
                     version=__version__,
                     started_at=self._started_at,
                     learnings=self._learnings,

@@ -23,6 +23,7 @@ from corral.controller.learning import Learnings
 from corral.controller.listing import Listing
 from corral.controller.loop import Loop
 from corral.controller.output_text import OutputText
+from corral.controller.plans import Plans
 from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.core.access import Caller
@@ -46,6 +47,7 @@ class Parts:
     streams: Streams
     limits: LimitSettings
     package_limit: int
+    plans: Plans
     version: str
     started_at: float
     learnings: Learnings
