@@ -158,7 +158,7 @@ class Batch:
 
     def _widest(self) -> int:
         """The largest number of images that a record has."""
-        sizes = [1, *(one.get("batch_size", 1) for one in self._variants)]
+        sizes: list[int] = [1, *(one.get("batch_size", 1) for one in self._variants)]
         sizes += [one.txt2img.batch_size or 1 for one in self._configs if one.txt2img]
         return max(sizes)
 
