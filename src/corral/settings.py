@@ -19,6 +19,7 @@ import platformdirs
 import yaml
 from msgspec import Meta, Struct
 
+from corral.core.backends import Entry, SketchEntry
 from corral.core.errors import InvalidSettings
 from corral.core.worker import MOST_GPUS, DeclaredGPU, Places, Words
 
@@ -55,6 +56,7 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     model_paths: Places = ()
     task_types: Words = ()
     spawn: bool = False
+    backends: Annotated[tuple[Entry, ...], Meta(max_length=16)] = (SketchEntry(),)
 
 
 class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -234,6 +236,20 @@ def value_of(settings: Settings, key: str) -> Any:
     for part in key.split("."):
         value = getattr(value, f"{part}_" if iskeyword(part) else part)
     return value
+
+
+def shown(settings: Settings, key: str) -> Any:
+    """The value as plain data, without the passwords in it."""
+    return _without_passwords(msgspec.to_builtins(value_of(settings, key)))
+
+
+def _without_passwords(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: "…" if name == "password" and one else _without_passwords(one)
+            for name, one in value.items()
+        }
+    return [_without_passwords(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def variable(key: str) -> str:

@@ -19,7 +19,7 @@ import structlog
 
 from corral.agent import kit as kits
 from corral.agent import process_tree, system
-from corral.agent.environments import Environment
+from corral.agent.environments import OWN, Environment, own_packages
 from corral.agent.gpu_watch import Tenant
 from corral.agent.inventory import GIB
 from corral.agent.processors import Processors
@@ -57,6 +57,8 @@ class Runners:
         self._root = os.path.realpath(os.path.expanduser(root)) if root else ""
         self.artifacts = os.path.join(self._root, "artifacts") if root else ""
         """Where jobs may leave artifacts in the shared root."""
+        self.turns = str(worker_home / "turns")
+        """Where image pipelines take turns at a server."""
         self._spawn = system.spawns(settings)
         self._passed = dict(passed)
         self._processors = processors
@@ -73,6 +75,7 @@ class Runners:
         """Only after the leftover processes are gone."""
         shutil.rmtree(self._runs, ignore_errors=True)
         self._runs.mkdir(parents=True)
+        os.makedirs(self.turns, exist_ok=True)
         if self.artifacts:
             with suppress(OSError):  # jobs send them to the controller where it cannot be
                 os.makedirs(self.artifacts, exist_ok=True)
@@ -255,20 +258,31 @@ class Runners:
             read.append(self._root)
         if self._settings.system_site_packages:
             read.append(sys.prefix)
+        own = environment.digest == OWN.digest
+        packages = own_packages() if own else []
+        if own:
+            read += [file for entry in self._settings.backends for file in entry.files]
         return {
             "limits": {
                 "memory_bytes": int(makeup.memory_gb * GIB) or None,
                 "cpus": list(runner.processors) or None,
             },
             "isolate": self._settings.isolate,
-            "read_paths": [*read, *self._settings.read_paths, *self._settings.model_paths],
+            "read_paths": [
+                *read,
+                *packages,
+                *self._settings.read_paths,
+                *self._settings.model_paths,
+            ],
             "known_paths": [str(Path(self.home) / ASSETS)],
             "write_paths": [
                 runner.directory.path,
                 *((self.artifacts,) if self.artifacts else ()),
+                *((self.turns,) if own else ()),
                 *self._settings.write_paths,
             ],
             "environ": environ,
+            "packages": packages,
         }
 
     async def end(self, runner: Runner, *, grace_s: float) -> None:
