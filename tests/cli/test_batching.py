@@ -1,4 +1,4 @@
-"""What is shown of a batch: in a terminal, in a line, and as a contact sheet; and a rerun's verdict.
+"""What is shown of a batch: in a terminal, in a line, as a contact sheet; and a rerun's verdict.
 What batches do: tests/e2e/test_batch.py."""
 
 from __future__ import annotations

@@ -303,3 +303,5 @@ def test_lines_that_are_not_there_yet(tmp_path: Path) -> None:
     lines.append([b"{}\n", b"[]\n"])
     assert [line for _, line in lines.read()] == [b"{}\n", b"[]\n"]
     assert lines.path.stat().st_mode & 0o777 == 0o600
+
+

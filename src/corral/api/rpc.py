@@ -586,7 +586,9 @@ class Orchestrator:
     ) -> pb.RatingView:
         job = self._learnings.find(request.job_id, self._queue.find)
         by = self.caller(context).name
-        return rating_view(await self._learnings.rate(job, request.rating, request.note, by=by))
+        return rating_view(
+            await self._learnings.rate(job, request.rating, request.note, by=by)
+        )
 
     @streams
     async def ListLearnings(  # noqa: N802

@@ -349,3 +349,4 @@ def _story(reader: sqlite3.Connection, seq: int) -> tuple[list[Journaled], bytes
         document, seq = record.document, record.prev
     facts.reverse()
     return facts, document
+
