@@ -6,7 +6,7 @@ import copy
 import itertools
 import math
 import random
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from hypothesis import given, settings
@@ -25,16 +25,22 @@ from corral.pipelines import Built, build, parse
 from corral.pipelines.config import Config, Overrides
 from corral.pipelines.merge import merge
 
-few = {"min_size": 1, "max_size": 3}
+T = TypeVar("T")
+
+
+def few(values: st.SearchStrategy[T], *, unique: bool = False) -> st.SearchStrategy[list[T]]:
+    return st.lists(values, min_size=1, max_size=3, unique=unique)
+
+
 names = st.text("abc[]", max_size=6)
 axes = st.fixed_dictionaries(
     {},
     optional={
-        "model": st.lists(st.sampled_from(["m1", "m2", "sdxl"]), unique=True, **few),
-        "sampler": st.lists(st.sampled_from(["euler", "ddim"]), unique=True, **few),
-        "cfg_scale": st.lists(st.integers(1, 9), unique=True, **few),
-        "steps": st.lists(st.integers(1, 9), unique=True, **few),
-        "batch_size": st.lists(st.integers(1, 9), unique=True, **few),
+        "model": few(st.sampled_from(["m1", "m2", "sdxl"]), unique=True),
+        "sampler": few(st.sampled_from(["euler", "ddim"]), unique=True),
+        "cfg_scale": few(st.integers(1, 9), unique=True),
+        "steps": few(st.integers(1, 9), unique=True),
+        "batch_size": few(st.integers(1, 9), unique=True),
     },
 )
 variants = st.fixed_dictionaries(
@@ -47,18 +53,18 @@ variants = st.fixed_dictionaries(
     },
 )
 matrices = st.fixed_dictionaries(
-    {"slots": st.fixed_dictionaries({"x": st.lists(names, **few), "y": st.lists(names, **few)})},
+    {"slots": st.fixed_dictionaries({"x": few(names), "y": few(names)})},
     optional={
         "mode": st.sampled_from(["fanout", "sequential", "rotate", "random"]),
         "limit": st.integers(1, 4),
     },
 )
-prompts = st.lists(st.sampled_from(["a", "b [[x]]", "[[x]] [[y]]", "[[y]], c"]), **few)
+prompts = few(st.sampled_from(["a", "b [[x]]", "[[x]] [[y]]", "[[y]], c"]))
 sweeps = st.fixed_dictionaries(
     {},
     optional={
-        "txt2img.width": st.lists(st.sampled_from([64, 128, 512]), **few),
-        "upscale.factor": st.lists(st.sampled_from([None, 1.5, 4]), **few),
+        "txt2img.width": few(st.sampled_from([64, 128, 512])),
+        "upscale.factor": few(st.sampled_from([None, 1.5, 4])),
     },
 )
 plans = st.fixed_dictionaries(
@@ -91,13 +97,13 @@ def rows_of(plan: dict[str, Any]) -> int:
         math.prod(len(values) for name, values in matrix["slots"].items() if f"[[{name}]]" in text)
         for text in plan["prompts"]
     )
-    return sum(min(one, matrix.get("limit", one)) for one in counts)
+    return sum(int(min(one, matrix.get("limit", one))) for one in counts)
 
 
 def variants_of(plan: dict[str, Any]) -> int:
     asked = plan.get("variants", {})
     count = math.prod(len(values) for values in asked.get("axes", {}).values())
-    return min(count, asked.get("max_variants", count))
+    return int(min(count, asked.get("max_variants", count)))
 
 
 @given(plans)

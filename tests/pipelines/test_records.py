@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pytest
 
 from corral.core.errors import InvalidPlan, PresetNotFound, TooManyRecords
@@ -20,7 +23,7 @@ from corral.core.pipeline import (
 from corral.pipelines import build, parse
 from tests.pipelines.plans import BASE, built
 
-ISSUE = {
+ISSUE: dict[str, Any] = {
     "name": "night-1",
     "seed": 42,
     "base": {
@@ -255,10 +258,10 @@ def test_a_default_that_is_written_out_changes_no_digest() -> None:
 
 def test_too_many_are_counted_and_not_built() -> None:
     plan = parse({"base": BASE, "prompts": ["a"] * 11, "batches": 10})
-    asked = []
+    asked = itertools.count()
     with pytest.raises(TooManyRecords, match="110 records: 11 rows × 1 configs × 1 variants × 10"):
-        build(plan, new_id=lambda: str(asked.append(1)), most_records=109)
-    assert asked == []
+        build(plan, new_id=lambda: str(next(asked)), most_records=109)
+    assert next(asked) == 0
     assert len(build(plan, new_id=lambda: "x", most_records=110).records) == 110
     with pytest.raises(TooManyRecords, match="larger than 1,000 bytes"):
         build(plan, new_id=lambda: "x", most_bytes=1000)

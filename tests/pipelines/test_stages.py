@@ -23,7 +23,7 @@ from corral.pipelines.config import Config
 from corral.pipelines.stages import chain
 from tests.pipelines.plans import built
 
-ALL = {"txt2img": {}, "img2img": {}, "adetailer": {}, "upscale": {}}
+ALL: dict[str, dict[str, object]] = {"txt2img": {}, "img2img": {}, "adetailer": {}, "upscale": {}}
 
 
 def names(config: Any, asked: Any = None, inputs: tuple[str, ...] = ()) -> list[str]:

@@ -36,7 +36,8 @@ def taken_out(prompt: str, where: str) -> tuple[str, tuple[Lora, ...]]:
     return left, tuple(found)
 
 
-def joined(*sources: tuple[Lora, ...]) -> tuple[Lora, ...]:
+def joined(base: tuple[Lora, ...], more: tuple[Lora, ...]) -> tuple[Lora, ...]:
     """Each once, in order of appearance; the last weight given holds."""
-    last = {one.name: one for source in sources for one in source}
-    return tuple(canonical(one) for one in last.values())
+    if not more:
+        return base
+    return tuple({one.name: canonical(one) for one in (*base, *more)}.values())

@@ -44,9 +44,8 @@ def resolve(value: object, packs: Mapping[str, object]) -> Pack:
     return parse(packs[value], name=value)
 
 
-def parse(value: object, *, name: str = "") -> Pack:
-    if isinstance(value, list):
-        value = {"prompts": value}
+def parse(given: object, *, name: str = "") -> Pack:
+    value: Any = {"prompts": given} if isinstance(given, list) else given
     if not isinstance(value, dict):
         raise invalid("pack", "a pack is JSON: a list of prompts, or an object with `prompts`.")
     warnings: list[str] = []

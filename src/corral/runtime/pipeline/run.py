@@ -201,8 +201,9 @@ def _note(done: Done, report: StageReport, rendered: Rendered, record: Record, c
         done.seeds = list(rendered.seeds) or [(record.seed + n) % 2**32 for n in range(count)]
     for name, value in rendered.info.items():
         known = done.info.get(name)
-        both = isinstance(value, dict) and isinstance(known, dict)
-        done.info[name] = {**known, **value} if both else value
+        if isinstance(value, dict) and isinstance(known, dict):
+            value = {**known, **value}
+        done.info[name] = value
 
 
 def _inputs(record: Record, folder: str) -> list[Image]:
