@@ -33,6 +33,7 @@ class Home:
         self.secrets = path / "secrets"
         self.notify = path / "notify.json"
         self.learning = path / "learning"
+        self.presets = path / "presets"
         self.controller = path / "controller.json"
         self.journal = path / "journal"
         self.blobs = path / "blobs"

@@ -19,6 +19,7 @@ import platformdirs
 import yaml
 from msgspec import Meta, Struct
 
+from corral.core.backends import Entry, SketchEntry
 from corral.core.errors import InvalidSettings
 from corral.core.worker import MOST_GPUS, DeclaredGPU, Places, Words
 
@@ -55,6 +56,7 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     model_paths: Places = ()
     task_types: Words = ()
     spawn: bool = False
+    backends: Annotated[tuple[Entry, ...], Meta(max_length=16)] = (SketchEntry(),)
 
 
 class RetentionSettings(Struct, frozen=True, forbid_unknown_fields=True):

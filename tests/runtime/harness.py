@@ -210,6 +210,7 @@ class Runner:
         checkpoint: str = "",
         env: dict[str, str] | None = None,
         folder: Path | None = None,
+        **more: Any,
     ) -> Path:
         """Send one attempt; its folder, which is new unless one is given."""
         self._count += 1
@@ -225,6 +226,7 @@ class Runner:
                 "token": self._controller.token,
                 "work_dir": str(folder),
                 "checkpoint": checkpoint,
+                **more,
             }
         )
         return folder

@@ -39,6 +39,7 @@ def workers(draw: st.DrawFn, number: int, policies: bool = False, models: bool =
             suits=draw(st.sampled_from(CLASSES)) if policies else "",
             models_present=draw(some_models()) if models else (),
             fetches_models=draw(st.booleans()) if models else False,
+            task_types=draw(st.sampled_from([(), ("sketch",), ("webui", "render", "sketch")])),
         ),
         models_loaded=draw(some_models()) if models else (),
         local=number == 0,
@@ -64,6 +65,7 @@ def needs(draw: st.DrawFn, models: bool = False) -> Needs:
         labels=draw(st.sampled_from([(), ("fast",), ("site",), ("site=home",)])),
         worker=draw(st.sampled_from(["auto", "auto", "auto", "local", "worker1"])),
         models=draw(some_models()) if models else (),
+        task=draw(st.sampled_from(["", "", "", "sketch", "render"])),
     )
 
 

@@ -27,11 +27,20 @@ class Recipe(Struct):
     """The part of a job document that decides which process runs it."""
 
     work: Work
+    """Of what Corral runs itself nothing else of this counts: neither packages nor variables."""
     python: str = ""
     requirements: tuple[str, ...] = ()
     env: dict[str, str] = {}
     fresh: bool = False
     inputs: tuple[Input, ...] = ()
+
+    @property
+    def is_code(self) -> bool:
+        return self.work.type != "pipeline"
+
+    @property
+    def workload(self) -> str:
+        return "python" if self.is_code else "pipeline"
 
 
 decode_recipe = msgspec.json.Decoder(Recipe).decode
@@ -52,7 +61,7 @@ class Attempt:
         self.lane: Lane = (dispatch.needs, dispatch.above_vram_gb)
         batch = dispatch.queue_class is not QueueClass.INTERACTIVE
         self.rank: Rank = (batch, -dispatch.priority, arrival)
-        self.fresh = recipe.fresh or recipe.work.type != "function"
+        self.fresh = recipe.fresh or recipe.work.type == "script"
         self.inputs: dict[str, str] = {}
         """Where its input files are on this worker, by the names that the job knows."""
         self.waiting = False

@@ -21,7 +21,7 @@ from corral.agent import endings
 from corral.agent.assets import Assets
 from corral.agent.attempt import Attempt, Lane, decode_recipe
 from corral.agent.downloads import Abandoned, AssetFailed, Ticket
-from corral.agent.environments import BuildFailed, Environments
+from corral.agent.environments import OWN, BuildFailed, Environments
 from corral.agent.frames import AnyFrame, Error, Fetching, Metric, Output, Progress, Result, Started
 from corral.agent.limits import Limits
 from corral.agent.orders import AHEAD_LIMIT
@@ -68,11 +68,14 @@ class Ledger:
         send_at_once: Callable[[Message], None],
         send_output: Callable[[Message, int], bool],
         loaded: Callable[[], None] = lambda: None,
+        backend_down: Callable[[str], None] = lambda kind: None,
     ) -> None:
         self.url = self.certificate = ""
         """Where the controller is, and the file with its certificate."""
         self.way = b'"url":""'
         """How attempts reach the controller and where artifacts go, as part of each order."""
+        self.pipeline = b"{}"
+        """What pipelines are told of this worker, as part of their orders: its backends too."""
         self.draining = ""
         self._capabilities = capabilities
         self._capacity = Capacity(capabilities)
@@ -84,6 +87,8 @@ class Ledger:
         self._send_output = send_output
         self._loaded = loaded
         """Told when a runner is about to have other models loaded."""
+        self._backend_down = backend_down
+        """Told when a pipeline found no server behind a backend of this kind."""
         self._arrivals = itertools.count()
         self._fitting: set[Lane] = set()
         self._waiting = Waiting()
@@ -115,9 +120,11 @@ class Ledger:
             recipe = decode_recipe(document)
         except MALFORMED as error:
             return self.results.refused(message, endings.unreadable_document(error))
-        if "python" not in self._capabilities.workloads:
-            return self.results.refused(message, endings.CODE_REFUSED)
-        spec = self._environments.spec(recipe.python, recipe.requirements)
+        if recipe.workload not in self._capabilities.workloads:
+            return self.results.refused(message, endings.REFUSED[recipe.workload])
+        spec = OWN
+        if recipe.is_code:
+            spec = self._environments.spec(recipe.python, recipe.requirements)
         attempt = Attempt(message, recipe, spec, next(self._arrivals))
         if attempt.lane not in self._fitting:
             refused = self._refuse(attempt)
@@ -288,7 +295,7 @@ class Ledger:
             # Cleaned away or broken since it was prepared.
             self._spawn(self._prepare(attempt))
             return
-        dispatch, env = attempt.dispatch, attempt.recipe.env
+        dispatch, env = attempt.dispatch, attempt.recipe.env if attempt.recipe.is_code else {}
         makeup = Makeup(
             environment.digest,
             tuple(sorted(env.items())) if env else (),
@@ -411,7 +418,7 @@ class Ledger:
         """The document goes in as it came: nothing on a worker may change it."""
         dispatch = attempt.dispatch
         return (
-            b'{"job":%b,"attempt":%d,"document":%b,%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b,"inputs":%b}\n'
+            b'{"job":%b,"attempt":%d,"document":%b,%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b,"inputs":%b%b}\n'
             % (
                 _encode(dispatch.job),
                 dispatch.attempt,
@@ -422,6 +429,7 @@ class Ledger:
                 _encode(dispatch.checkpoint),
                 _encode(dispatch.correlation_id),
                 _encode(attempt.inputs),
+                b"" if attempt.recipe.is_code else b',"pipeline":%b' % self.pipeline,
             )
         )
 
@@ -451,7 +459,10 @@ class Ledger:
             elif isinstance(frame, Error):
                 if attempt.ending is None:
                     self._runs_surely(attempt, runner)
-                    self.results.failed(attempt, endings.of_error(frame.failure, attempt))
+                    failure = endings.of_error(frame.failure, attempt)
+                    if failure.code == "backend_down":
+                        self._backend_down(failure.type)
+                    self.results.failed(attempt, failure)
                     self._leave(attempt, runner, retire=frame.retire)
                 else:
                     runner.settled = True

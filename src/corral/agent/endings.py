@@ -22,6 +22,12 @@ CODE_REFUSED = Failure(
     message="This worker does not run code (worker.allow_code is off); "
     "another worker must take the job.",
 )
+IMAGES_REFUSED = Failure(
+    code="workload_refused",
+    message="This worker has nothing to render images with (worker.backends is empty); another "
+    "worker must take the job.",
+)
+REFUSED = {"python": CODE_REFUSED, "pipeline": IMAGES_REFUSED}
 CANCELLED = Failure(
     code="cancelled", message="The job was cancelled while it ran; its processes are gone."
 )
@@ -84,9 +90,20 @@ OF_JOBS = frozenset(
 job was cancelled, or that its worker leaves. A job that says so of itself is not believed."""
 
 
+OF_PIPELINES = OF_JOBS | {
+    "bad_job",
+    "model_missing",
+    "stage_missing",
+    "backend_mismatch",
+    "backend_down",
+    "result_refused",
+}
+"""Codes that our own code may report beside them."""
+
+
 def of_error(failure: Failure, attempt: Attempt) -> Failure:
     """What the runner said, or better: a kill at the memory limit is the kernel's doing."""
-    if failure.code not in OF_JOBS:
+    if failure.code not in (OF_JOBS if attempt.recipe.is_code else OF_PIPELINES):
         code = "killed_by_signal" if failure.code == "cancelled" else "exception"
         message = f"{failure.message} Nobody asked it to: the job ended itself so."
         return replace(failure, code=code, message=message)

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -47,7 +48,14 @@ class Spec(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
+        if not self.python:
+            return "own"
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:20]
+
+
+OWN = Spec(python="")
+"""The environment that Corral itself is installed in: of what is Corral's own code, an image
+pipeline. No job comes to it by naming a Python."""
 
 
 class Environment(Struct, frozen=True):
@@ -145,6 +153,9 @@ class Environments:
 
     def _adopt(self, spec: Spec) -> Environment | None:
         """One that is complete on disk: built just now, or by an earlier agent."""
+        if spec == OWN:
+            self._ready[OWN] = own_environment()
+            return self._ready[OWN]
         path = self._root / spec.digest
         python = _python_in(path)
         try:
@@ -344,6 +355,23 @@ def uv_program() -> str:
     from uv import find_uv_bin
 
     return str(find_uv_bin())
+
+
+def own_environment() -> Environment:
+    return Environment(
+        digest=OWN.digest,
+        path=Path(sys.prefix),
+        python=Path(sys.executable),
+        base=Path(sys.base_prefix),
+    )
+
+
+def own_packages() -> list[str]:
+    """Folders with what a pipeline imports, wherever Corral was installed: a runner looks at its
+    interpreter's own alone."""
+    specs = map(find_spec, ("msgspec", "PIL", "httpx", "websockets"))
+    places = (str(Path(spec.origin).parent.parent) for spec in specs if spec and spec.origin)
+    return list(dict.fromkeys(places))
 
 
 def _own_python() -> str:

@@ -8,6 +8,7 @@ import sys
 
 import psutil
 
+from corral.core.backends import tasks_of
 from corral.core.errors import InvalidSettings
 from corral.core.worker import GPU, Capabilities, DeclaredGPU
 from corral.settings import WorkerSettings
@@ -62,19 +63,20 @@ def offered_gpus(detected: tuple[GPU, ...], declared: tuple[DeclaredGPU, ...]) -
 def capabilities(
     settings: WorkerSettings, detected: tuple[GPU, ...] = (), *, output_path: str = ""
 ) -> Capabilities:
+    kinds = [entry.kind for entry in settings.backends]
     memory_gb = round(psutil.virtual_memory().total / GIB, 1)
     return Capabilities(
         cpus=settings.cpus or processors(),
         memory_gb=settings.memory_gb or memory_gb,
         gpus=offered_gpus(detected, settings.gpus),
         labels=settings.labels,
-        workloads=("python",) if settings.allow_code else (),
+        workloads=("python",) * settings.allow_code + ("pipeline",) * bool(settings.backends),
         platform=platform.system().lower(),
         python=python_minor(),
         reserved_for=settings.reserved_for,
         weight=settings.weight,
         suits=settings.class_,
-        task_types=settings.task_types,
+        task_types=tuple(dict.fromkeys((*settings.task_types, *tasks_of(kinds)))),
         model_paths=settings.model_paths,
         output_path=output_path,
     )

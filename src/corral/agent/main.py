@@ -34,13 +34,14 @@ from corral.agent.connection import (
     Replaced,
     Revoked,
 )
-from corral.agent.environments import BuildFailed, Confine, Environments
+from corral.agent.environments import OWN, BuildFailed, Confine, Environments
 from corral.agent.gpu_watch import Driver, GpuWatch
 from corral.agent.keeper import UPDATE
 from corral.agent.kept_results import KeptResults
 from corral.agent.model_files import ModelFiles
 from corral.agent.nvidia import Nvml
 from corral.agent.processors import Processors
+from corral.agent.restarts import Restarts
 from corral.agent.runner_process import Makeup
 from corral.agent.runners import ASSETS, CERTIFICATE, Runners
 from corral.agent.updates import Updates
@@ -220,6 +221,7 @@ class Agent:
         )
         if settings.gpus and any(gpu.vendor != "declared" for gpu in self._capabilities.gpus):
             log.warning("declared_gpus_ignored", detected=len(self._capabilities.gpus))
+        self._restarts = Restarts(settings.backends, build_environment(), home / "restarts.log")
         self._ledger = Ledger(
             self._capabilities,
             environments=self._environments,
@@ -229,15 +231,31 @@ class Agent:
             send_at_once=self._connection.send_at_once,
             send_output=self._connection.send_output,
             loaded=self._tell_at_once,
+            backend_down=self._restarts.down,
         )
         self._find_results()
         self._ledger.others_hold(self._gpus.taken)
         self._reached()
-        if settings.allow_code:
+        self._describe()
+        if settings.allow_code or settings.backends:
             self._capabilities = replace(self._capabilities, enforced=await self._probe())
 
     def _address(self) -> Address:
         return Address.read(self._home / "agent.json")
+
+    def _describe(self) -> None:
+        """What image pipelines are told of this worker."""
+        entries = map(msgspec.to_builtins, self._settings.worker.backends)
+        drivers = {gpu.driver for gpu in self._capabilities.gpus if gpu.driver}
+        told = {
+            "worker": self._settings.worker.name or self._address().name,
+            "driver": ", ".join(sorted(drivers)),
+            "backends": [
+                {name: value for name, value in entry.items() if name != "restart"}
+                for entry in entries
+            ],
+        }
+        self._ledger.pipeline = msgspec.json.encode(told)
 
     def _find_results(self) -> None:
         """What an agent before us could not deliver."""
@@ -253,8 +271,9 @@ class Agent:
 
     async def _probe(self) -> dict[str, str]:
         """What is enforced here, as a real runner says it; that one then stays warm."""
+        spec = self._environments.spec("", ()) if self._settings.worker.allow_code else OWN
         try:
-            environment = await self._environments.get(self._environments.spec("", ()))
+            environment = await self._environments.get(spec)
         except BuildFailed as error:
             log.error("environment_not_made", reason=error.failure.message)
             return {}
@@ -279,6 +298,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._ledger.close()
+        await self._restarts.close()
         await self._assets.close()
         await self._environments.close()
         await self._runners.close()
@@ -372,6 +392,7 @@ class Agent:
         log.info("gpus_found", gpus=[gpu.name for gpu in gpus])
         self._capabilities = replace(self._capabilities, gpus=gpus)
         self._ledger.offer(self._capabilities)
+        self._describe()
         self._ledger.others_hold(self._gpus.taken)
         self._again = asyncio.create_task(self._connection.close())
 
@@ -399,6 +420,7 @@ class Agent:
         if not self._embedded and card and name != card.get("name"):
             log.info("worker_renamed", name=name)
             write_private_json(self._home / "agent.json", {**card, "name": name})
+            self._describe()
 
     def _artifacts_go(self, where: str) -> str:
         """To the bucket, or into a folder that jobs may write to; otherwise to the controller."""

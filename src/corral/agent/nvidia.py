@@ -77,11 +77,13 @@ class Nvml:
         uuid = _text(library.nvmlDeviceGetUUID(handle))
         if uuid not in self._tflops:
             self._tflops[uuid] = self._speed(handle)
+        version = self._ask(getattr(library, "nvmlSystemGetDriverVersion", str))
         gpu = GPU(
             uuid=uuid,
             name=_text(library.nvmlDeviceGetName(handle)),
             vram_gb=round(after.total / GIB, 1),
             tflops=self._tflops[uuid],
+            driver=_text(version or ""),
         )
         temperature = self._ask(
             lambda: library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU)

@@ -19,7 +19,7 @@ import structlog
 
 from corral.agent import kit as kits
 from corral.agent import process_tree, system
-from corral.agent.environments import Environment
+from corral.agent.environments import OWN, Environment, own_packages
 from corral.agent.gpu_watch import Tenant
 from corral.agent.inventory import GIB
 from corral.agent.processors import Processors
@@ -255,13 +255,19 @@ class Runners:
             read.append(self._root)
         if self._settings.system_site_packages:
             read.append(sys.prefix)
+        packages = own_packages() if environment.digest == OWN.digest else []
         return {
             "limits": {
                 "memory_bytes": int(makeup.memory_gb * GIB) or None,
                 "cpus": list(runner.processors) or None,
             },
             "isolate": self._settings.isolate,
-            "read_paths": [*read, *self._settings.read_paths, *self._settings.model_paths],
+            "read_paths": [
+                *read,
+                *packages,
+                *self._settings.read_paths,
+                *self._settings.model_paths,
+            ],
             "known_paths": [str(Path(self.home) / ASSETS)],
             "write_paths": [
                 runner.directory.path,
@@ -269,6 +275,7 @@ class Runners:
                 *self._settings.write_paths,
             ],
             "environ": environ,
+            "packages": packages,
         }
 
     async def end(self, runner: Runner, *, grace_s: float) -> None:

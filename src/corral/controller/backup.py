@@ -26,6 +26,7 @@ import structlog
 
 from corral.controller import sql
 from corral.controller.migrations import open_read_only
+from corral.controller.presets import NAME as PRESET
 from corral.controller.retention import Retention
 from corral.core.errors import DiskFull
 from corral.home import Home
@@ -42,7 +43,10 @@ PLAN = "plan.json"
 LEARNING = ("ratings.jsonl", "records.jsonl")
 """Not how far the lines are known: with the journal in the file, that is found out again."""
 FOLDERS = frozenset(
-    {"journal", "blobs", "spool", "learning", "log", "worker", "backups", "restore"}
+    {
+        *("journal", "blobs", "spool", "presets", "learning", "log", "worker"),
+        *("backups", "restore"),
+    }
 )
 OWN_FILES = frozenset({"lock", "controller.json", "reserve", HEADER, MANIFEST, PLAN}) | FOLDERS
 """Names that are no settings or keys of a home: they say something about one process, are folders,
@@ -52,7 +56,9 @@ MEMBER = re.compile(
     r"journal/corral\.db"
     r"|blobs/[0-9a-f]{2}/[0-9a-f]{64}(\.pruned)?"
     r"|spool/[0-9a-z]{1,2}/[0-9a-z]+\.[0-9]+\.[0-9]{16}"
-    r"|learning/(ratings|records)\.jsonl|learning/runs/[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}\.json"
+    rf"|presets/{PRESET.pattern}\.json"
+    r"|learning/(ratings|records)\.jsonl"
+    r"|learning/runs/[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/(plan|result)\.json"
     rf"|{HOME_FILE.pattern}"
 )
 """Everything that may be in a backup. What somebody else put into the home is not."""
@@ -130,8 +136,8 @@ class Backups:
     def _lines(self) -> list[tuple[str, Path, int]]:
         """What was learned, as far as it goes now: these files only grow."""
         folder = self._home.learning
-        runs = sorted(folder.glob("runs/*.json"))
-        named = [(f"learning/{path.relative_to(folder)}", path) for path in runs]
+        runs = sorted(folder.glob("runs/*/*.json"))
+        named = [(f"learning/{path.relative_to(folder).as_posix()}", path) for path in runs]
         named += [(f"learning/{name}", folder / name) for name in LEARNING]
         found = []
         for name, path in named:
@@ -152,6 +158,8 @@ class Backups:
                         (f"{part.name}/{inner.name}/{name}", inner / name)
                         for name in sorted(os.listdir(inner))
                     ]
+        if home.presets.is_dir():
+            paths += [(f"presets/{path.name}", path) for path in sorted(home.presets.iterdir())]
         found = []
         for name, path in paths:
             if not MEMBER.fullmatch(name):

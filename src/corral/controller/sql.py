@@ -129,6 +129,14 @@ ENDED_OF_BATCH = """
 SELECT state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds) FROM history
 WHERE batch = ? AND batch != '' GROUP BY state
 """
+ENDED_BY_WORKER = """
+SELECT worker, state, count(*), sum(seconds) FROM history
+WHERE batch = ? AND batch != '' AND worker != '' GROUP BY worker, state
+"""
+ENDED_WITH_MODEL = """
+SELECT worker, labels, ended_at, seconds FROM history
+WHERE batch = ? AND batch != '' AND worker != '' AND instr(labels, char(10) || 'model=')
+"""
 ENDED_BATCHES = """
 SELECT batch, state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds)
 FROM history WHERE batch != '' GROUP BY batch, state

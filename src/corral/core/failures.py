@@ -25,6 +25,7 @@ CLASSES: dict[str, FailureClass] = {
     "killed_by_signal": FailureClass.JOB,
     "cancelled": FailureClass.JOB,  # a job that is stopping ends cancelled, whatever the code
     "out_of_memory": FailureClass.MEMORY,
+    "bad_job": FailureClass.BAD_JOB,
     "over_duration": FailureClass.BAD_JOB,
     "unpicklable_result": FailureClass.BAD_JOB,
     "result_refused": FailureClass.BAD_JOB,
@@ -37,6 +38,8 @@ CLASSES: dict[str, FailureClass] = {
     "python_unavailable": FailureClass.ELSEWHERE,
     "workload_refused": FailureClass.ELSEWHERE,
     "model_missing": FailureClass.ELSEWHERE,
+    "stage_missing": FailureClass.ELSEWHERE,
+    "backend_mismatch": FailureClass.ELSEWHERE,
     "asset_missing": FailureClass.ELSEWHERE,
     "asset_corrupt": FailureClass.ELSEWHERE,
     "asset_no_room": FailureClass.ELSEWHERE,

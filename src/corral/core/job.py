@@ -62,6 +62,8 @@ class Needs(Struct, frozen=True, gc=False, omit_defaults=True):
     worker: str = "auto"
     models: tuple[str, ...] = ()
     """Names of models that it works with; a worker loads those that it has not loaded yet."""
+    task: str = ""
+    """What of its workload it asks for, one of the worker's `task_types`; empty: nothing more."""
 
     @property
     def wants_gpu(self) -> bool:

@@ -80,6 +80,10 @@ Stage = Txt2Img | Img2Img | ADetailer | Upscale
 ORDER: tuple[type[Stage], ...] = (Txt2Img, Img2Img, ADetailer, Upscale)
 """The only order in which stages run."""
 STAGES = ("txt2img", "img2img", "adetailer", "upscale")
+SKETCH = "sketch"
+"""The backend that draws without a model. It also is the name of the model that only it has."""
+RENDER = "render"
+"""The task of a record that any backend with real models may render."""
 
 
 class Learning(Part, frozen=True):
@@ -173,3 +177,8 @@ def canonical(part: P) -> P:
 
 def stage_name(stage: Stage) -> str:
     return STAGES[ORDER.index(type(stage))]
+
+
+def task_of(record: Record) -> str:
+    """What a worker must be able to do: `Needs.task` of its job."""
+    return record.backend or (SKETCH if record.model == SKETCH else RENDER)

@@ -37,6 +37,8 @@ class GPU(Struct, frozen=True):
     vendor: Word = "nvidia"
     tflops: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
     """About how many trillion operations on 32-bit numbers it does in a second; 0: unknown."""
+    driver: Word = ""
+    """The version of its driver, where that says so."""
 
 
 class DeclaredGPU(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -91,7 +93,8 @@ class Capabilities(Struct, frozen=True):
     fetches_models: bool = False
     """It fetches a model that it lacks, before it loads it."""
     task_types: Words = ()
-    """Kinds of tasks that it takes, where a workload has several; empty: all of them."""
+    """Kinds of tasks that it takes, where a workload has several: its image backends, `render`
+    where one of them has real models, and what its settings name."""
     model_paths: Places = ()
     """Folders in which it looks for models."""
     output_path: Place = ""

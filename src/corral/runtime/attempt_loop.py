@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from corral.runtime.hints import Bounds
+    from corral.runtime.pipeline.run import Pipelines
     from corral.runtime.process_state import ProcessState
     from corral.runtime.run_folder import RunFolder
     from corral.runtime.transfer import Transfer
@@ -48,6 +49,7 @@ class AttemptLoop:
         self._process = process(road)
         self._open_folder = open_folder
         self._order: dict[str, Any] = {}
+        self._pipelines: Pipelines | None = None
         self._way: Transfer | None = None
         self._folder: RunFolder | None = None
         self._cold = True
@@ -66,7 +68,7 @@ class AttemptLoop:
         cancellation.begin(order["job"], order["attempt"])
         self._order = order
         self._said = False
-        script = order["document"]["work"]["type"] == "script"
+        kind = order["document"]["work"]["type"]
         failure: failures.Failure | None = None
         data: bytes | None = None
         try:
@@ -77,8 +79,10 @@ class AttemptLoop:
             if told or cancellation.signalled:
                 raise job.Cancelled
             self._enter(order)
-            if script:
+            if kind == "script":
                 self._script(order)
+            elif kind == "pipeline":
+                data = self._pipeline(order)
             else:
                 data = self._function(order)
             cancellation.interruptible = False
@@ -87,7 +91,7 @@ class AttemptLoop:
             failure = self._failure(error)
         if os.getpid() != self._pid:
             os._exit(0)  # A child that user code forked, and that came back here.
-        return self._finish(data, failure, last=script)
+        return self._finish(data, failure, last=kind == "script")
 
     def _place_inputs(self, order: dict[str, Any]) -> None:
         if found := order.get("inputs"):
@@ -98,6 +102,14 @@ class AttemptLoop:
     def _function(self, order: dict[str, Any]) -> bytes:
         self._place_inputs(order)
         return self._functions.call(order["document"]["work"], self._transfer, self._started)
+
+    def _pipeline(self, order: dict[str, Any]) -> bytes:
+        if self._pipelines is None:
+            from corral.runtime.pipeline.run import Pipelines
+
+            self._pipelines = Pipelines()
+        self._place_inputs(order)
+        return self._pipelines.run(order, self._transfer, self._started)
 
     def _script(self, order: dict[str, Any]) -> None:
         from corral.runtime import scripts
@@ -227,7 +239,7 @@ class AttemptLoop:
                 "TMPDIR": f"{folder}{SEP}tmp",
                 **patient,
             },
-            order["document"].get("env", {}),
+            order["document"].get("env", {}) if "pipeline" not in order else {},
         )
         tempfile = sys.modules.get("tempfile")
         if tempfile is not None:

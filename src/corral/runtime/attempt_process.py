@@ -31,6 +31,7 @@ def main(config_line: bytes, inbox: Inbox, road: Road, parent: int) -> None:
     # Whatever Python a job starts finds `corral.job`, and what the user put on the path.
     paths = (KIT, os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    sys.path += [path for path in config.get("packages", ()) if path not in sys.path]
     enforced = sandbox.apply(config, KIT)
     # The job's own process is open to the job's own tools; Landlock closes it to other jobs.
     posix.close_to_others(closed=False)

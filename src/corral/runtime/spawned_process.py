@@ -35,6 +35,7 @@ def main() -> int:
     os.environ["CORRAL_WORDS"] = f"{port} {token}"
     paths = (KIT, os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    sys.path += [path for path in config.get("packages", ()) if path not in sys.path]
     line.send(frame("ready", pid=os.getpid(), enforced=NOTHING))
 
     from corral.runtime.attempt_loop import AttemptLoop

@@ -34,6 +34,10 @@ class Abilities:
             workload: bits([workload in can.workloads for can in cans])
             for workload in {shape.workload for shape in shapes}
         }
+        self._tasks = {
+            task: bits([task in can.task_types for can in cans])
+            for task in {one.task for one in needs if one.task}
+        }
         self._named = _by_name({one.worker for one in needs} - {"auto", "local"}, workers)
         self._local = bits([one.local for one in backward])
         self._open = bits([not can.reserved_for for can in cans])
@@ -54,6 +58,8 @@ class Abilities:
         needs = shape.needs
         who = self._workloads[shape.workload] & self._cpus[needs.cpus]
         who &= self._memory[needs.memory_gb]
+        if needs.task:
+            who &= self._tasks[needs.task]
         if needs.worker != "auto":
             who &= self._local if needs.worker == "local" else self._named[needs.worker]
         for label in needs.labels:

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from msgspec import Struct
 
 from corral.core.job import Needs, Shape
+from corral.core.pipeline import RENDER
 from corral.core.worker import (
     SLACK,
     Capabilities,
@@ -146,6 +147,8 @@ def refuse_ever(shape: Shape, worker: Worker) -> str | None:
         return f"the job asks for worker {needs.worker}"
     if shape.workload not in can.workloads:
         return f"it does not accept {shape.workload} jobs"
+    if needs.task and needs.task not in can.task_types:
+        return _refuse_task(needs.task)
     if can.reserved_for and shape.queue_class != can.reserved_for:
         return f"it is reserved for {can.reserved_for} jobs"
     if needs.wants_gpu and can.suits == "cpu-only":
@@ -167,6 +170,12 @@ def refuse_ever(shape: Shape, worker: Worker) -> str | None:
     if needs.wants_gpu:
         return _refuse_gpus(shape, worker)
     return None
+
+
+def _refuse_task(task: str) -> str:
+    if task == RENDER:
+        return "it has no backend that renders images with models"
+    return f"it does not take {task} tasks"
 
 
 def refuse_name(needs: Needs, workers: Sequence[Worker]) -> str | None:

@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.api import corral_pb2 as pb
 from corral.core.job import State
 from corral.sdk import results, views
@@ -20,9 +22,18 @@ from corral.sdk.connection import Connection
 class AsyncHandle:
     """One job, for as long as somebody is interested in it. It holds nothing open by itself."""
 
-    def __init__(self, connection: Connection, job_id: str, warnings: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        job_id: str,
+        warnings: tuple[str, ...] = (),
+        *,
+        workload: str = "",
+    ) -> None:
         self.id = job_id
         self.warnings = warnings
+        self._workload = workload
+        """Decides how its result is read; empty: to be asked."""
         self._connection = connection
         self._ended: views.Ended | None = None
 
@@ -71,7 +82,8 @@ class AsyncHandle:
         try:
             async with asyncio.timeout(timeout):
                 ended = await self._wait()
-                return await value(self._connection, ended)
+                workload = self._workload or (await self.status()).workload
+                return await value(self._connection, ended, workload)
         except TimeoutError:
             raise TimeoutError(
                 f"Job {self.id} has not ended within {timeout:g} s; it goes on. Ask again, or "
@@ -90,11 +102,13 @@ class AsyncHandle:
     async def cancel(self) -> views.JobView:
         return await self._ask("CancelJob")
 
-    async def retry(self) -> AsyncHandle:
-        """The same work once more, as a new job."""
-        request = pb.JobRequest(job_id=self.id)
+    async def retry(self, *, worker: str = "", apart: bool = False) -> AsyncHandle:
+        """The same work once more, as a new job; on this `worker` alone, and `apart` from the
+        batch, where that is asked for."""
+        request = pb.RetryRequest(job_id=self.id, worker=worker, apart=apart)
         view = await self._connection.call("RetryJob", request, again=False)
-        return AsyncHandle(self._connection, view.job_id, tuple(view.warnings))
+        warnings = tuple(view.warnings)
+        return AsyncHandle(self._connection, view.job_id, warnings, workload=view.workload)
 
     async def to_front(self) -> views.JobView:
         """Before all waiting jobs of its class and priority, also after a restart."""
@@ -121,26 +135,35 @@ class AsyncHandle:
         target = Path(path or ".")
         if target.is_dir():
             target = target / Path(name).name
-        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")
-        try:
-            with partial.open("wb") as file:
-                await self._connection.get(self.id, name, digest, file.write)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        await fetched(self._connection, self.id, name, digest, target)
         return target
 
     async def _ask(self, method: str) -> views.JobView:
         view: views.JobView = views.read(
             await self._connection.call(method, pb.JobRequest(job_id=self.id))
         )
+        self._workload = view.workload
         return view
 
 
-async def value(connection: Connection, ended: views.Ended) -> Any:
+async def fetched(connection: Connection, job: str, name: str, sha256: str, path: Path) -> None:
+    """An artifact as a file, whole or not at all."""
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        with partial.open("wb") as file:
+            await connection.get(job, name, sha256, file.write)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+async def value(connection: Connection, ended: views.Ended, workload: str = results.CODE) -> Any:
     """The value a job ended with, or the error it means."""
     if ended.state != State.SUCCEEDED:
-        raise results.error_of(ended.job_id, ended.state, ended.failure)
+        failure = ended.failure
+        if failure is not None and workload != results.CODE:
+            failure = replace(failure, pickled=None)
+        raise results.error_of(ended.job_id, ended.state, failure)
     if ended.result is None:
         return None
     data = ended.result.data
@@ -148,7 +171,7 @@ async def value(connection: Connection, ended: views.Ended) -> Any:
         pieces: list[bytes] = []
         await connection.get(ended.job_id, "result", ended.result.sha256, pieces.append)
         data = b"".join(pieces)
-    return results.value_of(data)
+    return results.value_of(data, workload)
 
 
 class Text:

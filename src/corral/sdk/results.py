@@ -6,6 +6,7 @@ This is the only place of the whole system that unpickles what a job produced.
 from __future__ import annotations
 
 import io
+import json
 import linecache
 import pickle
 import re
@@ -17,6 +18,8 @@ import cloudpickle
 from corral.core.errors import JobCancelled, JobError, JobFailed, JobRejected
 from corral.core.job import Failure, State
 
+CODE = "python"
+
 _ERRORS: dict[str, type[JobError]] = {
     State.FAILED: JobFailed,
     State.CANCELLED: JobCancelled,
@@ -24,9 +27,12 @@ _ERRORS: dict[str, type[JobError]] = {
 }
 
 
-def value_of(data: bytes | None) -> Any:
-    """The value a function returned; scripts return none."""
-    return None if data is None else _Unpickler(data).load()
+def value_of(data: bytes | None, workload: str = CODE) -> Any:
+    """The value a function returned; scripts return none. What is not code has a result in JSON,
+    whatever its worker says."""
+    if data is None:
+        return None
+    return _Unpickler(data).load() if workload == CODE else json.loads(data)
 
 
 class _Unpickler(pickle.Unpickler):

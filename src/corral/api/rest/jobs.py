@@ -170,10 +170,17 @@ def routes(parts: Parts) -> APIRouter:
         summary="Submit an ended job again, as a new one",
         responses={202: answer("JobView", "The new job."), **errors(404, 409, 413, 507)},
     )
-    async def retry(request: Request, job: str) -> Response:
+    async def retry(
+        request: Request,
+        job: str,
+        worker: Annotated[str, Query(description="The only one that may have it.")] = "",
+        apart: Annotated[bool, Query(description="Not as part of the first one's batch.")] = False,
+    ) -> Response:
         caller = caller_of(request)
         user = None if caller.role is Role.ADMIN else caller.name
-        again = await parts.queue.retry(parts.queue.find(job), user=user)
+        again = await parts.queue.retry(
+            parts.queue.find(job), user=user, worker=worker, apart=apart
+        )
         return json(view(again), 202)
 
     @router.post(

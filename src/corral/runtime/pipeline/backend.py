@@ -1,0 +1,77 @@
+"""What renders a stage: one small interface in front of every image server, model and drawing.
+
+A backend adds nothing of its own to a record: what the record does not say, it sets to a fixed
+value. It is made once per runner with the settings of its entry in `worker.backends`, as keyword
+arguments, and lives through many jobs; one stage runs at a time.
+
+What a runner starts ends with it. So a server's `restart` command is not the backend's to run: the
+agent does it, after a stage failed with `backend_down`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+from PIL.Image import Image
+
+from corral.core.pipeline import Record, Stage
+
+
+class StageFailed(Exception):
+    """Why a stage has no image. The code decides what happens next (`core.failures`):
+
+    - `out_of_memory`: again, same seed, on a bigger GPU
+    - `model_missing`: another worker may have the model, VAE, LoRA or upscaler that it names
+    - `stage_missing`: another worker may have what the stage needs (ADetailer, a node)
+    - `backend_mismatch`: the server says that it rendered something else than it was asked for
+    - `backend_down`: no answer, or the server's own fault; elsewhere, and the circuit opens
+    - `bad_job`: it would fail the same way everywhere
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Tell(Protocol):
+    """The way back, while a stage runs. Only the thread that called `render` may use it."""
+
+    def progress(self, fraction: float, message: str = "") -> None:
+        """How much of this stage is done, 0 to 1; the message is like `step 3 of 20`. Cheap
+        enough for every step; whoever calls it too often is thinned out."""
+
+    def cancelled(self) -> bool:
+        """Whether somebody asked for the end. Look at least twice a second, stop the server, then
+        raise `corral.job.Cancelled`: the whole way may take 2 s. It may also be raised by a signal
+        wherever the code stands, as long as nobody has asked here."""
+
+
+class Rendered(Struct):
+    images: list[Image]
+    """In the order of their seeds; what a server adds (a grid, a mask) is left out."""
+    seconds: float
+    """The backend's own: a server's time for the request, and nothing of ours around it."""
+    seeds: list[int] = []
+    """One per image where the backend says so; empty: seed, seed + 1, …"""
+    info: dict[str, Any] = {}
+    """For the replay card, JSON values only: `models` (name to hash), `versions` (software to
+    version), `driver`, and what else the server says of itself."""
+    warnings: list[str] = []
+    loaded: bool = False
+    """A model was loaded for it; such switches are counted."""
+
+
+class Backend(Protocol):
+    name: str
+    """Its kind: `sketch`, `webui`, `comfyui` or `diffusers`."""
+
+    def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
+        """One stage. `images` are what the stage before it made, or the job's input images: empty
+        for txt2img, one per image of the batch for the others, which give as many back. Raises
+        `StageFailed`, or `corral.job.Cancelled` when it was asked to stop."""
+
+    def close(self) -> None:
+        """The runner ends. Never raises."""

@@ -1,0 +1,51 @@
+"""Images as bytes and back: PNG with what made them inside, and the digests they are known by."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+
+from PIL import Image as Images
+from PIL.Image import Image
+from PIL.PngImagePlugin import PngInfo
+
+KEPT = ("RGB", "RGBA", "L")
+"""Modes that a PNG gives back as they were."""
+COMPRESSION = 4
+"""Half the time of zlib's own choice, for a few per cent of size."""
+RECORD, DIGEST = "corral:record", "corral:record_digest"
+"""Where a PNG has its record, and the digest of that."""
+
+
+def plain(image: Image) -> Image:
+    """In a mode that survives a PNG, so that its pixels are the same before and after."""
+    if image.mode in KEPT:
+        return image
+    return image.convert("RGBA" if "A" in image.getbands() else "RGB")
+
+
+def to_png(image: Image, text: dict[str, str] | None = None) -> bytes:
+    inside = PngInfo()
+    for name, value in (text or {}).items():
+        inside.add_itxt(name, value)
+    held = io.BytesIO()
+    image.save(held, "PNG", pnginfo=inside, compress_level=COMPRESSION)
+    return held.getvalue()
+
+
+def from_bytes(data: bytes) -> Image:
+    """Any image file; raises OSError where it is none."""
+    image = Images.open(io.BytesIO(data))
+    image.load()
+    return plain(image)
+
+
+def pixel_sha256(image: Image) -> str:
+    """Over mode, size and pixels: the same whatever file they lie in."""
+    digest = hashlib.sha256(f"{image.mode} {image.width}x{image.height}\n".encode())
+    digest.update(image.tobytes())
+    return digest.hexdigest()
+
+
+def file_sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

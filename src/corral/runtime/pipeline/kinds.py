@@ -1,0 +1,37 @@
+"""Which kinds of backend there are, and where each is found. A worker that has none of a kind
+imports nothing of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from corral.core.backends import tasks_of
+from corral.core.pipeline import Record, task_of
+
+if TYPE_CHECKING:
+    from corral.runtime.pipeline.backend import Backend
+
+KINDS = {
+    "webui": ("corral.runtime.pipeline.webui", "WebUI"),
+    "comfyui": ("corral.runtime.pipeline.comfyui", "ComfyUI"),
+    "diffusers": ("corral.runtime.pipeline.diffusers_", "Diffusers"),
+    "sketch": ("corral.runtime.pipeline.sketch", "Sketch"),
+}
+
+
+def open_backend(options: dict[str, Any]) -> Backend:
+    """From one entry of `worker.backends`: its `type`, the rest is the constructor's."""
+    rest = {name: value for name, value in options.items() if name != "type"}
+    module, name = KINDS[options["type"]]
+    backend: Backend = getattr(import_module(module), name)(**rest)
+    return backend
+
+
+def choices(
+    record: Record, offered: list[dict[str, Any]], begun_with: str = ""
+) -> list[dict[str, Any]]:
+    """Those of a worker's backends that may render a record, in the order of preference."""
+    task = begun_with or task_of(record)
+    return [one for one in offered if task in tasks_of([one["type"]])]

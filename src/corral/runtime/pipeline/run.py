@@ -1,0 +1,267 @@
+"""One record, stage by stage: progress, metrics, checkpoints between stages; at the end images,
+their cards, and a result that says what they are.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from PIL.Image import Image
+
+from corral import job
+from corral.core.pipeline import Record, Stage, Txt2Img, digest_of, encode_record, stage_name
+from corral.runtime.failures import AttemptFailed
+from corral.runtime.pipeline import checkpoints, images, outputs
+from corral.runtime.pipeline.backend import Backend, Rendered, StageFailed
+from corral.runtime.pipeline.cards import Card, StageReport, encode_card, software
+from corral.runtime.pipeline.checkpoints import Done
+from corral.runtime.pipeline.kinds import choices, open_backend
+from corral.runtime.transfer import Refused, Transfer
+
+PROGRESS_S = 0.05
+"""Of progress told more often than that, some is left out."""
+
+
+class Made(Struct, frozen=True):
+    """One image of a result."""
+
+    name: str
+    pixel_sha256: str
+    file_sha256: str
+    size: tuple[int, int]
+    seed: int
+
+
+class Outcome(Struct, frozen=True):
+    """The result of a pipeline job. It is JSON: nobody has to trust a worker to read it."""
+
+    images: list[Made]
+    stages: list[StageReport]
+    backend: str
+    warnings: list[str]
+    record_digest: str
+
+
+class Pipelines:
+    """Runs records in a warm process. Its backends stay open from one to the next."""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, Backend] = {}
+
+    def run(
+        self,
+        order: dict[str, Any],
+        transfer: Callable[[], Transfer],
+        started: Callable[[], None],
+    ) -> bytes:
+        try:
+            record = msgspec.convert(order["document"]["work"]["record"], Record)
+        except msgspec.ValidationError as error:
+            raise AttemptFailed("bad_job", f"The record cannot be read here: {error}.") from error
+        digest = digest_of(record)
+        done, made = checkpoints.load(order.get("checkpoint", ""), digest, transfer)
+        if not made:
+            made = _inputs(record, f"{order['work_dir']}{os.sep}work")
+        started()
+        about = order["pipeline"]
+        made = self._stages(record, about["backends"], done, made, transfer)
+        outcome = Outcome(
+            images=_keep(record, order, done, made, transfer),
+            stages=done.stages,
+            backend=done.backend,
+            warnings=done.warnings,
+            record_digest=digest,
+        )
+        return msgspec.json.encode(outcome)
+
+    def _stages(
+        self,
+        record: Record,
+        offered: list[dict[str, Any]],
+        done: Done,
+        made: list[Image],
+        transfer: Callable[[], Transfer],
+    ) -> list[Image]:
+        begun = len(done.stages)
+        for place in range(begun, len(record.stages)):
+            stage = record.stages[place]
+            if place > begun:
+                checkpoints.save(done, made, transfer)
+            tell = Telling(place, len(record.stages), stage_name(stage))
+            began = time.perf_counter()
+            try:
+                name, rendered = self._render(stage, record, offered, done.backend, made, tell)
+            except StageFailed as error:
+                _measure(tell.stage, place, time.perf_counter() - began, failed=1)
+                said = f"{tell.stage}: {error.message}"
+                raise AttemptFailed(error.code, said, type=tell.backend) from error
+            made = [images.plain(image) for image in rendered.images]
+            report = StageReport(
+                stage=tell.stage,
+                backend=name,
+                seconds=round(rendered.seconds, 6),
+                slot_seconds=round(time.perf_counter() - began, 6),
+                loaded=rendered.loaded,
+            )
+            _measure(
+                tell.stage,
+                place,
+                report.slot_seconds,
+                seconds=report.seconds,
+                model_loads=int(report.loaded),
+            )
+            _note(done, report, rendered, record, len(made))
+        return made
+
+    def _render(
+        self,
+        stage: Stage,
+        record: Record,
+        offered: list[dict[str, Any]],
+        begun_with: str,
+        made: list[Image],
+        tell: Telling,
+    ) -> tuple[str, Rendered]:
+        """By the first backend that has what the stage needs. A chain stays with the kind that
+        began it, on whichever worker."""
+        lacking: StageFailed | None = None
+        for options in choices(record, offered, begun_with):
+            backend = self._opened(options)
+            tell.backend = backend.name
+            try:
+                rendered = backend.render(stage, record, made, tell)
+            except StageFailed as error:
+                if error.code not in ("model_missing", "stage_missing"):
+                    raise
+                lacking = error
+                continue
+            if not rendered.images:
+                raise StageFailed("backend_mismatch", f"{backend.name} gave no image back.")
+            return backend.name, rendered
+        if lacking is not None:
+            raise lacking
+        wanted = begun_with or record.backend or "real"
+        raise StageFailed("stage_missing", f"This worker has no {wanted} backend for the record.")
+
+    def _opened(self, options: dict[str, Any]) -> Backend:
+        key = msgspec.json.encode(options)
+        if key not in self._open:
+            self._open[key] = open_backend(options)
+        return self._open[key]
+
+    def close(self) -> None:
+        for backend in self._open.values():
+            backend.close()
+        self._open.clear()
+
+
+class Telling:
+    """A stage's way back: its progress as a part of the whole job's."""
+
+    def __init__(self, place: int, count: int, stage: str) -> None:
+        self.stage = stage
+        self.backend = ""
+        self._place, self._count = place, count
+        self._next = 0.0
+
+    def progress(self, fraction: float, message: str = "") -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + PROGRESS_S
+        said = f"{self.stage}: {message}" if message else self.stage
+        job.progress((self._place + min(max(fraction, 0.0), 1.0)) / self._count, said)
+
+    def cancelled(self) -> bool:
+        return job.cancelled()
+
+
+def _measure(stage: str, place: int, slot_seconds: float, **values: float) -> None:
+    """Told at once: a job that fails later keeps what its stages took."""
+    named = {"slot_seconds": slot_seconds, **values}
+    job.metric({f"{stage}.{name}": value for name, value in named.items()}, step=place)
+
+
+def _note(done: Done, report: StageReport, rendered: Rendered, record: Record, count: int) -> None:
+    done.stages.append(report)
+    done.backend = report.backend
+    done.warnings += rendered.warnings
+    if rendered.seeds or not done.seeds:
+        done.seeds = list(rendered.seeds) or [(record.seed + n) % 2**32 for n in range(count)]
+    for name, value in rendered.info.items():
+        known = done.info.get(name)
+        both = isinstance(value, dict) and isinstance(known, dict)
+        done.info[name] = {**known, **value} if both else value
+
+
+def _inputs(record: Record, folder: str) -> list[Image]:
+    """The images that a chain begins with."""
+    if isinstance(record.stages[0], Txt2Img):
+        return []
+    found = []
+    for name in record.inputs:
+        try:
+            with open(os.path.join(folder, *name.split("/")), "rb") as file:
+                found.append(images.from_bytes(file.read()))
+        except (OSError, ValueError) as error:
+            raise AttemptFailed("bad_job", f"The input {name!r} is no image: {error}.") from error
+    if not found:
+        first = stage_name(record.stages[0])
+        raise AttemptFailed("bad_job", f"The chain begins with {first} and has no input image.")
+    return found
+
+
+def _keep(
+    record: Record,
+    order: dict[str, Any],
+    done: Done,
+    made: list[Image],
+    transfer: Callable[[], Transfer],
+) -> list[Made]:
+    about, info = order["pipeline"], dict(done.info)
+    models, versions = info.pop("models", {}), info.pop("versions", {})
+    driver = info.pop("driver", "") or about.get("driver", "")
+    text = {images.RECORD: encode_record(record).decode(), images.DIGEST: done.record_digest}
+    names = outputs.names(record, order["job"], done.seeds, len(made))
+    kept = []
+    for index, image in enumerate(made):
+        seed = done.seeds[index] if index < len(done.seeds) else (record.seed + index) % 2**32
+        png = images.to_png(image, text)
+        card = Card(
+            name=f"{names[index]}.png",
+            index=index,
+            job=order["job"],
+            attempt=order["attempt"],
+            record=record,
+            record_digest=done.record_digest,
+            seed=seed,
+            size=image.size,
+            pixel_sha256=images.pixel_sha256(image),
+            file_sha256=images.file_sha256(png),
+            backend=done.backend,
+            models=models,
+            worker=about.get("worker", ""),
+            driver=driver,
+            software=software(versions),
+            stages=done.stages,
+            warnings=done.warnings,
+            info=info,
+        )
+        _store(card.name, png, transfer)
+        _store(f"{names[index]}.json", encode_card(card), transfer)
+        kept.append(Made(card.name, card.pixel_sha256, card.file_sha256, card.size, seed))
+    return kept
+
+
+def _store(name: str, data: bytes, transfer: Callable[[], Transfer]) -> None:
+    try:
+        sha256, size = transfer().put_artifact(name, io.BytesIO(data), len(data))
+    except Refused as error:
+        raise AttemptFailed("result_refused", str(error)) from error
+    job._say("artifact", name=name, size=size, file_sha256=sha256)
