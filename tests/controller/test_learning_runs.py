@@ -99,7 +99,8 @@ async def test_steps_are_in_their_order_whatever_ends_first(tmp_path: Path) -> N
         started = await one.start()
         assert (started.run.jobs, started.result.complete) == (6, False)
         result = await one.complete()
-        lines = [json.loads(line) async for c in one.learnings.exported() for line in c.split()]
+        chunks = [chunk async for chunk in one.learnings.exported()]
+        lines = [json.loads(line) for line in b"".join(chunks).splitlines()]
         ended = [line["learning"]["step"] for line in lines]
     assert ended != sorted(ended), "they did end in another order"
     assert [(step.step, step.value) for step in result.steps] == [(0, 5), (1, 7.5), (2, 10)]

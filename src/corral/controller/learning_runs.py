@@ -49,6 +49,7 @@ from corral.pipelines.learning_plans import (
     LearningPlan,
     batch_plan,
     digest,
+    encode,
     parse,
     seed_of,
 )
@@ -143,7 +144,7 @@ class LearningRuns:
     # --- keeping ---
 
     def _run(self, plan: LearningPlan, batch: str, jobs: int) -> Run:
-        given: dict[str, Any] = msgspec.to_builtins(plan)
+        given: dict[str, Any] = msgspec.json.decode(encode(plan))
         return Run(plan.name, batch, jobs, time.time(), digest(plan), given)
 
     def _find(self, name: str) -> Run | None:
