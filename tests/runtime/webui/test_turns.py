@@ -176,7 +176,7 @@ def test_progress_with_steps_and_without_those_of_the_job_before(
     webui: WebUI, fake: FakeWebUI
 ) -> None:
     render(webui, replace(RECORD, steps=9))
-    fake.step_s, fake.load_s = 0.02, 0.6
+    fake.step_s, fake.load_s, fake.settle_s = 0.02, 0.4, 0.4
     running = Background(webui, replace(RECORD, model="beta", steps=50))
     running.wait()
     told = running.tell.told
