@@ -79,6 +79,7 @@ class FakeWebUI:
         """Listed, and not loaded."""
         self.requests: list[tuple[str, Json]] = []
         self.turned_away = 0
+        self.previews = 0
         self.interrupts = 0
         self.most_at_once = 0
         self.loads: list[str] = []
@@ -273,6 +274,7 @@ class FakeWebUI:
             done = 0.01 + (state["job_no"] / jobs if jobs > 0 else 0)
             done += state["sampling_step"] / steps / jobs if steps else 0
         picture = None if query.get("skip_current_image") == ["true"] else "preview"
+        self.previews += picture is not None
         return {
             "progress": min(done, 1), "eta_relative": 0.0, "state": state, "current_image": picture
         }  # fmt: skip

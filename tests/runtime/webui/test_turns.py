@@ -182,6 +182,7 @@ def test_progress_with_steps_and_without_those_of_the_job_before(
     told = running.tell.told
     fractions = [fraction for fraction, _ in told]
     messages = [message for _, message in told]
+    assert fake.previews == 0, "a preview costs the server a picture, every time"
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
     assert "starting" in messages
