@@ -103,3 +103,31 @@ def test_the_webhooks_of_the_page_about_them(tmp_path: Path) -> None:
     (tmp_path / "corral.yaml").write_text(text, "utf-8")
     (_, second) = settings.load(tmp_path, environ={}).settings.notify
     assert tuple(second.on) == ("job_failed", "worker_lost")
+
+
+def test_backends_are_read_by_their_type_and_show_no_password(tmp_path: Path) -> None:
+    (tmp_path / "corral.yaml").write_text(
+        "worker: {backends: [{type: webui, username: me, password: hunter2}, {type: sketch}]}"
+    )
+    found = settings.load(tmp_path, environ={}).settings
+    webui, sketch = found.worker.backends
+    assert (webui.kind, sketch.kind) == ("webui", "sketch")
+    assert webui.url == "http://127.0.0.1:7860"  # type: ignore[union-attr]
+    assert "hunter2" not in str(settings.shown(found, "worker.backends"))
+    assert settings.load(tmp_path / "none", environ={}).settings.worker.backends[0] == sketch
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ("{type: webgui}", "invalid value 'webgui'"),
+        ("{type: webui, url: localhost}", "expected str matching regex"),
+        ("{type: sketch, url: 'http://x'}", "it has an unknown field url"),
+        ("{url: 'http://x'}", "it lacks the required field type"),
+    ],
+)
+def test_a_backend_that_cannot_be_is_refused(tmp_path: Path, entry: str, sentence: str) -> None:
+    (tmp_path / "corral.yaml").write_text(f"worker: {{backends: [{entry}]}}")
+    with pytest.raises(InvalidSettings) as refused:
+        settings.load(tmp_path, environ={})
+    assert sentence in refused.value.message

@@ -238,6 +238,20 @@ def value_of(settings: Settings, key: str) -> Any:
     return value
 
 
+def shown(settings: Settings, key: str) -> Any:
+    """The value as plain data, without the passwords in it."""
+    return _without_passwords(msgspec.to_builtins(value_of(settings, key)))
+
+
+def _without_passwords(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: "…" if name == "password" and one else _without_passwords(one)
+            for name, one in value.items()
+        }
+    return [_without_passwords(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def variable(key: str) -> str:
     return "CORRAL_" + key.replace(".", "_").upper()
 

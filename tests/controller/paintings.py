@@ -53,7 +53,7 @@ def result_of(job: JobId, record: Record, **more: Any) -> bytes:
             "name": f"{job}-{index:03}.png",
             "pixel_sha256": digest(f"pixels {record.seed + index}"),
             "file_sha256": digest(f"file {job} {index}"),
-            "size": 1000,
+            "size": [64, 64],
             "seed": record.seed + index,
         }
         for index in range(record.batch_size)

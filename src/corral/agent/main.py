@@ -245,15 +245,12 @@ class Agent:
 
     def _describe(self) -> None:
         """What image pipelines are told of this worker."""
-        entries = map(msgspec.to_builtins, self._settings.worker.backends)
         drivers = {gpu.driver for gpu in self._capabilities.gpus if gpu.driver}
         told = {
             "worker": self._settings.worker.name or self._address().name,
             "driver": ", ".join(sorted(drivers)),
-            "backends": [
-                {name: value for name, value in entry.items() if name != "restart"}
-                for entry in entries
-            ],
+            "turns": self._runners.turns,
+            "backends": [entry.options() for entry in self._settings.worker.backends],
         }
         self._ledger.pipeline = msgspec.json.encode(told)
 

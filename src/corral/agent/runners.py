@@ -57,6 +57,8 @@ class Runners:
         self._root = os.path.realpath(os.path.expanduser(root)) if root else ""
         self.artifacts = os.path.join(self._root, "artifacts") if root else ""
         """Where jobs may leave artifacts in the shared root."""
+        self.turns = str(worker_home / "turns")
+        """Where image pipelines take turns at a server."""
         self._spawn = system.spawns(settings)
         self._passed = dict(passed)
         self._processors = processors
@@ -73,6 +75,7 @@ class Runners:
         """Only after the leftover processes are gone."""
         shutil.rmtree(self._runs, ignore_errors=True)
         self._runs.mkdir(parents=True)
+        os.makedirs(self.turns, exist_ok=True)
         if self.artifacts:
             with suppress(OSError):  # jobs send them to the controller where it cannot be
                 os.makedirs(self.artifacts, exist_ok=True)
@@ -255,7 +258,10 @@ class Runners:
             read.append(self._root)
         if self._settings.system_site_packages:
             read.append(sys.prefix)
-        packages = own_packages() if environment.digest == OWN.digest else []
+        own = environment.digest == OWN.digest
+        packages = own_packages() if own else []
+        if own:
+            read += [file for entry in self._settings.backends for file in entry.files]
         return {
             "limits": {
                 "memory_bytes": int(makeup.memory_gb * GIB) or None,
@@ -272,6 +278,7 @@ class Runners:
             "write_paths": [
                 runner.directory.path,
                 *((self.artifacts,) if self.artifacts else ()),
+                *((self.turns,) if own else ()),
                 *self._settings.write_paths,
             ],
             "environ": environ,

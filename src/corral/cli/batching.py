@@ -19,7 +19,7 @@ from corral.cli.watching import AsJson, JobArgument
 from corral.core.errors import Conflict
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from corral.sdk.batches import AsyncBatchHandle
     from corral.sdk.views import BatchView, JobView
@@ -145,7 +145,7 @@ async def _live(handle: AsyncBatchHandle, left: asyncio.Event, *, quiet: bool) -
 async def _plainly(
     handle: AsyncBatchHandle, left: asyncio.Event, *, quiet: bool
 ) -> BatchView | None:
-    view, told, pace = None, 0.0, Pace()
+    view, told, pace = None, -TOLD, Pace()
     async for view in _looks(handle, left):
         pace.add(view)
         if not quiet and not view.ended and view.done >= told + TOLD:
@@ -174,19 +174,19 @@ class Pace:
             left = view.left_s
         else:
             left = (view.jobs - round(view.done * view.jobs)) / self.per_s
-        rate = f"{self.per_s * 60:.1f} images/min" if self.per_s else "no pace yet"
+        rate = f"{self.per_s * 60:.1f} jobs/min" if self.per_s else "no pace yet"
         return f"{rate}, {f'about {output.span(left)} left' if left is not None else 'ETA unknown'}"
 
 
-def table(view: BatchView, pace: Pace) -> Table:
+def table(view: BatchView, pace: Pace) -> Group:
     """A batch as it is now: a bar, and a line for each worker."""
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     from corral.cli.bar import render
 
-    title = Text(output.printable(f"{view.batch}: {_counts(view)}"))
-    shown = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="bold")
+    shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("WORKER", "DONE", "FAILED", "RUNNING", "SECONDS EACH", "SWITCHES"):
         shown.add_column(column, justify="left" if column == "WORKER" else "right")
     for one in view.workers:
@@ -194,9 +194,9 @@ def table(view: BatchView, pace: Pace) -> Table:
         each = f"{one.seconds / ended:.2f}" if ended else ""
         numbers = (one.succeeded, one.failed, one.running, each, one.model_switches)
         shown.add_row(Text(output.printable(one.worker)), *map(str, numbers))
-    shown.caption = Text(render(view.done, pace.told(view), 100))
-    shown.caption_justify = "left"
-    return shown
+    title = Text(output.printable(f"{view.batch}: {_counts(view)}"))
+    bar = Text(render(view.done, pace.told(view), output.terminal_width()))
+    return Group(title, *([shown] if view.workers else []), bar)
 
 
 def summary(view: BatchView) -> str:

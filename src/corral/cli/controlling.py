@@ -274,15 +274,12 @@ def health_of(card: dict[str, Any]) -> dict[str, Any]:
 @output.guarded
 def config(as_json: AsJson = False) -> None:
     """The effective settings and where each came from."""
-    import msgspec
-
     from corral import settings
 
     found = settings.load()
-    rows = []
-    for key, source in found.sources.items():
-        value = settings.value_of(found.settings, key)
-        rows.append((key, msgspec.to_builtins(value), source))
+    rows = [
+        (key, settings.shown(found.settings, key), source) for key, source in found.sources.items()
+    ]
     if as_json:
         listed = {key: {"value": value, "source": source} for key, value, source in rows}
         output.show_json({"home": str(found.home), "settings": listed})

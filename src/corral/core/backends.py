@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from corral.core.pipeline import RENDER, SKETCH
 
@@ -16,11 +17,21 @@ Pause = Annotated[float, Meta(ge=0, le=3600)]
 class BackendEntry(
     Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"
 ):
-    """Root of all kinds. Whatever it holds but `restart` its backend gets as keyword arguments."""
+    """Root of all kinds."""
 
     @property
     def kind(self) -> str:
         return str(self.__struct_config__.tag)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What its backend reads on the worker, confined as it is."""
+        return ()
+
+    def options(self) -> dict[str, Any]:
+        """What its backend is made with: its type, and all it holds but what is the agent's."""
+        held = {name: value for name, value in asdict(self).items() if name != "restart"}
+        return {"type": self.kind, **held}
 
 
 class WebUIEntry(BackendEntry, frozen=True, tag="webui"):
@@ -31,13 +42,27 @@ class WebUIEntry(BackendEntry, frozen=True, tag="webui"):
     """A command that starts the server again, run by the agent after it went down."""
 
 
+class Workflow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A workflow of the user's own for ComfyUI, in its API format."""
+
+    file: str
+    """A whole path on the worker."""
+    map: dict[str, str | list[str]]
+    """A record's field to `node.input`, or to several of them."""
+    stage: Literal["txt2img", "img2img", "adetailer", "upscale"] = "txt2img"
+    """The stage that it renders; the others stay with our own graphs."""
+    output: str = ""
+    """The node whose images are the result, where it has several."""
+
+
 class ComfyUIEntry(BackendEntry, frozen=True, tag="comfyui"):
     url: Url = "http://127.0.0.1:8188"
-    workflow: str = ""
-    """A workflow file of the user's, instead of our own graphs."""
-    mapping: dict[str, str] = {}
-    """Where in it the record's values go."""
+    workflow: Workflow | None = None
     restart: str = ""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.workflow.file,) if self.workflow is not None else ()
 
 
 class DiffusersEntry(BackendEntry, frozen=True, tag="diffusers"):

@@ -39,7 +39,8 @@ class Image(Struct, frozen=True, gc=False):
     name: Text
     pixel_sha256: Text = ""
     file_sha256: Text = ""
-    size: int = 0
+    size: tuple[int, int] = (0, 0)
+    """Width and height."""
     seed: int | None = None
 
 
@@ -167,7 +168,7 @@ def _rendered(result: bytes, artifacts: Iterable[ArtifactStored]) -> Rendering:
         return _rendering(result)
     except MALFORMED as error:
         images = [
-            Image(name=one.name[:512], file_sha256=one.file_sha256, size=one.size)
+            Image(name=one.name[:512], file_sha256=one.file_sha256)
             for one in artifacts
             if one.name.endswith(".png")
         ]

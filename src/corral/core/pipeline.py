@@ -5,6 +5,7 @@ adds to it.
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -161,18 +162,23 @@ def canonical(part: P) -> P:
     """Equal to `part`, and with the same bytes whether a default was written out or left out:
     msgspec leaves out what *is* the default, and keeps what only equals it."""
     changes = {}
-    for field in fields(part):
-        value = getattr(part, field.name)
+    for name, default in _defaults(type(part)):
+        value = getattr(part, name)
         kept = value
         if isinstance(value, Part):
             kept = canonical(value)
         elif isinstance(value, tuple):
             kept = tuple(canonical(one) if isinstance(one, Part) else one for one in value)
-        if kept == field.default:
-            kept = field.default
+        if kept == default:
+            kept = default
         if kept is not value:
-            changes[field.name] = kept
+            changes[name] = kept
     return replace(part, **changes) if changes else part
+
+
+@cache
+def _defaults(kind: type[Part]) -> tuple[tuple[str, object], ...]:
+    return tuple((field.name, field.default) for field in fields(kind))
 
 
 def stage_name(stage: Stage) -> str:

@@ -17,7 +17,9 @@ from corral.pipelines.plan import Plan, Row, Variants
 from corral.pipelines.vram import SKETCH
 
 _SETTINGS = tuple(
-    name for name in Txt2ImgSettings.__struct_fields__ if name in Record.__struct_fields__
+    name
+    for name in Txt2ImgSettings.__struct_fields__
+    if name in Record.__struct_fields__ and name != "seed"
 )
 _NOT_LEFT_OPEN = {"sampler": "euler", "scheduler": "normal"}
 """No server may choose these for itself."""
@@ -66,6 +68,7 @@ class Batch:
         batches, chosen = range(self._plan.batches), self._seeds
         for number, (where, row) in enumerate(self._rows):
             positive, tagged = loras.taken_out(row.positive, where)
+            own_loras = (*row.loras, *tagged)
             inputs = row.inputs or self._plan.inputs
             for config, templates in zip(self._configs, self._alike(bool(inputs)), strict=True):
                 own = seeds.given(row.seed, config.txt2img.seed if config.txt2img else None)
@@ -74,7 +77,7 @@ class Batch:
                         template,
                         positive=positive,
                         negative=row.negative,
-                        loras=loras.joined(template.loras, row.loras, tagged),
+                        loras=loras.joined(template.loras, own_loras),
                         inputs=inputs,
                         row=number,
                     )
@@ -138,7 +141,7 @@ class Batch:
         axes = self._plan.variants.axes if self._plan.variants else None
         for path in self._plan.sweep:
             stage, _, name = path.partition(".")
-            if stage == "txt2img" and getattr(axes, name, ()):
+            if stage == "txt2img" and getattr(axes, name, None):
                 raise invalid(
                     f"sweep.{path}", f"`variants.axes.{name}` sets it too. Leave one of them out."
                 )
@@ -155,10 +158,9 @@ class Batch:
 
     def _widest(self) -> int:
         """The largest number of images that a record has."""
-        sizes = [one["batch_size"] for one in self._variants if "batch_size" in one]
-        return max(
-            *sizes, *(one.txt2img.batch_size or 1 for one in self._configs if one.txt2img), 1, 1
-        )
+        sizes: list[int] = [1, *(one.get("batch_size", 1) for one in self._variants)]
+        sizes += [one.txt2img.batch_size or 1 for one in self._configs if one.txt2img]
+        return max(sizes)
 
     def _warn(self) -> None:
         plan, told = self._plan, self.warnings
@@ -171,13 +173,13 @@ class Batch:
             f"`{where}` has [[…]] and there is no matrix: it stays as written."
             for where in self._rows.unfilled
         ]
-        counted = plan.variants is not None and self._mode != "none"
-        if counted and self._widest() > 1 and self.count > 1:
+        step = {"none": 64, "fixed": 1, "per_variant": len(self._variants)}[self._mode]
+        if plan.batches > 1 and self._widest() > step:
             told.append(
-                f"`seed_mode: {self._mode}` counts records, and records have several images with "
-                "seeds one after the other: some images will be the same."
+                f"With `seed_mode: {self._mode}` copies of a batch are {step} apart, and the seeds "
+                "of a record's images 1: some images will come twice."
             )
-        if plan.variants and not counted and self._base_given:
+        if self._mode == "none" and self._base_given:
             told.append("`variants.base_seed` means nothing with `seed_mode: none`.")
         told += self._swept_in_vain()
 
@@ -192,5 +194,5 @@ class Batch:
 def _sampling(config: Config) -> dict[str, Any]:
     settings = config.txt2img or Txt2ImgSettings()
     given = {name: value for name in _SETTINGS if (value := getattr(settings, name)) is not None}
-    given.pop("seed", None)
+    given["loras"] = loras.joined((), settings.loras or ())
     return _NOT_LEFT_OPEN | given

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import re
 
-from corral.core.pipeline import Lora
+from corral.core.pipeline import Lora, canonical
 from corral.pipelines.mistakes import invalid
 
-_TAG = re.compile(r"\s*<lora:([^:<>]+)(?::([^:<>]*))?>")
-MOST = 64
+_TAG = re.compile(r"<lora:([^:<>]+)(?::([^:<>]*))?>")
 
 
 def taken_out(prompt: str, where: str) -> tuple[str, tuple[Lora, ...]]:
@@ -20,8 +19,10 @@ def taken_out(prompt: str, where: str) -> tuple[str, tuple[Lora, ...]]:
     """
     if "<lora:" not in prompt:
         return prompt, ()
-    found = []
-    for name, weight in _TAG.findall(prompt):
+    found, kept, end = [], [], 0
+    for tag in _TAG.finditer(prompt):
+        kept.append(prompt[end : tag.start()].rstrip())
+        name, weight, end = tag[1], tag[2], tag.end()
         try:
             number = float(weight) if weight else 1.0
         except ValueError:
@@ -29,12 +30,14 @@ def taken_out(prompt: str, where: str) -> tuple[str, tuple[Lora, ...]]:
         if not -10 <= number <= 10:
             raise invalid(where, f"<lora:{name}:{weight}> needs a weight from -10 to 10.")
         found.append(Lora(name=name, weight=number))
-    left = _TAG.sub("", prompt).strip()
+    left = "".join([*kept, prompt[end:]]).strip()
     if "<lora:" in left:
         raise invalid(where, "a <lora:…> in it is not of the form <lora:name:weight>.")
     return left, tuple(found)
 
 
-def joined(*sources: tuple[Lora, ...]) -> tuple[Lora, ...]:
+def joined(base: tuple[Lora, ...], more: tuple[Lora, ...]) -> tuple[Lora, ...]:
     """Each once, in order of appearance; the last weight given holds."""
-    return tuple({one.name: one for source in sources for one in source}.values())
+    if not more:
+        return base
+    return tuple({one.name: canonical(one) for one in (*base, *more)}.values())

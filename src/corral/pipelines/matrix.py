@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from corral.pipelines.mistakes import invalid, near, suggestion
 from corral.pipelines.plan import Matrix, Row, Word
 
-_SLOT = re.compile(r"\[\[\s*([^\[\]]+?)\s*\]\]")
+_SLOT = re.compile(r"\[\[([^\[\]]+)\]\]")
 LONGEST = 20_000
 
 
@@ -80,7 +80,7 @@ class Fill:
             place, which = divmod(place, len(choices))
             values[name] = choices[which]
         filled = [
-            _SLOT.sub(lambda found: str(values[found[1]]), text)
+            _SLOT.sub(lambda found: str(values[found[1].strip()]), text)
             for text in (row.positive, row.negative)
         ]
         if max(map(len, filled)) > LONGEST:
@@ -94,7 +94,8 @@ class Fill:
 def _found(row: Row) -> set[str]:
     if "[[" not in row.positive and "[[" not in row.negative:
         return set()
-    return {*_SLOT.findall(row.positive), *_SLOT.findall(row.negative)}
+    names = (*_SLOT.findall(row.positive), *_SLOT.findall(row.negative))
+    return {name.strip() for name in names}
 
 
 def _ordered(found: set[str], where: str, matrix: Matrix) -> list[str]:

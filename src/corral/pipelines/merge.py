@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import msgspec
-
-from corral.core.pipeline import STAGES
-from corral.pipelines.config import Config, Overrides, Section
+from corral.pipelines.config import (
+    ADetailerSettings,
+    Config,
+    Img2ImgSettings,
+    Overrides,
+    Section,
+    Txt2ImgSettings,
+    UpscaleSettings,
+)
 
 S = TypeVar("S", bound=Section)
+
+_SETTINGS: dict[str, type[Section]] = {
+    "txt2img": Txt2ImgSettings,
+    "img2img": Img2ImgSettings,
+    "adetailer": ADetailerSettings,
+    "upscale": UpscaleSettings,
+}
 
 
 def merge(base: Config, overrides: Overrides) -> Config:
     """A stage's override holds where it is switched on; what is null in it keeps the base."""
-    changes = {}
-    for stage in STAGES:
+    changes: dict[str, Any] = {}
+    for stage, settings in _SETTINGS.items():
         override = getattr(overrides, stage)
-        if override is not None and override.apply:
-            changes[stage] = override
-    return overlay(base, msgspec.convert(_given(changes), Config))
+        if override is None or not override.apply:
+            continue
+        given = {name: getattr(override, name) for name in settings.__struct_fields__}
+        if any(value is not None for value in given.values()):
+            changes[stage] = settings(**given)
+    return overlay(base, Config(**changes))
 
 
 def overlay(base: S, change: S) -> S:
@@ -32,14 +47,3 @@ def overlay(base: S, change: S) -> S:
         else:
             found[name] = before if after is None else after
     return type(base)(**found)
-
-
-def _given(overrides: dict[str, Section]) -> dict[str, dict[str, object]]:
-    return {
-        stage: {
-            name: value
-            for name in override.__struct_fields__
-            if name != "apply" and (value := getattr(override, name)) is not None
-        }
-        for stage, override in overrides.items()
-    }

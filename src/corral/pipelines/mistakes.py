@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -27,15 +28,18 @@ _KINDS = {
     "null": "nothing",
 }
 _NOTHING = object()
+_repr = reprlib.Repr()
+_repr.maxlevel, _repr.maxstring = 2, 60
 
 
 def invalid(path: str, sentence: str, **details: Any) -> InvalidPlan:
+    path = path[:200]
     where = f"`{path}`: " if path else ""
-    return InvalidPlan(f"{where}{sentence}", details={"path": path, **details})
+    return InvalidPlan(f"{where}{sentence[:1000]}", details={"path": path, **details})
 
 
 def near(word: str, known: Sequence[str]) -> list[str]:
-    return get_close_matches(word, known, 3)
+    return get_close_matches(word, known, 3) if len(word) <= 100 else []
 
 
 def suggestion(word: str, known: Sequence[str], otherwise: str = "") -> str:
@@ -69,6 +73,10 @@ def convert(
 
 def _wrong(what: str, wanted: Any, steps: Sequence[Step], value: object) -> str:
     got = "" if value is _NOTHING else f"; got {_short(value)}"
+    if what == "Expected `str`":
+        return (
+            "a key is no text. Put it in quotes: YAML reads on, off, yes and no as true or false."
+        )
     if match := re.fullmatch(r"Object missing required field `(.*)`", what):
         return f"`{match[1]}` is missing. Add it."
     if what.startswith("Invalid enum value"):
@@ -98,7 +106,8 @@ def _guess(value: object, choices: Sequence[str]) -> str:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    """Of anything, however large or deep."""
+    text = _repr.repr(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 

@@ -44,9 +44,8 @@ def resolve(value: object, packs: Mapping[str, object]) -> Pack:
     return parse(packs[value], name=value)
 
 
-def parse(value: object, *, name: str = "") -> Pack:
-    if isinstance(value, list):
-        value = {"prompts": value}
+def parse(given: object, *, name: str = "") -> Pack:
+    value: Any = {"prompts": given} if isinstance(given, list) else given
     if not isinstance(value, dict):
         raise invalid("pack", "a pack is JSON: a list of prompts, or an object with `prompts`.")
     warnings: list[str] = []
@@ -61,7 +60,7 @@ def parse(value: object, *, name: str = "") -> Pack:
         raise invalid("pack", "it has no list of `prompts`.")
     if len(entries) > MOST_ROWS:
         raise invalid("pack", f"{len(entries):,} prompts are more than {MOST_ROWS:,}.")
-    _ignored("The pack", set(value) - _PACK, warnings)
+    _ignored("the pack", set(value) - _PACK, warnings)
     rows = tuple(_rows(entries, warnings))
     if not rows:
         raise invalid("pack", "none of its prompts has any text.")
@@ -97,8 +96,8 @@ def _rows(entries: list[Any], warnings: list[str]) -> Iterable[Row]:
             where=where,
         )
     if empty:
-        warnings.append(f"{empty} prompts of the pack are empty and were left out.")
-    _ignored("Prompts of the pack", unknown, warnings)
+        warnings.append(f"Prompts of the pack without text were left out: {empty}.")
+    _ignored("its prompts", unknown, warnings)
 
 
 def _joined(entry: dict[str, Any], keys: tuple[str, ...], embeddings: str, where: str) -> Any:
@@ -164,4 +163,4 @@ def _matrix(value: object) -> Matrix | None:
 def _ignored(who: str, words: set[Any], warnings: list[str]) -> None:
     if words:
         told = ", ".join(sorted(map(str, words))[:10])
-        warnings.append(f"{who} has words that mean nothing here, and were left out: {told}.")
+        warnings.append(f"Words of {who} that mean nothing here were left out: {told}.")

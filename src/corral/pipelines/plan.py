@@ -132,12 +132,25 @@ def parse(value: object) -> Plan:
     if not plan.prompts and plan.pack is None:
         raise invalid("prompts", "there is no prompt. Add one, or name a `pack`.")
     _check_output(plan.output)
+    _check_text(plan)
     return plan
 
 
 def encode(plan: Plan) -> bytes:
     """The same plan gives the same bytes; the order of free keys counts, as it does in the plan."""
     return msgspec.json.encode(plan)
+
+
+def _check_text(plan: Plan) -> None:
+    """YAML and Python know halves of characters, and boxes in boxes without end; JSON does not."""
+    try:
+        encode(plan)
+    except UnicodeEncodeError as error:
+        raise invalid("", f"the plan has text that is no Unicode: {error.reason}.") from error
+    except RecursionError as error:
+        raise invalid("pack", "it is nested too deeply.") from error
+    except TypeError as error:
+        raise invalid("", f"the plan has what JSON cannot say: {error}.") from error
 
 
 def _check_output(template: str) -> None:

@@ -56,7 +56,7 @@ def build(
     known: dict[tuple[int, int, int], Needs] = {}
     size = 0
     for draft in batch.drafts():
-        document = encode_record(draft)
+        document = _encoded(draft)
         size += len(document)
         if size > most_bytes:
             raise TooManyRecords(
@@ -78,6 +78,15 @@ def build(
         variants=batch.variants_digest,
         warnings=tuple(batch.warnings),
     )
+
+
+def _encoded(draft: Record) -> bytes:
+    try:
+        return encode_record(draft)
+    except UnicodeEncodeError as error:
+        raise invalid("", f"row {draft.row} has text that is no Unicode: {error.reason}.") from (
+            error
+        )
 
 
 def _checked(document: bytes, draft: Record) -> Record:

@@ -81,7 +81,7 @@ class AsyncBatchHandle:
         """How each of its jobs ended, in the order in which they do."""
         from corral.sdk import views
 
-        count = self.count or (await self.progress()).jobs
+        count = (await self.progress()).jobs
         seen = set[str]()
         watched = self._connection.watch(batch=self.id)
         async with contextlib.aclosing(watched) as lists:

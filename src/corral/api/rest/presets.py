@@ -54,7 +54,7 @@ def routes(parts: Parts) -> APIRouter:
     @router.put(
         "/presets/{name}",
         summary="Save a preset, in the place of an older one",
-        responses={200: answer("Preset", "Saved."), **errors(408, 409, 413, 507)},
+        responses={200: answer("Preset", "Saved."), **errors(404, 408, 409, 413, 507)},
         openapi_extra={"requestBody": _BODY},
     )
     async def save(request: Request, name: str) -> Response:

@@ -8,6 +8,7 @@ import io
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from corral.runtime.pipeline.backend import Backend, Rendered, StageFailed
 from corral.runtime.pipeline.cards import Card, StageReport, encode_card, software
 from corral.runtime.pipeline.checkpoints import Done
 from corral.runtime.pipeline.kinds import choices, open_backend
+from corral.runtime.pipeline.turns import turn
 from corral.runtime.transfer import Refused, Transfer
 
 PROGRESS_S = 0.05
@@ -65,12 +67,13 @@ class Pipelines:
         except msgspec.ValidationError as error:
             raise AttemptFailed("bad_job", f"The record cannot be read here: {error}.") from error
         digest = digest_of(record)
+        about = order["pipeline"]
         done, made = checkpoints.load(order.get("checkpoint", ""), digest, transfer)
-        if not made:
+        if not made or not choices(record, about["backends"], done.backend):
+            done = Done(digest)
             made = _inputs(record, f"{order['work_dir']}{os.sep}work")
         started()
-        about = order["pipeline"]
-        made = self._stages(record, about["backends"], done, made, transfer)
+        made = self._stages(record, about, done, made, transfer)
         outcome = Outcome(
             images=_keep(record, order, done, made, transfer),
             stages=done.stages,
@@ -83,7 +86,7 @@ class Pipelines:
     def _stages(
         self,
         record: Record,
-        offered: list[dict[str, Any]],
+        about: dict[str, Any],
         done: Done,
         made: list[Image],
         transfer: Callable[[], Transfer],
@@ -96,7 +99,7 @@ class Pipelines:
             tell = Telling(place, len(record.stages), stage_name(stage))
             began = time.perf_counter()
             try:
-                name, rendered = self._render(stage, record, offered, done.backend, made, tell)
+                name, rendered = self._render(stage, record, about, done.backend, made, tell)
             except StageFailed as error:
                 _measure(tell.stage, place, time.perf_counter() - began, failed=1)
                 said = f"{tell.stage}: {error.message}"
@@ -123,19 +126,21 @@ class Pipelines:
         self,
         stage: Stage,
         record: Record,
-        offered: list[dict[str, Any]],
+        about: dict[str, Any],
         begun_with: str,
         made: list[Image],
         tell: Telling,
     ) -> tuple[str, Rendered]:
         """By the first backend that has what the stage needs. A chain stays with the kind that
-        began it, on whichever worker."""
+        began it, on whichever worker; where there is none of it, the chain begins anew."""
         lacking: StageFailed | None = None
-        for options in choices(record, offered, begun_with):
+        for options in choices(record, about["backends"], begun_with):
             backend = self._opened(options)
             tell.backend = backend.name
+            server = options.get("url", "")
             try:
-                rendered = backend.render(stage, record, made, tell)
+                with turn(about["turns"], server, tell) if server else nullcontext():
+                    rendered = backend.render(stage, record, made, tell)
             except StageFailed as error:
                 if error.code not in ("model_missing", "stage_missing"):
                     raise
@@ -196,8 +201,9 @@ def _note(done: Done, report: StageReport, rendered: Rendered, record: Record, c
         done.seeds = list(rendered.seeds) or [(record.seed + n) % 2**32 for n in range(count)]
     for name, value in rendered.info.items():
         known = done.info.get(name)
-        both = isinstance(value, dict) and isinstance(known, dict)
-        done.info[name] = {**known, **value} if both else value
+        if isinstance(value, dict) and isinstance(known, dict):
+            value = {**known, **value}
+        done.info[name] = value
 
 
 def _inputs(record: Record, folder: str) -> list[Image]:

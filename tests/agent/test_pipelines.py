@@ -1,0 +1,137 @@
+"""Image jobs on an agent: who takes them, in which process they run, and what a server that is
+down sets off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.agent.restarts import Restarts
+from corral.core.backends import WebUIEntry
+from corral.core.job import PipelineCall
+from corral.core.pipeline import Record
+from corral.protocol import messages as wire
+from tests.agent.conftest import StartAgent
+from tests.agent.fake_controller import FakeController
+from tests.runtime.harness import Controller as Transfers
+
+CASTLE = Record(positive="a castle", model="sketch", width=64, height=64)
+WEBUI = {"type": "webui", "url": "http://127.0.0.1:9", "restart": "true"}
+
+
+@pytest.fixture(params=[False, True], ids=["forked", "spawned"])
+def spawned(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def transfers(controller: FakeController) -> Iterator[Transfers]:
+    made = Transfers()
+    made.token = "a token"
+    controller.url = made.url
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "workloads", "tasks"),
+    [
+        ({}, ("python", "pipeline"), ("sketch",)),
+        ({"worker.allow_code": False}, ("pipeline",), ("sketch",)),
+        ({"worker.backends": []}, ("python",), ()),
+        (
+            {"worker.backends": [WEBUI, {"type": "sketch"}], "worker.task_types": ["x"]},
+            ("python", "pipeline"),
+            ("x", "webui", "sketch", "render"),
+        ),
+    ],
+)
+async def test_a_worker_says_what_it_renders(
+    start: StartAgent,
+    controller: FakeController,
+    settings: dict[str, Any],
+    workloads: tuple[str, ...],
+    tasks: tuple[str, ...],
+) -> None:
+    await start(**settings)
+    can = (await controller.expect(wire.WorkerRegister)).capabilities
+    assert (can.workloads, can.task_types) == (workloads, tasks)
+    assert can.enforced.get("duration") == "process_tree"
+
+
+async def test_it_runs_in_the_workers_own_environment(
+    start: StartAgent, controller: FakeController, transfers: Transfers
+) -> None:
+    await start(**{"worker.allow_code": False})
+    job = controller.dispatch(
+        PipelineCall(CASTLE),
+        python="2.7",
+        requirements=("there-is-no-such-package",),
+        env={"PYTHONHOME": "/nowhere"},
+    )
+    await controller.send(job)
+    completed = await controller.completed(job.job)
+    assert completed.result is not None
+    assert completed.result.data is not None
+    (made,) = json.loads(completed.result.data)["images"]
+    card = json.loads(transfers.artifacts[f"{job.job}-000.json"])
+    assert transfers.artifacts[made["name"]].startswith(b"\x89PNG")
+    assert (card["worker"], card["pixel_sha256"]) == ("here", made["pixel_sha256"])
+
+
+async def test_a_second_one_finds_the_runner_warm(
+    start: StartAgent, controller: FakeController, transfers: Transfers
+) -> None:
+    await start()
+    for warm in (False, True):
+        job = controller.dispatch(PipelineCall(CASTLE))
+        await controller.send(job)
+        await controller.completed(job.job)
+        assert (await controller.expect(wire.JobStarted, job.job)).warm is warm
+
+
+async def test_code_cannot_come_into_that_environment(
+    start: StartAgent, controller: FakeController
+) -> None:
+    await start(**{"worker.allow_code": False})
+    job = controller.job(abs, -1)
+    await controller.send(job)
+    assert (await controller.failed(job.job)).failure.code == "workload_refused"
+
+
+async def test_a_worker_without_backends_refuses(
+    start: StartAgent, controller: FakeController
+) -> None:
+    await start(**{"worker.backends": []})
+    job = controller.dispatch(PipelineCall(CASTLE))
+    await controller.send(job)
+    failure = (await controller.failed(job.job)).failure
+    assert failure.code == "workload_refused"
+    assert "worker.backends" in failure.message
+
+
+async def test_what_a_stage_lacks_is_said_as_it_is(
+    start: StartAgent, controller: FakeController
+) -> None:
+    await start()
+    job = controller.dispatch(PipelineCall(Record(positive="x", backend="comfyui")))
+    await controller.send(job)
+    assert (await controller.failed(job.job)).failure.code == "stage_missing"
+
+
+async def test_a_server_that_is_down_is_started_again_once(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    command = f"{sys.executable} -c \"print('started')\""
+    restarts = Restarts([WebUIEntry(restart=command)], {}, said)
+    for kind in ("webui", "webui", "comfyui"):
+        restarts.down(kind)
+    async with asyncio.timeout(20):
+        await asyncio.gather(*restarts._tasks)
+    assert said.read_text() == "started\n"
+    await restarts.close()

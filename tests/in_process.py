@@ -1,0 +1,53 @@
+"""A real controller in the test's own process: its queue takes jobs that no door offers as they
+are. Its workers are real ones, in processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from corral.controller.queue import Queue
+from corral.core.job import Job
+from corral.home import Home
+from corral.sdk.aio import AsyncClient
+from corral.sdk.handles import AsyncHandle
+from corral.server import _Controller, _listen
+from corral.settings import load
+
+
+class Inside:
+    def __init__(self, queue: Queue, client: AsyncClient) -> None:
+        self._queue, self.client = queue, client
+
+    async def submit(self, job: Job) -> AsyncHandle:
+        (accepted,) = await self._queue.submit([job])
+        return self.client.job(accepted.job)
+
+    async def until_connected(self, *names: str) -> None:
+        wanted = set(names)
+        while not wanted <= {one.name for one in await self.client.workers() if one.connected}:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def controller(home: Path, yaml: str) -> AsyncIterator[Inside]:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "corral.yaml").write_text(yaml)
+    flags = {"port": 0, "grpc_port": 0, "disk.reserve_mb": 1.0, "log_level": "error"}
+    config = load(home, flags, environ={})
+    kept = Home(home)
+    kept.take()
+    running = _Controller(config, kept, _listen("127.0.0.1", 0, "--port"))
+    task = asyncio.create_task(running.run())
+    try:
+        while not kept.controller.exists() and not task.done():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        async with AsyncClient(home=home) as client:
+            yield Inside(running._queue, client)
+    finally:
+        running._asked_to_stop.set()
+        await task
+        kept.release()
