@@ -392,6 +392,8 @@ class FakeWebUI:
         seed = random.randrange(2**32) if seed == -1 else seed
         seeds = [seed + place for place in range(count)]
         prompt = f"{body.get('prompt', '')}{self.adds_to_prompt}"
+        if settings["enable_prompt_comments"]:
+            prompt = prompt.split("#")[0]
         self._state |= {"job_count": int(body.get("n_iter", 1))}
         done = self._steps(steps, over)
         look = [

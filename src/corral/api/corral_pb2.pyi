@@ -784,48 +784,6 @@ class ListSecretsReply(_message.Message):
     secrets: _containers.RepeatedCompositeFieldContainer[SecretView]
     def __init__(self, secrets: _Optional[_Iterable[_Union[SecretView, _Mapping]]] = ...) -> None: ...
 
-class RateJobRequest(_message.Message):
-    __slots__ = ("job_id", "rating", "note")
-    JOB_ID_FIELD_NUMBER: _ClassVar[int]
-    RATING_FIELD_NUMBER: _ClassVar[int]
-    NOTE_FIELD_NUMBER: _ClassVar[int]
-    job_id: str
-    rating: int
-    note: str
-    def __init__(self, job_id: _Optional[str] = ..., rating: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
-
-class RatingView(_message.Message):
-    __slots__ = ("job_id", "rating", "note", "by", "at")
-    JOB_ID_FIELD_NUMBER: _ClassVar[int]
-    RATING_FIELD_NUMBER: _ClassVar[int]
-    NOTE_FIELD_NUMBER: _ClassVar[int]
-    BY_FIELD_NUMBER: _ClassVar[int]
-    AT_FIELD_NUMBER: _ClassVar[int]
-    job_id: str
-    rating: int
-    note: str
-    by: str
-    at: float
-    def __init__(self, job_id: _Optional[str] = ..., rating: _Optional[int] = ..., note: _Optional[str] = ..., by: _Optional[str] = ..., at: _Optional[float] = ...) -> None: ...
-
-class ListLearningsRequest(_message.Message):
-    __slots__ = ("since", "until", "batch", "run")
-    SINCE_FIELD_NUMBER: _ClassVar[int]
-    UNTIL_FIELD_NUMBER: _ClassVar[int]
-    BATCH_FIELD_NUMBER: _ClassVar[int]
-    RUN_FIELD_NUMBER: _ClassVar[int]
-    since: float
-    until: float
-    batch: str
-    run: str
-    def __init__(self, since: _Optional[float] = ..., until: _Optional[float] = ..., batch: _Optional[str] = ..., run: _Optional[str] = ...) -> None: ...
-
-class LearningLines(_message.Message):
-    __slots__ = ("data",)
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    data: bytes
-    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
-
 class BuildBatchRequest(_message.Message):
     __slots__ = ("plan", "dry_run", "key")
     PLAN_FIELD_NUMBER: _ClassVar[int]

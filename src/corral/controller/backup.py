@@ -43,7 +43,10 @@ PLAN = "plan.json"
 LEARNING = ("ratings.jsonl", "records.jsonl")
 """Not how far the lines are known: with the journal in the file, that is found out again."""
 FOLDERS = frozenset(
-    {"journal", "blobs", "spool", "learning", "presets", "log", "worker", "backups", "restore"}
+    {
+        *("journal", "blobs", "spool", "presets", "learning", "log", "worker"),
+        *("backups", "restore"),
+    }
 )
 OWN_FILES = frozenset({"lock", "controller.json", "reserve", HEADER, MANIFEST, PLAN}) | FOLDERS
 """Names that are no settings or keys of a home: they say something about one process, are folders,

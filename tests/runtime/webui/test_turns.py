@@ -119,7 +119,6 @@ def test_what_a_dead_runner_left_is_interrupted(
     assert turn.take()
     turn.write(busy=True)
     turn.release()
-    fake.step_s = 0.0
     assert render(webui).images[0].size == (64, 64)
     left.join(20)
     assert fake.interrupts >= 1
