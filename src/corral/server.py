@@ -44,6 +44,7 @@ from corral.controller.herd import Herd
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.learning import Learnings
+from corral.controller.learning_runs import LearningRuns
 from corral.controller.listing import Listing
 from corral.controller.loop import Loop
 from corral.controller.narration import Narration
@@ -347,6 +348,7 @@ class _Controller:
             self._address,
         )
         plans = Plans(self._queue, self._loop, self._world, Presets(home.presets, check_base))
+        self._runs = LearningRuns(plans, self._learnings, self._store, home.learning / "runs")
         self._orchestrator = Orchestrator(
             herd=self._herd,
             access=access,
@@ -365,8 +367,9 @@ class _Controller:
             listing=listing,
             streams=streams,
             backups=Backups(home, self._retention, __version__),
-            learnings=self._learnings,
             plans=plans,
+            learnings=self._learnings,
+            learning_runs=self._runs,
         )
         statistics = Statistics()
         statistics.listen(self._store)
@@ -425,6 +428,7 @@ class _Controller:
                     version=__version__,
                     started_at=self._started_at,
                     learnings=self._learnings,
+                    learning_runs=self._runs,
                 ),
                 metrics=metrics.router(
                     lambda header: access.caller(bearer(header)).needs(Role.READ)
@@ -512,6 +516,7 @@ class _Controller:
             asyncio.create_task(self._retention.run(), name="retention"),
             asyncio.create_task(self._notifier.run(), name="notifier"),
             asyncio.create_task(self._learnings.run(), name="learning"),
+            asyncio.create_task(self._runs.run(), name="learning runs"),
             asyncio.create_task(self._load_the_rest(), name="loading"),
             asyncio.create_task(self._remember_workers(), name="remembering workers"),
         ]

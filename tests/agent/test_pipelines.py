@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral.agent.image_servers import listener
 from corral.agent.restarts import Restarts
 from corral.core.backends import WebUIEntry
 from corral.core.job import PipelineCall
@@ -176,12 +174,6 @@ async def test_a_server_that_is_gone_is_the_workers_fault_and_restarted(
     async with asyncio.timeout(20):
         while not said.exists() or said.read_text() != "up\n":  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-
-
-def test_the_process_behind_an_address_is_found() -> None:
-    with FakeWebUI() as fake:
-        assert listener(fake.url) == os.getpid()
-    assert listener("http://192.0.2.1:7860") == 0
 
 
 async def test_a_server_that_is_down_is_started_again_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Image jobs without workers: their facts go straight into a store, as if they had been rendered."""
+"""Image jobs without workers: their facts go straight into a store, as if somebody rendered."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from corral.core.job import (
     record_digest,
 )
 from corral.core.pipeline import Record, Txt2Img, Upscale
+from corral.home import Home
 
 PROMPT = "a castle, rain"
 
@@ -52,7 +53,7 @@ def result_of(job: JobId, record: Record, **more: Any) -> bytes:
             "name": f"{job}-{index:03}.png",
             "pixel_sha256": digest(f"pixels {record.seed + index}"),
             "file_sha256": digest(f"file {job} {index}"),
-            "size": 1000,
+            "size": [64, 64],
             "seed": record.seed + index,
         }
         for index in range(record.batch_size)
@@ -67,8 +68,8 @@ class Studio:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        for name in ("journal", "blobs"):
-            (home / name).mkdir(parents=True, exist_ok=True)
+        self._held = Home(home)
+        self._held.take()
         self.store = Store(Journal(home / "journal"), World())
         self.store.recover()
         self.store.world.names["w1"] = "ranch"
@@ -164,6 +165,7 @@ class Studio:
     async def close(self) -> None:
         self.learnings.close()
         await self.store.close()
+        self._held.release()
 
 
 @contextlib.asynccontextmanager

@@ -192,15 +192,22 @@ async def test_every_tail_is_mended(tmp_path: Path, tail: str, known: str) -> No
         assert made.learned() == jobs
 
 
-async def test_a_damaged_line_in_the_middle_is_passed_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pruned", [True, False])
+async def test_a_damaged_line_in_the_middle_is_passed_over(tmp_path: Path, pruned: bool) -> None:
+    """It is written again where the journal has its job, and costs no other line."""
     async with studio(tmp_path) as made:
         jobs = [await made.paint() for _ in range(3)]
+        await made.learnings.caught_up()
         path = made.learnings.records.path
+        if pruned:
+            await made.store.prune(jobs, 1.0)
+    (tmp_path / "learning" / "cursor.json").unlink()
     lines = path.read_bytes().splitlines(keepends=True)
     lines[1] = bytes(len(lines[1]) - 1) + b"\n"
     path.write_bytes(b"".join(lines))
     async with studio(tmp_path) as made:
-        assert [line["job_id"] for line in await made.exported()] == [jobs[0], jobs[2]]
+        expected = [jobs[0], jobs[2]] if pruned else [jobs[0], jobs[2], jobs[1]]
+        assert [line["job_id"] for line in await made.exported()] == expected
 
 
 async def test_ratings(tmp_path: Path) -> None:

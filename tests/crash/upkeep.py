@@ -1,5 +1,5 @@
-"""Kills upkeep (upgrade, pruning, restore, learning) at each system call that changes a file, and checks what
-is left.
+"""Kills upkeep (upgrade, pruning, restore, learning) at each system call that changes a file, and
+checks what is left.
 
 A program of its own, `python -m tests.crash.upkeep WHAT FOLDER`, like `sweep`: it forks for each
 call, and prints one JSON object for each.
@@ -25,13 +25,11 @@ from corral.controller.journal import Journal
 from corral.controller.retention import DAY_S, Retention
 from corral.controller.store import Store
 from corral.controller.world import World
-from corral.core.events import JobSucceeded
 from corral.core.job import Head, Needs, decode_document
 from corral.home import Home
-from tests.controller.paintings import studio
 from tests.controller.test_retention import KEEP
 from tests.controller.version_1 import contents, make_version_1
-from tests.crash import scenario, tracing
+from tests.crash import painting, scenario, tracing
 from tests.crash.sweep import Counter, apart
 
 Part = Callable[[Path], None]
@@ -145,40 +143,16 @@ async def _pruned(home: Path) -> None:
     assert len(list(home.glob("spool/*/*"))) <= 1
 
 
-async def _learn(home: Path) -> None:
-    """Two lives in which images are made, alone and together, and rated. Each rating that was
-    acknowledged is noted outside the home."""
-    for _ in range(2):
-        async with studio(home) as made:
-            jobs = [await made.paint()]
-            await made.learnings.caught_up()
-            jobs += [await made.paint() for _ in range(3)]
-            await made.compute()
-            await made.learnings.caught_up()
-            for number, job in enumerate(jobs, 1):
-                rating = await made.learnings.rate(job, number)
-                with home.with_suffix(".rated").open("ab", buffering=0) as file:
-                    file.write(f"{rating.job_id} {rating.rating}\n".encode())
+def _learn(home: Path) -> None:
+    with home.with_suffix(".said").open("ab", buffering=0) as file:
+        asyncio.run(painting.play(home, lambda line: file.write(line.encode()) and None))
 
 
-async def _learned(home: Path) -> None:
-    said = home.with_suffix(".rated")
-    acknowledged = said.read_text().split() if said.exists() else []
-    said.unlink(missing_ok=True)
-    if not (home / "journal" / "corral.db").exists():
-        return
-    async with studio(home) as made:
-        await made.paint()
-        await made.learnings.caught_up()
-        ends = [
-            record.job
-            for record in made.store.journal.scan()
-            if isinstance(record.fact(), JobSucceeded) and made.is_image(record.job)
-        ]
-        assert made.learned() == ends, f"{made.learned()} of {ends}"
-        lines = {line["job_id"]: line for line in await made.exported()}
-        for job, rating in zip(acknowledged[::2], acknowledged[1::2], strict=True):
-            assert lines[job]["rating"]["rating"] == int(rating), "an acknowledged rating is lost"
+def _learned(home: Path) -> None:
+    said = home.with_suffix(".said")
+    lines = said.read_text().splitlines()
+    said.unlink()
+    asyncio.run(painting.check(home, lines))
 
 
 def runs(part: Callable[[Path], Coroutine[Any, Any, None]]) -> Part:
@@ -189,7 +163,7 @@ PARTS: dict[str, tuple[Part, Part, Part]] = {
     "upgrade": (lambda home: make_version_1(home / "journal"), upgrade, upgraded),
     "restore": (runs(_prepare_restore), swap, swapped),
     "prune": (runs(_prepare_pruning), runs(_prune), runs(_pruned)),
-    "learn": (lambda home: home.mkdir(parents=True), runs(_learn), runs(_learned)),
+    "learn": (lambda home: home.mkdir(parents=True), _learn, _learned),
 }
 """What is there, what is interrupted, and what must be true after the next start."""
 

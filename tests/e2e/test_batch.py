@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import corral
 from tests.api.rest import Rest
@@ -273,3 +274,30 @@ async def test_the_same_for_asyncio(controller: LiveController) -> None:
         seen = [job async for job, _ in batch.results()]
         assert len(set(seen)) == 4
         assert (await batch.progress()).ended
+
+
+def test_a_chain_begins_with_images_of_ones_own(client: corral.Client, tmp_path: Path) -> None:
+    for folder, colour in (("a", "red"), ("b", "blue")):
+        (tmp_path / folder).mkdir()
+        Image.new("RGB", (64, 64), colour).save(tmp_path / folder / "photo.png")
+    path = tmp_path / "plan.yaml"
+    plan = {
+        "name": "larger",
+        "backend": "sketch",
+        "base": {"upscale": {"factor": 2}},
+        "stages": ["upscale"],
+        "prompts": [
+            {"positive": "red", "inputs": ["a/photo.png"]},
+            {"positive": "blue", "inputs": ["b/photo.png"]},
+        ],
+    }
+    path.write_text(json.dumps(plan))
+    batch = client.batch(path)
+    assert batch.wait(timeout=60).states == {"succeeded": 2}
+    found = [path for _, path in batch.download(tmp_path / "out") if path.suffix == ".png"]
+    colours = []
+    for one in found:
+        with Image.open(one) as image:
+            assert image.size == (128, 128)
+            colours.append(image.convert("RGB").getpixel((64, 64)))
+    assert colours == [(255, 0, 0), (0, 0, 255)]

@@ -23,7 +23,7 @@ import structlog
 from msgspec.structs import replace
 
 from corral import __version__, logs
-from corral.agent import endings, inventory, kit, process_tree, system
+from corral.agent import endings, image_servers, inventory, kit, process_tree, system
 from corral.agent.assets import Assets
 from corral.agent.attempts import Ledger
 from corral.agent.connection import (
@@ -36,7 +36,6 @@ from corral.agent.connection import (
 )
 from corral.agent.environments import OWN, BuildFailed, Confine, Environments
 from corral.agent.gpu_watch import Driver, GpuWatch
-from corral.agent.image_servers import ImageServers
 from corral.agent.keeper import UPDATE
 from corral.agent.kept_results import KeptResults
 from corral.agent.model_files import ModelFiles
@@ -45,6 +44,7 @@ from corral.agent.processors import Processors
 from corral.agent.restarts import Restarts
 from corral.agent.runner_process import Makeup
 from corral.agent.runners import ASSETS, CERTIFICATE, Runners
+from corral.agent.server_offers import ServerOffers
 from corral.agent.updates import Updates
 from corral.core.backends import Entry, WebUIEntry
 from corral.core.errors import CorralError
@@ -122,7 +122,7 @@ class Agent:
         beside = [
             asyncio.create_task(self._tidy()),
             asyncio.create_task(self._gpus.run()),
-            asyncio.create_task(self._servers.run()),
+            asyncio.create_task(self._offers.run()),
             self._looking_for_models,
         ]
         try:
@@ -212,13 +212,14 @@ class Agent:
         self._connection = Connection(self._address, self, gives_up=self._embedded)
         if not self._embedded:
             self._updates = Updates.of_this(self._address, build_environment())
-        self._servers = ImageServers(settings.backends, self._servers_seen)
-        await self._servers.first()
+        self._offers = ServerOffers(settings.backends, self._offers_seen)
+        await self._offers.first()
         self._gpus = GpuWatch(
             self._driver,
-            ours=lambda: [*self._runners.with_gpus(), *self._servers.tenants()],
+            ours=self._runners.with_gpus,
             changed=self._others_changed,
             found=self._gpus_found,
+            servers=image_servers.listening(settings.backends),
         )
         self._models = ModelFiles(settings.model_paths, home / "models.json", self._tell_at_once)
         self._looking_for_models = asyncio.create_task(self._models.run())
@@ -351,8 +352,8 @@ class Agent:
     def register(self, address: Address) -> WorkerRegister:
         gpus, models = self._capabilities.gpus, self._all_models()
         names = tuple(model.name for model in models)
-        tasks = dict.fromkeys((*self._settings.worker.task_types, *self._servers.tasks))
-        self._models_told, self._tasks_told = models, self._servers.tasks
+        tasks = dict.fromkeys((*self._settings.worker.task_types, *self._offers.tasks))
+        self._models_told, self._tasks_told = models, self._offers.tasks
         return WorkerRegister(
             worker_id=address.worker_id,
             software_version=__version__,
@@ -387,18 +388,18 @@ class Agent:
 
     def _all_models(self) -> tuple[Model, ...]:
         """Those of files first: their digests are known."""
-        files, served = self._models.models, self._servers.models
+        files, served = self._models.models, self._offers.models
         if not served:
             return files
         known = {model.name for model in files}
         both = (*files, *(model for model in served if model.name not in known))
         return both[:MOST_MODELS]
 
-    def _servers_seen(self) -> None:
+    def _offers_seen(self) -> None:
         """Other stages than we introduced ourselves with: once more then. Models are told with the
         next heartbeat."""
-        if self._servers.tasks != self._tasks_told and self._connection.connected:
-            log.info("image_servers_changed", tasks=self._servers.tasks)
+        if self._offers.tasks != self._tasks_told and self._connection.connected:
+            log.info("image_servers_changed", tasks=self._offers.tasks)
             self._again = asyncio.create_task(self._connection.close())
 
     def disconnected(self) -> None:

@@ -784,48 +784,6 @@ class ListSecretsReply(_message.Message):
     secrets: _containers.RepeatedCompositeFieldContainer[SecretView]
     def __init__(self, secrets: _Optional[_Iterable[_Union[SecretView, _Mapping]]] = ...) -> None: ...
 
-class RateJobRequest(_message.Message):
-    __slots__ = ("job_id", "rating", "note")
-    JOB_ID_FIELD_NUMBER: _ClassVar[int]
-    RATING_FIELD_NUMBER: _ClassVar[int]
-    NOTE_FIELD_NUMBER: _ClassVar[int]
-    job_id: str
-    rating: int
-    note: str
-    def __init__(self, job_id: _Optional[str] = ..., rating: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
-
-class RatingView(_message.Message):
-    __slots__ = ("job_id", "rating", "note", "by", "at")
-    JOB_ID_FIELD_NUMBER: _ClassVar[int]
-    RATING_FIELD_NUMBER: _ClassVar[int]
-    NOTE_FIELD_NUMBER: _ClassVar[int]
-    BY_FIELD_NUMBER: _ClassVar[int]
-    AT_FIELD_NUMBER: _ClassVar[int]
-    job_id: str
-    rating: int
-    note: str
-    by: str
-    at: float
-    def __init__(self, job_id: _Optional[str] = ..., rating: _Optional[int] = ..., note: _Optional[str] = ..., by: _Optional[str] = ..., at: _Optional[float] = ...) -> None: ...
-
-class ListLearningsRequest(_message.Message):
-    __slots__ = ("since", "until", "batch", "run")
-    SINCE_FIELD_NUMBER: _ClassVar[int]
-    UNTIL_FIELD_NUMBER: _ClassVar[int]
-    BATCH_FIELD_NUMBER: _ClassVar[int]
-    RUN_FIELD_NUMBER: _ClassVar[int]
-    since: float
-    until: float
-    batch: str
-    run: str
-    def __init__(self, since: _Optional[float] = ..., until: _Optional[float] = ..., batch: _Optional[str] = ..., run: _Optional[str] = ...) -> None: ...
-
-class LearningLines(_message.Message):
-    __slots__ = ("data",)
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    data: bytes
-    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
-
 class BuildBatchRequest(_message.Message):
     __slots__ = ("plan", "dry_run", "key")
     PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -930,3 +888,85 @@ class ListPresetsReply(_message.Message):
     PRESETS_FIELD_NUMBER: _ClassVar[int]
     presets: _containers.RepeatedCompositeFieldContainer[PresetView]
     def __init__(self, presets: _Optional[_Iterable[_Union[PresetView, _Mapping]]] = ...) -> None: ...
+
+class RateJobRequest(_message.Message):
+    __slots__ = ("job_id", "rating", "note")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    RATING_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    rating: int
+    note: str
+    def __init__(self, job_id: _Optional[str] = ..., rating: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+
+class RatingView(_message.Message):
+    __slots__ = ("job_id", "rating", "note", "by", "at")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    RATING_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    rating: int
+    note: str
+    by: str
+    at: float
+    def __init__(self, job_id: _Optional[str] = ..., rating: _Optional[int] = ..., note: _Optional[str] = ..., by: _Optional[str] = ..., at: _Optional[float] = ...) -> None: ...
+
+class ListLearningsRequest(_message.Message):
+    __slots__ = ("since", "until", "batch", "run")
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    since: float
+    until: float
+    batch: str
+    run: str
+    def __init__(self, since: _Optional[float] = ..., until: _Optional[float] = ..., batch: _Optional[str] = ..., run: _Optional[str] = ...) -> None: ...
+
+class LearningLines(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class LearningPlan(_message.Message):
+    __slots__ = ("plan", "dry_run")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    plan: bytes
+    dry_run: bool
+    def __init__(self, plan: _Optional[bytes] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class LearningRunRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class LearningRunView(_message.Message):
+    __slots__ = ("name", "batch", "jobs", "started_at", "result", "warnings")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    batch: str
+    jobs: int
+    started_at: float
+    result: bytes
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., batch: _Optional[str] = ..., jobs: _Optional[int] = ..., started_at: _Optional[float] = ..., result: _Optional[bytes] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListLearningRunsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListLearningRunsReply(_message.Message):
+    __slots__ = ("runs",)
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    runs: _containers.RepeatedCompositeFieldContainer[LearningRunView]
+    def __init__(self, runs: _Optional[_Iterable[_Union[LearningRunView, _Mapping]]] = ...) -> None: ...

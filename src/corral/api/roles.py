@@ -41,14 +41,17 @@ METHODS: dict[str, Role] = {
     "FindAsset": SUBMIT,
     "PutAsset": SUBMIT,
     "GetBlob": READ,
-    "RateJob": SUBMIT,
-    "ListLearnings": READ,
     "BuildBatch": SUBMIT,
     "GetBatch": READ,
     "SavePreset": SUBMIT,
     "ListPresets": READ,
     "GetPreset": READ,
     "RemovePreset": SUBMIT,
+    "RateJob": SUBMIT,
+    "ListLearnings": READ,
+    "StartLearningRun": SUBMIT,
+    "GetLearningRun": READ,
+    "ListLearningRuns": READ,
 }
 
 ROUTES: dict[tuple[str, str], Role] = {
@@ -91,4 +94,7 @@ ROUTES: dict[tuple[str, str], Role] = {
     ("DELETE", "/tokens/{name}"): ADMIN,
     ("POST", "/jobs/{job}/rating"): SUBMIT,
     ("GET", "/learnings"): READ,
+    ("POST", "/learning-runs"): SUBMIT,
+    ("GET", "/learning-runs"): READ,
+    ("GET", "/learning-runs/{name}"): READ,
 }

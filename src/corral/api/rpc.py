@@ -27,6 +27,7 @@ from corral.api.views import (
     preset_view,
     queue_view,
     rating_view,
+    run_view,
     shown,
     token_view,
     views_of,
@@ -43,6 +44,7 @@ from corral.controller.feed import Cursor, Feed, Page, Seen
 from corral.controller.herd import Herd
 from corral.controller.kept import artifact_of, result_of
 from corral.controller.learning import Chosen, Learnings
+from corral.controller.learning_runs import LearningRuns
 from corral.controller.listing import Filters, Listing
 from corral.controller.loop import Loop
 from corral.controller.plans import Plans
@@ -168,8 +170,9 @@ class Orchestrator:
         listing: Listing,
         streams: Streams,
         backups: Backups,
-        learnings: Learnings,
         plans: Plans,
+        learnings: Learnings,
+        learning_runs: LearningRuns,
     ) -> None:
         self.asked_at = 0.0
         self._herd = herd
@@ -179,7 +182,7 @@ class Orchestrator:
         self._version, self._started_at = version, started_at
         self._package_limit, self._limits, self._backups = package_limit, limits, backups
         self._listing, self.streams, self._plans = listing, streams, plans
-        self._learnings = learnings
+        self._learnings, self._runs = learnings, learning_runs
 
     def caller(self, context: Context) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
@@ -595,3 +598,24 @@ class Orchestrator:
         chosen = Chosen(request.since, request.until, request.batch, request.run)
         async for lines in self._learnings.exported(chosen):
             yield pb.LearningLines(data=lines)
+
+    @answers
+    async def StartLearningRun(  # noqa: N802
+        self, request: pb.LearningPlan, context: Context
+    ) -> pb.LearningRunView:
+        caller = self.caller(context)
+        started = await self._runs.start(request.plan, caller, dry_run=request.dry_run)
+        return run_view(started.run, started)
+
+    @answers
+    async def GetLearningRun(  # noqa: N802
+        self, request: pb.LearningRunRequest, context: Context
+    ) -> pb.LearningRunView:
+        shown = await self._runs.show(request.name)
+        return run_view(shown.run, shown)
+
+    @answers
+    async def ListLearningRuns(  # noqa: N802
+        self, request: pb.ListLearningRunsRequest, context: Context
+    ) -> pb.ListLearningRunsReply:
+        return pb.ListLearningRunsReply(runs=[run_view(run) for run in self._runs.all()])

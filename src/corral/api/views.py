@@ -14,6 +14,7 @@ from corral.api import corral_pb2 as pb
 from corral.controller.access import Token
 from corral.controller.batches import Batch
 from corral.controller.feed import Feed, Seen
+from corral.controller.learning_runs import Run, Started
 from corral.controller.listing import Counted
 from corral.controller.loop import Loop
 from corral.controller.pause import Pause
@@ -272,6 +273,17 @@ def rating_view(rating: Rating) -> pb.RatingView:
         note=rating.note,
         by=rating.by,
         at=rating.at,
+    )
+
+
+def run_view(run: Run, started: Started | None = None) -> pb.LearningRunView:
+    return pb.LearningRunView(
+        name=run.name,
+        batch=run.batch,
+        jobs=run.jobs,
+        started_at=run.started_at,
+        result=msgspec.json.encode(started.result) if started is not None else b"",
+        warnings=started.warnings if started is not None else (),
     )
 
 

@@ -43,7 +43,10 @@ PLAN = "plan.json"
 LEARNING = ("ratings.jsonl", "records.jsonl")
 """Not how far the lines are known: with the journal in the file, that is found out again."""
 FOLDERS = frozenset(
-    {"journal", "blobs", "spool", "learning", "presets", "log", "worker", "backups", "restore"}
+    {
+        *("journal", "blobs", "spool", "presets", "learning", "log", "worker"),
+        *("backups", "restore"),
+    }
 )
 OWN_FILES = frozenset({"lock", "controller.json", "reserve", HEADER, MANIFEST, PLAN}) | FOLDERS
 """Names that are no settings or keys of a home: they say something about one process, are folders,
@@ -53,8 +56,9 @@ MEMBER = re.compile(
     r"journal/corral\.db"
     r"|blobs/[0-9a-f]{2}/[0-9a-f]{64}(\.pruned)?"
     r"|spool/[0-9a-z]{1,2}/[0-9a-z]+\.[0-9]+\.[0-9]{16}"
-    r"|learning/(ratings|records)\.jsonl|learning/runs/[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}\.json"
     rf"|presets/{PRESET.pattern}\.json"
+    r"|learning/(ratings|records)\.jsonl"
+    r"|learning/runs/[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/(plan|result)\.json"
     rf"|{HOME_FILE.pattern}"
 )
 """Everything that may be in a backup. What somebody else put into the home is not."""
@@ -132,8 +136,8 @@ class Backups:
     def _lines(self) -> list[tuple[str, Path, int]]:
         """What was learned, as far as it goes now: these files only grow."""
         folder = self._home.learning
-        runs = sorted(folder.glob("runs/*.json"))
-        named = [(f"learning/{path.relative_to(folder)}", path) for path in runs]
+        runs = sorted(folder.glob("runs/*/*.json"))
+        named = [(f"learning/{path.relative_to(folder).as_posix()}", path) for path in runs]
         named += [(f"learning/{name}", folder / name) for name in LEARNING]
         found = []
         for name, path in named:

@@ -1,5 +1,5 @@
-"""Learning, on the main node alone: one line for each image job that succeeded, in the order in which
-they did, and one for each rating.
+"""Learning, on the main node alone: one line for each image job that succeeded, in the order in
+which they did, and one for each rating.
 
 What has to be written is found in the journal, so nothing is written for it while jobs run: a small
 file remembers up to which record everything is in the lines. After a crash what lies behind it is

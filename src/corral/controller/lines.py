@@ -1,7 +1,7 @@
 """A file of JSON lines with one writer: it only grows, by whole lines, each safe before it counts.
 
-A kill in the middle of a write leaves half a line at the end and nothing else; a power cut may leave
-zeros there. Whatever lies behind the last whole line was promised to nobody, and is cut.
+A kill in the middle of a write leaves half a line at the end and nothing else; a power cut may
+leave zeros there. Whatever lies behind the last whole line was promised to nobody, and is cut.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ CorralError
 │   ├── EmptyStagePlan    empty_stage_plan     no stage is left to run
 │   └── StageWithoutImage stage_without_image  a stage that works on an image has none
 ├── PresetNotFound        preset_not_found     no preset has this name
+├── LearningRunNotFound   learning_run_not_found  no learning run has this name
 ├── PackNotFound          pack_not_found       no prompt pack has this name
 ├── InvalidRequest        invalid_request      the question itself is wrong: a parameter, a body
 ├── NotFound              not_found            no such address here
@@ -162,6 +163,10 @@ class WorkerNotFound(CorralError):
 
 class TokenNotFound(CorralError):
     code, status = "token_not_found", 404
+
+
+class LearningRunNotFound(CorralError):
+    code, status = "learning_run_not_found", 404
 
 
 class RangeNotSatisfiable(CorralError):

@@ -1,7 +1,7 @@
 """What is learned from an image job: one line for each that was rendered, and one for each rating.
 
-The lines outlive the jobs that they tell of, so each says everything by itself: defaults are spelled
-out, and workers are called by their names.
+The lines outlive the jobs that they tell of, so each says everything by itself: defaults are
+spelled out, and workers are called by their names.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.core.errors import TooManyRecords
-from corral.core.pipeline import STAGES, Record, Upscale, canonical
+from corral.core.pipeline import STAGES, Learning, Record, Upscale, canonical
 from corral.pipelines import loras, matrix, packs, presets, seeds, stages, sweep, variants
 from corral.pipelines.config import Config, Txt2ImgSettings
 from corral.pipelines.merge import merge
@@ -107,7 +107,7 @@ class Batch:
             config_index=number,
             variants=self.variants_digest,
             output=plan.output,
-            learning=plan.learning,
+            learning=replace(plan.learning, step=number) if plan.learning.enabled else Learning(),
             **(_sampling(config) if samples else {}),
         )
         found = []
@@ -158,7 +158,7 @@ class Batch:
 
     def _widest(self) -> int:
         """The largest number of images that a record has."""
-        sizes = [1, *(one.get("batch_size", 1) for one in self._variants)]
+        sizes: list[int] = [1, *(one.get("batch_size", 1) for one in self._variants)]
         sizes += [one.txt2img.batch_size or 1 for one in self._configs if one.txt2img]
         return max(sizes)
 

@@ -1,15 +1,19 @@
-"""What was learned from image jobs: rating them, and reading all that the controller kept."""
+"""What was learned from image jobs: rating them, reading all that the controller kept, and learning
+runs, which try one setting at several values."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from corral.api import corral_pb2 as pb
 from corral.sdk import views
+from corral.sdk.batches import AsyncBatchHandle, Plan
 from corral.sdk.connection import Connection
+from corral.sdk.plan_files import read as read_plan
 
 
 class Chosen(TypedDict, total=False):
@@ -57,6 +61,59 @@ class AsyncLearning:
             async for one in found:
                 yield one.data
 
+    # --- learning runs ---
+
+    async def start(self, plan: Plan, *, dry_run: bool = False) -> views.LearningRunView:
+        """Submits the jobs of a learning plan as one batch; the same plan again is the same run."""
+        value = dict(plan) if isinstance(plan, Mapping) else read_plan(Path(plan))
+        request = pb.LearningPlan(plan=json.dumps(value).encode(), dry_run=dry_run)
+        return _run(await self._connection.call("StartLearningRun", request))
+
+    async def show(self, name: str) -> views.LearningRunView:
+        """A run and what came of it until now."""
+        request = pb.LearningRunRequest(name=name)
+        return _run(await self._connection.call("GetLearningRun", request))
+
+    async def runs(self) -> list[views.LearningRunView]:
+        """All of them, newest last, without their results."""
+        request = pb.ListLearningRunsRequest()
+        return [
+            _run(one) for one in (await self._connection.call("ListLearningRuns", request)).runs
+        ]
+
+    async def run(
+        self, plan: Plan, progress: Callable[[int, int], object] = lambda done, jobs: None
+    ) -> dict[str, Any]:
+        """Starts a run, waits for its end and returns its result. Whoever stops waiting leaves it
+        running."""
+        started = await self.start(plan)
+        await self.follow(started, progress)
+        return (await self.show(started.name)).result or {}
+
+    async def follow(
+        self, run: views.LearningRunView, progress: Callable[[int, int], object]
+    ) -> None:
+        """Until all its jobs have ended; told how many have, of how many."""
+        done = (run.result or {}).get("ended", 0)
+        progress(done, run.jobs)
+        if (run.result or {}).get("complete"):
+            return
+        seen = 0
+        async for _ in AsyncBatchHandle(self._connection, run.batch, jobs=run.jobs).ends():
+            seen += 1
+            progress(max(seen, done), run.jobs)
+
+
+def _run(message: pb.LearningRunView) -> views.LearningRunView:
+    return views.LearningRunView(
+        name=message.name,
+        batch=message.batch,
+        jobs=message.jobs,
+        started_at=message.started_at,
+        warnings=tuple(message.warnings),
+        result=json.loads(message.result) if message.result else None,
+    )
+
 
 class Learning:
     """What was learned. See AsyncLearning for what each method does."""
@@ -71,6 +128,29 @@ class Learning:
     def records(self, **chosen: Unpack[Chosen]) -> Iterator[dict[str, Any]]:
         found: Iterator[dict[str, Any]] = self._bridge.each(self._learning.record_lists(**chosen))
         return found
+
+    def start(self, plan: Plan, *, dry_run: bool = False) -> views.LearningRunView:
+        found: views.LearningRunView = self._bridge.call(
+            self._learning.start(plan, dry_run=dry_run)
+        )
+        return found
+
+    def show(self, name: str) -> views.LearningRunView:
+        found: views.LearningRunView = self._bridge.call(self._learning.show(name))
+        return found
+
+    def runs(self) -> list[views.LearningRunView]:
+        found: list[views.LearningRunView] = self._bridge.call(self._learning.runs())
+        return found
+
+    def run(
+        self, plan: Plan, progress: Callable[[int, int], object] = lambda done, jobs: None
+    ) -> dict[str, Any]:
+        found: dict[str, Any] = self._bridge.call(self._learning.run(plan, progress))
+        return found
+
+    def follow(self, run: views.LearningRunView, progress: Callable[[int, int], object]) -> None:
+        self._bridge.call(self._learning.follow(run, progress))
 
     def lines(self, **chosen: Unpack[Chosen]) -> Iterator[bytes]:
         """JSON lines, many at a time."""

@@ -317,6 +317,18 @@ class RatingView(Shown, frozen=True):
     at: float
 
 
+class LearningRunView(Shown, frozen=True):
+    """One setting tried at several values. `result` is the LearningRunResult as far as it has come,
+    its steps in their order; None in a list."""
+
+    name: str
+    batch: str
+    jobs: int
+    started_at: float
+    warnings: tuple[str, ...] = ()
+    result: dict[str, Any] | None = None
+
+
 _CLASSES: dict[str, type[Struct]] = {
     "RatingView": RatingView,
     "JoinRequestView": JoinRequestView,

@@ -67,7 +67,7 @@ def test_a_card_that_is_too_small(webui: WebUI, fake: FakeWebUI) -> None:
 def test_the_wrong_password(opened: Open, fake: FakeWebUI) -> None:
     fake.auth = ("ada", "engine")
     failed = refused(opened(username="ada", password="wrong"))
-    assert failed.code == "backend_down"
+    assert failed.code == "stage_missing"  # not down: starting it again would not help
     assert "username" in failed.message
     assert "--api-auth" in refused(opened()).message
     assert render(opened(username="ada", password="engine")).images
@@ -75,8 +75,16 @@ def test_the_wrong_password(opened: Open, fake: FakeWebUI) -> None:
 
 def test_a_server_without_its_api(opened: Open, fake: FakeWebUI) -> None:
     failed = refused(opened(url=f"{fake.url}/elsewhere"))
-    assert failed.code == "backend_down"
+    assert failed.code == "stage_missing"
     assert "--api" in failed.message
+
+
+def test_a_server_that_is_busy_for_somebody_else_is_not_down(
+    webui: WebUI, fake: FakeWebUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake._state["job_count"] = 1
+    monkeypatch.setattr(errand, "OTHERS_S", 0.3)
+    assert refused(webui).code == "stage_missing"
 
 
 def test_a_server_that_is_not_there(webui: WebUI, fake: FakeWebUI) -> None:

@@ -65,6 +65,10 @@ def test_terms_that_the_server_adds(webui: WebUI, fake: FakeWebUI) -> None:
     assert "best quality" in refused(webui).message
 
 
+def test_a_prompt_is_no_place_for_comments(webui: WebUI) -> None:
+    assert render(webui, replace(RECORD, positive="castle #9, rain")).images
+
+
 def test_a_grid_is_left_out(webui: WebUI, fake: FakeWebUI) -> None:
     record = replace(RECORD, batch_size=3)
     alone = [image.tobytes() for image in render(webui, record).images]

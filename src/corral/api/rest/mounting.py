@@ -13,7 +13,7 @@ from corral.api.rest import assets, batches, cluster, following, jobs, learning,
 from corral.api.rest.answers import Error, handle_errors
 from corral.api.rest.parts import Parts
 
-MODULES = (jobs, assets, following, batches, presets, cluster, learning)
+MODULES = (jobs, assets, following, batches, presets, learning, cluster)
 
 
 def mount(app: FastAPI, parts: Parts) -> None:

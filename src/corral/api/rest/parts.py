@@ -20,6 +20,7 @@ from corral.controller.blobs import Blobs
 from corral.controller.feed import Feed
 from corral.controller.herd import Herd
 from corral.controller.learning import Learnings
+from corral.controller.learning_runs import LearningRuns
 from corral.controller.listing import Listing
 from corral.controller.loop import Loop
 from corral.controller.output_text import OutputText
@@ -51,6 +52,7 @@ class Parts:
     version: str
     started_at: float
     learnings: Learnings
+    learning_runs: LearningRuns
 
     def router(self, tag: str) -> APIRouter:
         """Routes behind the door: who calls is known before a byte of the body is read."""

@@ -15,7 +15,7 @@ from corral.runtime.pipeline.webui import payloads, truth
 from corral.runtime.pipeline.webui.errand import Errand
 from corral.runtime.pipeline.webui.payloads import Look
 from corral.runtime.pipeline.webui.server import ANSWER_S, Down, Server
-from corral.runtime.pipeline.webui.stock import Stock
+from corral.runtime.pipeline.webui.stock import Stock, plain
 from corral.runtime.pipeline.webui.truth import Expected, Info
 from corral.runtime.pipeline.webui.turn import Turn
 
@@ -93,12 +93,12 @@ class WebUI:
                 )
             self._stock.detector(stage.detector)
         look = payloads.look_of(stage, record, self._stock, settings)
-        loaded = turn.read().get("model") != look.model.title
+        loaded = turn.read().get("model") != plain(look.model.title)
         if isinstance(stage, Txt2Img):
             made = self._drawn(errand, stage, record, look)
         else:
             made = self._redrawn(errand, stage, record, look, images)
-        turn.write(model=look.model.title)
+        turn.write(model=plain((look.refiner or look.model).title))
         made.loaded = loaded
         return made
 

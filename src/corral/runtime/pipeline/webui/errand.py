@@ -135,9 +135,10 @@ class Errand:
                 else:
                     self.heard = (self.heard[0], "waiting: the WebUI works for somebody else")
             self.stopping.wait(POLL_S)
-        raise Down(
+        raise StageFailed(
+            "stage_missing",  # not down: nobody wants it started again in the middle of something
             f"The WebUI at {self._server.url} has been busy with something else for "
-            f"{OTHERS_S / 60:g} minutes."
+            f"{OTHERS_S / 60:g} minutes.",
         )
 
     def _look(self, sent: _Call) -> State | None:

@@ -1,4 +1,7 @@
-"""What an answer that is no image means. Read from its body: the server's statuses mean little."""
+"""What an answer that is no image means. Read from its body: the server's statuses mean little.
+
+`backend_down` has the server started again, so it is only for what that may heal.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def of_answer(url: str, status: int, text: str) -> StageFailed:
     told = f"The WebUI at {url} answered {status}: {words[:SAID] or 'nothing'}"
     if status in (401, 403):
         return StageFailed(
-            "backend_down",
+            "stage_missing",
             f"The WebUI at {url} wants another username or password ({status}). Put those of its "
             "--api-auth into worker.backends as `username` and `password`.",
         )
@@ -38,7 +41,7 @@ def of_answer(url: str, status: int, text: str) -> StageFailed:
         return StageFailed("out_of_memory", told)
     if body.get("detail") == "Not Found":
         return StageFailed(
-            "backend_down",
+            "stage_missing",
             f"The WebUI at {url} has no API. Start it with --api, or correct the url in "
             "worker.backends.",
         )
@@ -48,8 +51,8 @@ def of_answer(url: str, status: int, text: str) -> StageFailed:
         return StageFailed("stage_missing", told)
     if any(mark in said for mark in BROKEN):
         return StageFailed("backend_down", f"{told}. Start it again.")
-    if not body:
-        return StageFailed("backend_down", told)
+    if not body:  # whatever stands in front of it, or something else altogether
+        return StageFailed("backend_down" if status >= 500 else "stage_missing", told)
     if status == 422 or str(body.get("error", "")).lower() in CLIENT:
         return StageFailed("bad_job", told)
     return StageFailed("exception", told)

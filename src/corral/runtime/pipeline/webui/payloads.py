@@ -37,6 +37,7 @@ FIXED: dict[str, Any] = {
     "img2img_color_correction": False,
     "initial_noise_multiplier": 1.0,
     "always_discard_next_to_last_sigma": False,
+    "enable_prompt_comments": False,
 }
 """Settings of a server that decide pixels, and no record has a word for."""
 OVERRIDDEN = ("sd_model_checkpoint", "sd_vae", "CLIP_stop_at_last_layers", *FIXED)

@@ -166,7 +166,7 @@ class Server:
             return answer.json()
         except ValueError as error:
             raise StageFailed(
-                "backend_down", f"What answers at {self.url} is no WebUI: {answer.text[:100]!r}"
+                "stage_missing", f"What answers at {self.url} is no WebUI: {answer.text[:100]!r}"
             ) from error
 
 
