@@ -244,6 +244,18 @@ def application(
         title="Corral", version=parts.version, docs_url=None, redoc_url=None, openapi_url=None
     )
     app.state.clock = clock
+    # Before all others, which are gone through for each request: attempts ask most.
+    attempt = "/attempts/{job}/{attempt}"
+    app.get(f"{attempt}/packages/{{sha256}}", include_in_schema=False)(transfers.package)
+    app.get(f"{attempt}/assets/{{sha256}}", include_in_schema=False)(transfers.asset)
+    app.put(f"{attempt}/result", include_in_schema=False)(transfers.result)
+    app.put(f"{attempt}/artifacts/{{name:path}}", include_in_schema=False)(transfers.artifact)
+    app.post(f"{attempt}/artifacts/{{name:path}}", include_in_schema=False)(
+        transfers.placed_artifact
+    )
+    app.put(f"{attempt}/bundle", include_in_schema=False)(transfers.bundle)
+    app.put(f"{attempt}/checkpoint", include_in_schema=False)(transfers.put_checkpoint)
+    app.get(f"{attempt}/checkpoint", include_in_schema=False)(transfers.get_checkpoint)
     mount(app, parts)
 
     @app.get("/health", operation_id="health", summary="Whether the controller is well")
@@ -266,15 +278,4 @@ def application(
         found = {"worker_id": enrolled.id, "name": enrolled.name, "credential": credential}
         return JSONResponse(found, 201)
 
-    attempt = "/attempts/{job}/{attempt}"
-    app.get(f"{attempt}/packages/{{sha256}}", include_in_schema=False)(transfers.package)
-    app.get(f"{attempt}/assets/{{sha256}}", include_in_schema=False)(transfers.asset)
-    app.put(f"{attempt}/result", include_in_schema=False)(transfers.result)
-    app.put(f"{attempt}/artifacts/{{name:path}}", include_in_schema=False)(transfers.artifact)
-    app.post(f"{attempt}/artifacts/{{name:path}}", include_in_schema=False)(
-        transfers.placed_artifact
-    )
-    app.put(f"{attempt}/bundle", include_in_schema=False)(transfers.bundle)
-    app.put(f"{attempt}/checkpoint", include_in_schema=False)(transfers.put_checkpoint)
-    app.get(f"{attempt}/checkpoint", include_in_schema=False)(transfers.get_checkpoint)
     return app

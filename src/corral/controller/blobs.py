@@ -83,19 +83,15 @@ class Blobs:
 
     async def put_all(self, parts: Sequence[bytes]) -> list[Blob]:
         """Small ones, which then wait for the disk together. Durable when this returns."""
-        blobs = [Blob.of(data, inline=False) for data in parts]
-        new = {
-            blob.sha256: data
-            for blob, data in zip(blobs, parts, strict=True)
-            if not self.has(blob.sha256)
-        }
 
-        def put() -> None:
-            for sha256, data in new.items():
-                self._put(data, sha256)
+        def put() -> list[Blob]:
+            blobs = [Blob.of(data, inline=False) for data in parts]
+            for blob, data in zip(blobs, parts, strict=True):
+                self._put(data, blob.sha256)
+            return blobs
 
-        await asyncio.to_thread(put)
-        self.received += sum(map(len, new.values()))
+        blobs = await asyncio.to_thread(put)
+        self.received += sum(map(len, parts))
         return blobs
 
     def _put(self, data: bytes, sha256: str) -> None:

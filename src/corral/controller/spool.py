@@ -237,9 +237,12 @@ def _path(stem: Path, start: int) -> Path:
 
 
 def _segments(stem: Path) -> list[int]:
-    if not stem.parent.is_dir():
+    begins = f"{stem.name}."
+    try:
+        names = os.listdir(stem.parent)
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(int(path.name.rpartition(".")[2]) for path in stem.parent.glob(f"{stem.name}.*"))
+    return sorted(int(name.rpartition(".")[2]) for name in names if name.startswith(begins))
 
 
 def _covering(segments: list[int], offset: int) -> tuple[int | None, int | None]:
