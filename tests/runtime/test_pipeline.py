@@ -42,7 +42,7 @@ def begin(runner: Runner, record: Record, *, checkpoint: str = "", **options: An
     runner.start_work(
         {"type": "pipeline", "record": msgspec.to_builtins(record)},
         checkpoint=checkpoint,
-        pipeline={"worker": "here", "driver": "550.1", "turns": "", "backends": backends},
+        pipeline={"worker": "here", "driver": "550.1", "backends": backends},
     )
 
 

@@ -8,7 +8,6 @@ import sys
 
 import psutil
 
-from corral.core.backends import tasks_of
 from corral.core.errors import InvalidSettings
 from corral.core.worker import GPU, Capabilities, DeclaredGPU
 from corral.settings import WorkerSettings
@@ -61,9 +60,11 @@ def offered_gpus(detected: tuple[GPU, ...], declared: tuple[DeclaredGPU, ...]) -
 
 
 def capabilities(
-    settings: WorkerSettings, detected: tuple[GPU, ...] = (), *, output_path: str = ""
+    settings: WorkerSettings,
+    detected: tuple[GPU, ...] = (),
+    *,
+    output_path: str = "",
 ) -> Capabilities:
-    kinds = [entry.kind for entry in settings.backends]
     memory_gb = round(psutil.virtual_memory().total / GIB, 1)
     return Capabilities(
         cpus=settings.cpus or processors(),
@@ -76,7 +77,7 @@ def capabilities(
         reserved_for=settings.reserved_for,
         weight=settings.weight,
         suits=settings.class_,
-        task_types=tuple(dict.fromkeys((*settings.task_types, *tasks_of(kinds)))),
+        task_types=settings.task_types,
         model_paths=settings.model_paths,
         output_path=output_path,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
-from corral.core.pipeline import RENDER, SKETCH
+from corral.core.pipeline import ADETAILER, RENDER, SKETCH, WITH
 
 Url = Annotated[str, Meta(pattern="^https?://", max_length=2048)]
 Pause = Annotated[float, Meta(ge=0, le=3600)]
@@ -83,9 +84,15 @@ class SketchEntry(BackendEntry, frozen=True, tag=SKETCH):
 Entry = WebUIEntry | ComfyUIEntry | DiffusersEntry | SketchEntry
 
 
-def tasks_of(kinds: Iterable[str]) -> tuple[str, ...]:
-    """The tasks that a worker with these kinds of backend takes: what `Needs.task` may ask for."""
-    found = dict.fromkeys(kinds)
-    if found.keys() - {SKETCH}:
-        found[RENDER] = None
+def tasks_of(
+    kinds: Iterable[str], lacking: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """The tasks that a worker with these kinds of backend takes: what `Needs.task` may ask for.
+    `lacking` are stages that its servers were found to be without."""
+    found: dict[str, None] = {}
+    for kind in kinds:
+        for task in (kind,) if kind == SKETCH else (kind, RENDER):
+            found[task] = None
+            if ADETAILER not in lacking.get(kind, ()):
+                found[f"{task}{WITH}{ADETAILER}"] = None
     return tuple(found)

@@ -83,6 +83,10 @@ ORDER: tuple[type[Stage], ...] = (Txt2Img, Img2Img, ADetailer, Upscale)
 STAGES = ("txt2img", "img2img", "adetailer", "upscale")
 SKETCH = "sketch"
 """The backend that draws without a model. It also is the name of the model that only it has."""
+ADETAILER = "adetailer"
+"""The stage that a server may be without: it is somebody else's extension."""
+WITH = "+"
+"""Between a task and the stage that it needs beyond the usual ones."""
 RENDER = "render"
 """The task of a record that any backend with real models may render."""
 
@@ -187,4 +191,6 @@ def stage_name(stage: Stage) -> str:
 
 def task_of(record: Record) -> str:
     """What a worker must be able to do: `Needs.task` of its job."""
-    return record.backend or (SKETCH if record.model == SKETCH else RENDER)
+    task = record.backend or (SKETCH if record.model == SKETCH else RENDER)
+    detailed = any(isinstance(stage, ADetailer) for stage in record.stages)
+    return f"{task}{WITH}{ADETAILER}" if detailed else task

@@ -82,7 +82,7 @@ class AsyncHandle:
         try:
             async with asyncio.timeout(timeout):
                 ended = await self._wait()
-                workload = self._workload or (await self.status()).workload
+                workload = self._workload or (await self.status()).workload or results.CODE
                 return await value(self._connection, ended, workload)
         except TimeoutError:
             raise TimeoutError(

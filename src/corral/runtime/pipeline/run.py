@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -22,7 +21,6 @@ from corral.runtime.pipeline.backend import Backend, Rendered, StageFailed
 from corral.runtime.pipeline.cards import Card, StageReport, encode_card, software
 from corral.runtime.pipeline.checkpoints import Done
 from corral.runtime.pipeline.kinds import choices, open_backend
-from corral.runtime.pipeline.turns import turn
 from corral.runtime.transfer import Refused, Transfer
 
 PROGRESS_S = 0.05
@@ -136,10 +134,8 @@ class Pipelines:
         for options in choices(record, about["backends"], begun_with):
             backend = self._opened(options)
             tell.backend = backend.name
-            server = options.get("url", "")
             try:
-                with turn(about["turns"], server, tell) if server else nullcontext():
-                    rendered = backend.render(stage, record, made, tell)
+                rendered = backend.render(stage, record, made, tell)
             except StageFailed as error:
                 if error.code not in ("model_missing", "stage_missing"):
                     raise
