@@ -61,7 +61,9 @@ def test_an_interrupt_that_is_forgotten_is_sent_again(webui: WebUI, fake: FakeWe
     assert fake.interrupts >= 3
 
 
-def test_a_cancel_does_not_wait_for_a_slow_model(webui: WebUI, fake: FakeWebUI) -> None:
+def test_a_cancel_does_not_wait_for_a_slow_model(
+    webui: WebUI, fake: FakeWebUI, tmp_path: Path
+) -> None:
     fake.load_s = 5.0
     running = Background(webui, replace(LONG, model="beta"))
     until(lambda: state(fake)["job_count"] == -1)
@@ -69,6 +71,7 @@ def test_a_cancel_does_not_wait_for_a_slow_model(webui: WebUI, fake: FakeWebUI) 
     running.wait()
     assert isinstance(running.error, job.Cancelled)
     assert state(fake)["job_count"] == -1, "it still loads"
+    assert not Turn(fake.url, str(tmp_path)).take(), "our next interrupt would meet another's job"
     fake.load_s = 0.0
     assert render(webui).images  # after what was left there has ended
     assert fake.most_at_once == 1
