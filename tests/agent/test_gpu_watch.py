@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -20,12 +21,15 @@ from structlog.testing import capture_logs
 
 from corral.agent import nvidia
 from corral.agent.gpu_watch import GpuWatch, Tenant, line_of
+from corral.agent.image_servers import listening
 from corral.agent.nvidia import DriverAway, Nvml
+from corral.core.backends import ComfyUIEntry, WebUIEntry
 from corral.core.worker import GPU
 from tests.fake_nvml import VARIABLE, FakeCards
 from tests.fake_nvml import pynvml as fake
 
 A, B = "GPU-aaaa", "GPU-bbbb"
+DRIVER = "a fake, no driver"
 
 
 @pytest.fixture
@@ -101,9 +105,9 @@ def test_cards_of_one_name_are_kept_apart(cards: FakeCards) -> None:
     cards.add(B)
     cards.use(B, {1: 3.0})
     first, second = Nvml(fake).look()
-    assert first.gpu == GPU(A, "Fake RTX 3090", 24.0, tflops=35.6)
+    assert first.gpu == GPU(A, "Fake RTX 3090", 24.0, tflops=35.6, driver=DRIVER)
     assert (first.temperature_c, first.utilisation, first.used_gb) == (61.0, 0.97, 0.0)
-    assert second.gpu == GPU(B, "Fake RTX 3090", 24.0)
+    assert second.gpu == GPU(B, "Fake RTX 3090", 24.0, driver=DRIVER)
     assert (second.temperature_c, second.utilisation, second.used_gb) == (None, None, 3.0)
 
 
@@ -323,3 +327,24 @@ async def test_a_real_driver_tells_whose_memory_is_whose(tmp_path: Path) -> None
             await mine.wait()
     ours.clear()
     await until(lambda: watch.readings[0].others_gb < before.others_gb + 1)
+
+
+async def test_what_an_image_server_holds_is_held_for_our_jobs(
+    cards: FakeCards, stranger: int
+) -> None:
+    cards.add(A)
+    cards.use(A, {stranger: 6.0})
+    told = Watched(servers=lambda: {stranger})
+    await told.watch.first()
+    await told.watch.look()
+    (reading,) = told.watch.readings
+    assert (reading.ours_gb, reading.others_gb) == (6.0, 0.0)
+    assert told.watch.taken == ()
+
+
+def test_image_servers_are_found_by_where_they_listen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        entries = (WebUIEntry(url=f"http://127.0.0.1:{port}"), ComfyUIEntry(url="http://far:80"))
+        assert listening(entries)() == {os.getpid()}
+    assert not listening(entries)()

@@ -27,7 +27,7 @@ class Answer(NamedTuple):
         found = self.json
         assert set(found) == {"error"}
         assert set(found["error"]) == {"code", "message", "job_id", "details"}
-        assert found["error"]["message"].endswith((".", "…")), found
+        assert found["error"]["message"].endswith((".", "?", "…")), found
         return str(found["error"]["code"])
 
 

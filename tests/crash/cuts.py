@@ -1,33 +1,35 @@
 """Records the scenario once, cuts its power at every sync, and starts from each disk that is left.
 
 A program of its own for the same reason as `sweep`: `python -m tests.crash.cuts FOLDER PART PARTS
-SEEDS`. The cut comes just before a sync takes effect: most was said by then, least is safe. It
-prints one JSON object for each different disk.
+SEEDS [learning]`. The cut comes just before a sync takes effect: most was said by then, least is
+safe. It prints one JSON object for each different disk.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from tests.crash import power, scenario, tracing
-from tests.crash.sweep import checked
+from tests.crash import painting, power, scenario, tracing
+from tests.crash.sweep import apart
 
 Left = dict[str, bytes | None]
 
 
-def recorded(root: Path) -> list[power.Op]:
+def recorded(root: Path, story: Callable[[Path], None]) -> list[power.Op]:
     reading, writing = os.pipe()
     own = os.stat(writing).st_ino
 
     def program() -> None:
         os.dup2(writing, 1)
-        scenario.run(root / "home", bulky=True)
+        story(root / "home")
 
     def voice(call: tracing.Call) -> bool:
         return call.path(call.args[0]) == f"pipe:[{own}]"
@@ -59,12 +61,15 @@ def cuts(root: Path, ops: Sequence[power.Op], seeds: int) -> Iterator[tuple[int,
 
 
 def main(arguments: Sequence[str]) -> None:
-    folder, part, parts, seeds = arguments
+    folder, part, parts, seeds, *what = arguments
+    learning = what == ["learning"]
+    run = painting.run if learning else partial(scenario.run, bulky=True)
+    check = painting.check if learning else scenario.check
     scenario.quiet()
     root = Path(folder)
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
-    ops = recorded(root)
+    ops = recorded(root, run)
     said = [op.data.decode().strip() for op in ops if op.kind == "said"]
     # Of equal disks the one after which most was said asks for most.
     disks: dict[str, tuple[int, str, int]] = {}
@@ -78,7 +83,8 @@ def main(arguments: Sequence[str]) -> None:
         shutil.rmtree(root)
         root.mkdir()
         power.write(left, root)
-        wrong = checked(root / "home", said[: found[2]])
+        heard = said[: found[2]]
+        wrong = apart(lambda heard=heard: asyncio.run(check(root / "home", heard)))
         told = {"sync": sync, "variant": variant, "said": said[: found[2]], "wrong": wrong}
         print(json.dumps(told), flush=True)
     shutil.rmtree(root)

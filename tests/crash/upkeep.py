@@ -1,5 +1,5 @@
-"""Kills upkeep (upgrade, pruning, restore) at each system call that changes a file, and checks what
-is left.
+"""Kills upkeep (upgrade, pruning, restore, learning) at each system call that changes a file, and
+checks what is left.
 
 A program of its own, `python -m tests.crash.upkeep WHAT FOLDER`, like `sweep`: it forks for each
 call, and prints one JSON object for each.
@@ -29,7 +29,7 @@ from corral.core.job import Head, Needs, decode_document
 from corral.home import Home
 from tests.controller.test_retention import KEEP
 from tests.controller.version_1 import contents, make_version_1
-from tests.crash import scenario, tracing
+from tests.crash import painting, scenario, tracing
 from tests.crash.sweep import Counter, apart
 
 Part = Callable[[Path], None]
@@ -143,6 +143,18 @@ async def _pruned(home: Path) -> None:
     assert len(list(home.glob("spool/*/*"))) <= 1
 
 
+def _learn(home: Path) -> None:
+    with home.with_suffix(".said").open("ab", buffering=0) as file:
+        asyncio.run(painting.play(home, lambda line: file.write(line.encode()) and None))
+
+
+def _learned(home: Path) -> None:
+    said = home.with_suffix(".said")
+    lines = said.read_text().splitlines()
+    said.unlink()
+    asyncio.run(painting.check(home, lines))
+
+
 def runs(part: Callable[[Path], Coroutine[Any, Any, None]]) -> Part:
     return lambda home: asyncio.run(part(home))
 
@@ -151,6 +163,7 @@ PARTS: dict[str, tuple[Part, Part, Part]] = {
     "upgrade": (lambda home: make_version_1(home / "journal"), upgrade, upgraded),
     "restore": (runs(_prepare_restore), swap, swapped),
     "prune": (runs(_prepare_pruning), runs(_prune), runs(_pruned)),
+    "learn": (lambda home: home.mkdir(parents=True), _learn, _learned),
 }
 """What is there, what is interrupted, and what must be true after the next start."""
 
@@ -166,7 +179,8 @@ def main(what: str, folder: Path) -> None:
         number += 1
         shutil.rmtree(home, ignore_errors=True)
         shutil.copytree(prepared, home)
-        counter = Counter(home, number)
+        # The journal of who learns is killed at each of its writes elsewhere.
+        counter = Counter(home / "learning" if what == "learn" else home, number)
         status = tracing.watch(lambda: work(home), counter)
         killed = os.WIFSIGNALED(status)
         wrong = "" if killed or status == 0 else f"ended with status {status}"

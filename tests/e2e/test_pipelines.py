@@ -157,9 +157,11 @@ async def test_out_of_memory_moves_it_to_a_bigger_card(inside: Inside, machine: 
         await (await inside.submit(image_job(record, needs))).result(timeout=30)
     assert failed.value.failure is not None
     assert failed.value.failure.code == "out_of_memory"
+    await joined(machine, inside, LARGE)
+    await inside.client.admin.change_worker("there", draining=True)
     handle = await inside.submit(image_job(record, needs, retries=2))
     await _attempted(handle)
-    await joined(machine, inside, LARGE)
+    await inside.client.admin.change_worker("there", draining=False)
     result = await handle.result(timeout=60)
     view = await handle.status()
     assert view.worker == "there"

@@ -621,9 +621,11 @@ def test_frees_its_memory_when_asked(server: FakeComfyUI, backend: ComfyUI) -> N
 
 
 def test_a_probe_tells_what_there_is(server: FakeComfyUI) -> None:
+    server.files["checkpoints"] += ["a/twin.safetensors", "b\\twin.ckpt"]
+
     found = probe({"type": "comfyui", "url": server.url})
 
-    assert found.models == tuple(server.files["checkpoints"])
+    assert found.models == ("anime", "sdxl_1.0", "refiner", "a/twin", "b/twin")
     assert found.stages == ("txt2img", "img2img", "upscale")
     assert "lanczos" in found.upscalers
     assert "4x-UltraSharp.pth" in found.upscalers

@@ -74,6 +74,14 @@ def test_an_image_and_its_card_are_kept(runner: Runner, controller: Controller) 
     assert msgspec.convert(card["record"], Record) == CASTLE
 
 
+def test_a_controller_that_takes_no_bundles_gets_one_file_after_the_other(
+    runner: Runner, controller: Controller
+) -> None:
+    controller.refuse = [404]
+    render(runner, CASTLE)
+    assert controller.artifacts.keys() == {"job-1-000.png", "job-1-000.json"}
+
+
 def test_the_record_is_inside_the_png(runner: Runner, controller: Controller) -> None:
     render(runner, CASTLE)
     text = Image.open(io.BytesIO(controller.artifacts["job-1-000.png"])).text  # type: ignore[attr-defined]

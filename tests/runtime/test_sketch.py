@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 from msgspec.structs import replace
 from PIL import Image as Images
@@ -17,10 +19,10 @@ PLAIN = Txt2Img()
 CASTLE = Record(positive="a castle in the snow", width=64, height=64, seed=1)
 
 PIXELS = {
-    "txt2img": "",
-    "img2img": "",
-    "adetailer": "",
-    "upscale": "",
+    "txt2img": "3d5f6b4951fbebb7881cade1246e1a2a30bc0b0d14dd9dbee4667b9db4637db9",
+    "img2img": "16f73dfe3476f965538038204e78bff32ebe2536464488e70022544cd45d2d3c",
+    "adetailer": "2b6a6a75141ca4f41d8a84a68f85c6204f7685a4fbb9c3c3d6b96a242a3cfbc9",
+    "upscale": "ccc394d9904a2513c67a040666acea842383f583d7b657de14476976e96b90d4",
 }
 """Computed once; any machine must come to the same."""
 
@@ -93,7 +95,7 @@ def test_where_a_record_is_from_is_not_seen() -> None:
 
 
 def test_it_draws_more_than_a_few_colours() -> None:
-    assert len(set(draw().getdata())) > 30
+    assert len(draw().getcolors() or ()) > 30
 
 
 def test_hires_is_a_larger_image() -> None:
@@ -120,7 +122,7 @@ def test_upscale_makes_it_as_much_larger(factor: float, size: tuple[int, int]) -
     after = draw(CASTLE, Upscale(factor=factor), before)
     assert after.size == size
     for x, y in ((0, 0), (31, 40), (63, 63)):
-        assert after.getpixel((int(x * factor), int(y * factor))) == before.getpixel((x, y))
+        assert after.getpixel((ceil(x * factor), ceil(y * factor))) == before.getpixel((x, y))
 
 
 def test_steps_are_told_and_a_cancel_is_heard_between_them() -> None:

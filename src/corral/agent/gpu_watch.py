@@ -53,10 +53,13 @@ class GpuWatch:
         ours: Callable[[], Sequence[Tenant]],
         changed: Callable[[], None],
         found: Callable[[tuple[GPU, ...]], None],
+        servers: Callable[[], Collection[int]] = lambda: (),
         within_s: float = WITHIN_S,
     ) -> None:
         self._driver = driver
         self._ours = ours
+        self._servers = servers
+        """Processes that serve our jobs though we did not start them; asked in the thread."""
         self._changed = changed
         """Told when others hold more or less than before."""
         self._found = found
@@ -154,7 +157,12 @@ class GpuWatch:
     def _ask(self) -> tuple[list[Seen], Lines]:
         """In the thread."""
         seen = self._driver.look()
-        return seen, {pid: line_of(pid) for one in seen for pid in one.processes}
+        lines = {pid: line_of(pid) for one in seen for pid in one.processes}
+        servers = self._servers() if lines else ()
+        for pid, line in lines.items():
+            if line is not None and not line.isdisjoint(servers):
+                lines[pid] = line | {os.getpid()}
+        return seen, lines
 
     def _read(self, seen: Sequence[Seen], lines: Lines, ours: Sequence[Tenant]) -> None:
         self.readings = tuple(self._reading(one, lines, ours) for one in seen)

@@ -23,7 +23,7 @@ import structlog
 from msgspec.structs import replace
 
 from corral import __version__, logs
-from corral.agent import endings, inventory, kit, process_tree, system
+from corral.agent import endings, image_servers, inventory, kit, process_tree, system
 from corral.agent.assets import Assets
 from corral.agent.attempts import Ledger
 from corral.agent.connection import (
@@ -213,6 +213,7 @@ class Agent:
             ours=self._runners.with_gpus,
             changed=self._others_changed,
             found=self._gpus_found,
+            servers=image_servers.listening(settings.backends),
         )
         self._models = ModelFiles(settings.model_paths, home / "models.json", self._tell_at_once)
         self._looking_for_models = asyncio.create_task(self._models.run())

@@ -23,7 +23,7 @@ from corral.engines.engine import Attempt
 
 class SimulatedEngine:
     """Attempts take `seconds(attempt)` and succeed with an empty result, unless a lever is pulled
-    meanwhile."""
+    before or meanwhile."""
 
     name = "simulated"
 
@@ -41,6 +41,8 @@ class SimulatedEngine:
         self._inbox: list[EngineReport] = []
         self._arrived = asyncio.Event()
         self.most_running = 0
+        self.answer: Callable[[Attempt], bytes] = lambda _: b""
+        """What an attempt that succeeds returns."""
 
     def open(self) -> None:
         for worker in self._workers.values():
@@ -146,7 +148,7 @@ class SimulatedEngine:
     def _exit(self, one: Attempt, failure: Failure | None, seconds: float) -> None:
         self._ended.add((one.job, one.number))
         self._unheard.add((one.job, one.number))
-        result = None if failure else Blob.of(b"")
+        result = None if failure else Blob.of(self.answer(one))
         self._report(
             AttemptExited(
                 one.job, one.number, one.worker, time.time(), seconds, one.digest, result, failure

@@ -4,7 +4,6 @@ their cards, and a result that says what they are.
 
 from __future__ import annotations
 
-import io
 import os
 import time
 from collections.abc import Callable
@@ -201,8 +200,9 @@ def _note(done: Done, report: StageReport, rendered: Rendered, record: Record, c
         done.seeds = list(rendered.seeds) or [(record.seed + n) % 2**32 for n in range(count)]
     for name, value in rendered.info.items():
         known = done.info.get(name)
-        both = isinstance(value, dict) and isinstance(known, dict)
-        done.info[name] = {**known, **value} if both else value
+        if isinstance(value, dict) and isinstance(known, dict):
+            value = {**known, **value}
+        done.info[name] = value
 
 
 def _inputs(record: Record, folder: str) -> list[Image]:
@@ -234,7 +234,7 @@ def _keep(
     driver = info.pop("driver", "") or about.get("driver", "")
     text = {images.RECORD: encode_record(record).decode(), images.DIGEST: done.record_digest}
     names = outputs.names(record, order["job"], done.seeds, len(made))
-    kept = []
+    kept, files = [], []
     for index, image in enumerate(made):
         seed = done.seeds[index] if index < len(done.seeds) else (record.seed + index) % 2**32
         png = images.to_png(image, text)
@@ -258,15 +258,12 @@ def _keep(
             warnings=done.warnings,
             info=info,
         )
-        _store(card.name, png, transfer)
-        _store(f"{names[index]}.json", encode_card(card), transfer)
+        files += [(card.name, png), (f"{names[index]}.json", encode_card(card))]
         kept.append(Made(card.name, card.pixel_sha256, card.file_sha256, card.size, seed))
-    return kept
-
-
-def _store(name: str, data: bytes, transfer: Callable[[], Transfer]) -> None:
     try:
-        sha256, size = transfer().put_artifact(name, io.BytesIO(data), len(data))
+        stored = transfer().put_artifacts(files)
     except Refused as error:
         raise AttemptFailed("result_refused", str(error)) from error
-    job._say("artifact", name=name, size=size, file_sha256=sha256)
+    for (name, _), (sha256, size) in zip(files, stored, strict=True):
+        job._say("artifact", name=name, size=size, file_sha256=sha256)
+    return kept

@@ -48,6 +48,25 @@ MOTIFS: dict[str, str] = {
     "rain": "streak", "storm": "streak", "fire": "streak", "snow": "dot", "star": "dot",
     "stars": "dot", "night": "dot",
 }  # fmt: skip
+SMALL_WORDS = frozenset(
+    (
+        "a",
+        "an",
+        "and",
+        "at",
+        "by",
+        "for",
+        "from",
+        "in",
+        "of",
+        "on",
+        "or",
+        "over",
+        "the",
+        "to",
+        "with",
+    )
+)
 KINDS = ("peak", "tower", "disc", "ring", "band", "dot")
 
 
@@ -199,7 +218,8 @@ def seed_of(record: Record, place: int) -> int:
 
 def scene_of(prompt: str) -> Scene:
     """Colours and shapes by its words; those that mean nothing here get colours of their own."""
-    words = re.findall(r"[a-z]+", prompt.lower()) or ["sketch"]
+    words = [word for word in re.findall(r"[a-z]+", prompt.lower()) if word not in SMALL_WORDS]
+    words = words or ["sketch"]
     palette = [COLOURS.get(word) or _colour_of(word) for word in dict.fromkeys(words)][:FEW]
     if len(palette) < 3:
         palette += [mixed(palette[0], (250, 248, 240), 2, 3), mixed(palette[0], (16, 18, 30), 2, 3)]

@@ -1,0 +1,120 @@
+"""What is shown of a batch: in a terminal, in a line, as a contact sheet; and a rerun's verdict.
+What batches do: tests/e2e/test_batch.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from corral.cli import batching
+from corral.cli.imaging import folder_name
+from corral.core.errors import InvalidPlan
+from corral.sdk import contact_sheet, plan_files
+from corral.sdk.views import BatchView, BatchWorker
+from tests.cli.test_running import Terminal
+from tests.e2e.test_batch import PLAN
+from tests.live import LiveController
+
+VIEW = BatchView(
+    batch="night-1",
+    jobs=24,
+    states={"succeeded": 22, "failed": 2},
+    done=1.0,
+    submitted_at=1000.0,
+    ended_at=1060.0,
+    seconds=70.0,
+    workers=(BatchWorker("attic", 20, 2, 0, 60.0, 3), BatchWorker("cellar", 2, 0, 0, 10.0, 0)),
+    model_switches=3,
+    left_s=0.0,
+)
+
+
+def test_the_last_lines() -> None:
+    told = batching.summary(VIEW)
+    assert "night-1: 22 of 24 done, 2 failed in 60 s, 24.0 jobs/min; 3 model switches." in told
+    assert "By worker: attic 20, cellar 2." in told
+    assert "\x1b" not in batching.summary(BatchView("\x1b[2J", 1, {}, 0.0, 0.0, 0.0, 0.0)), (
+        "a name steers no terminal"
+    )
+
+
+def test_a_live_table_and_the_way_back(controller: LiveController, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(PLAN | {"needs": {"worker": "nobody-at-all"}}))
+    terminal = Terminal(controller.home, "batch", str(plan))
+    terminal.until("4 waiting")
+    terminal.until("ETA unknown")
+    terminal.interrupt()
+    terminal.until("corral show castles-")
+    assert terminal.wait() == 0
+    plan.write_text(json.dumps(PLAN))
+    terminal = Terminal(controller.home, "batch", str(plan))
+    terminal.until("4 of 4 done")
+    terminal.until("no model switches")
+    assert terminal.wait() == 0
+
+
+def test_a_rerun_compares_image_by_image() -> None:
+    def made(*pixels: str) -> dict[str, Any]:
+        return {"images": [{"pixel_sha256": one} for one in pixels]}
+
+    assert [one["same"] for one in batching.compare(made("a", "b"), made("a", "c"))] == [
+        True,
+        False,
+    ]
+    assert [one["same"] for one in batching.compare(made("a"), made("a", "b"))] == [True, False]
+    assert [one["same"] for one in batching.compare(made(""), made(""))] == [False]
+    assert batching.compare(None, None) == []
+
+
+@pytest.mark.parametrize(
+    ("batch", "folder"), [("night-1", "night-1"), ("../../etc", "_.._etc"), ("..", "batch")]
+)
+def test_a_batchs_name_is_one_folder(batch: str, folder: str) -> None:
+    assert folder_name(batch) == folder
+
+
+def test_a_contact_sheet_shows_text_as_text(tmp_path: Path) -> None:
+    nasty = '<script>alert(1)</script> " onerror="x'
+    name = "a&b 'c.png"
+    Image.new("RGB", (600, 300), "red").save(tmp_path / name)
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    card = {"record": {"positive": nasty, "model": nasty, "seed": 7}, "seed": 8}
+    entries = [
+        contact_sheet.Entry(tmp_path / name, nasty, nasty, card),
+        contact_sheet.Entry(tmp_path / "broken.png", "j2", "w", {"record": "odd"}),
+    ]
+    page = contact_sheet.write(tmp_path, nasty, entries).read_text()
+    assert "<script" not in page
+    assert 'onerror="x' not in page
+    assert page.count("&lt;script&gt;") >= 4
+    assert "<dd>8</dd>" in page, "the image's own seed, not its record's"
+    assert 'href="a%26b%20%27c.png"' in page
+    assert "default-src 'none'" in page
+    assert "2 images" in page
+    assert contact_sheet.read_card(tmp_path / "none.png") == {}
+
+
+def test_a_plan_file_brings_its_pack_along(tmp_path: Path) -> None:
+    (tmp_path / "castles.json").write_text('["a castle", "a moat"]')
+    (tmp_path / "named.json").write_text('{"pack_data": {"id": "forts", "prompts": ["x"]}}')
+    assert plan_files._pack("castles.json", tmp_path) == {
+        "name": "castles",
+        "prompts": ["a castle", "a moat"],
+    }
+    assert plan_files._pack("named.json", tmp_path) == {
+        "pack_data": {"id": "forts", "prompts": ["x"]}
+    }
+    assert plan_files._pack("no such file", tmp_path) == "no such file"
+    (tmp_path / "odd.json").write_text("[")
+    with pytest.raises(InvalidPlan, match="is no JSON"):
+        plan_files._pack("odd.json", tmp_path)
+    (tmp_path / "plan.yaml").write_text("name: 2026-05-01\nprompts: [x]\n")
+    assert plan_files.read(tmp_path / "plan.yaml")["name"] == "2026-05-01"
+    (tmp_path / "list.yaml").write_text("- a\n")
+    with pytest.raises(InvalidPlan, match="key: value"):
+        plan_files.read(tmp_path / "list.yaml")
