@@ -78,6 +78,10 @@ class FakeComfyUI:
         """It takes a submission and a proxy in front of it says that it did not."""
         self.deaf = False
         """No new WebSocket is let in."""
+        self.mute = False
+        """Connections stand and nothing comes through them any more."""
+        self.no_last_word = False
+        """Ends are announced, and nothing comes after that."""
         self.forgets = False
         """It forgets what it was given, as if it restarted each time."""
         self.lag_s = 0.02
@@ -202,7 +206,7 @@ class _Life:
                     elif one is not None and isinstance(said, bytes):
                         await one.send_bytes(said)
 
-        if self.loop is not None and not self.over.is_set():
+        if self.loop is not None and not self.over.is_set() and not self.fake.mute:
             with contextlib.suppress(RuntimeError):
                 asyncio.run_coroutine_threadsafe(send(), self.loop).result(5)
 
@@ -475,7 +479,7 @@ class Run:
             "prompt": self.item, "outputs": self.ui,
             "status": {"status_str": "success" if good else "error", "completed": good,
                        "messages": self.messages}})  # fmt: skip
-        if self.client is not None:
+        if self.client is not None and not self.fake.no_last_word:
             self.life.say("executing", {"node": None, "prompt_id": self.id}, self.client)
 
     def log(self, event: str, data: dict[str, Any]) -> None:

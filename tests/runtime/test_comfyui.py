@@ -26,7 +26,6 @@ from corral.core.pipeline import (
     Txt2Img,
     Upscale,
 )
-from corral.runtime.pipeline import comfyui
 from corral.runtime.pipeline.backend import Rendered, StageFailed
 from corral.runtime.pipeline.comfyui import ComfyUI
 from corral.runtime.pipeline.comfyui_probe import probe
@@ -278,9 +277,8 @@ def test_a_large_preview_does_not_end_the_connection(server: FakeComfyUI, backen
     assert (told.said[-1][1], len(server.submitted)) == ("", 1)
 
 
-def test_an_end_that_nobody_heard_is_found_in_the_history(
-    server: FakeComfyUI, backend: ComfyUI
-) -> None:
+def test_an_end_that_nobody_heard_is_found_in_the_history(server: FakeComfyUI) -> None:
+    backend = ComfyUI(url=server.url, look_s=3600)
     hold = held(server)
     rendering = Rendering(backend)
     rendering.start()
@@ -294,6 +292,16 @@ def test_an_end_that_nobody_heard_is_found_in_the_history(
 
     assert len(rendering.outcome().images) == 1
     assert len(server.submitted) == 1
+    backend.close()
+
+
+def test_an_end_that_is_told_to_nobody_is_asked_for(server: FakeComfyUI) -> None:
+    backend = ComfyUI(url=server.url, look_s=0.2)
+    server.mute = True
+
+    assert len(render(backend).images) == 1
+    assert len(server.submitted) == 1
+    backend.close()
 
 
 def test_a_connection_that_breaks_does_not_lose_a_running_prompt(
@@ -313,13 +321,17 @@ def test_a_connection_that_breaks_does_not_lose_a_running_prompt(
     assert rendering.told.said[-1][0] >= 0.9
 
 
+@pytest.mark.parametrize("last_word", [True, False])
 def test_an_end_is_announced_before_the_history_has_it(
-    server: FakeComfyUI, backend: ComfyUI
+    server: FakeComfyUI, last_word: bool
 ) -> None:
+    backend = ComfyUI(url=server.url, look_s=3600)
     server.lag_s = 0.5
+    server.no_last_word = not last_word
 
     assert len(render(backend).images) == 1
     assert len(server.submitted) == 1
+    backend.close()
 
 
 def test_what_a_restarted_server_forgot_is_submitted_again(
@@ -353,10 +365,8 @@ def test_an_uploaded_image_is_brought_again_after_a_restart(
     assert len(again.images) == 1
 
 
-def test_a_server_that_forgets_everything_is_down(
-    server: FakeComfyUI, backend: ComfyUI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(comfyui, "LOOK_S", 0.05)
+def test_a_server_that_forgets_everything_is_down(server: FakeComfyUI) -> None:
+    backend = ComfyUI(url=server.url, look_s=0.05)
     server.forgets = True
 
     with pytest.raises(StageFailed, match="forgot the prompt 3 times") as failed:
@@ -364,6 +374,21 @@ def test_a_server_that_forgets_everything_is_down(
 
     assert failed.value.code == "backend_down"
     assert len(server.submitted) == 3
+    backend.close()
+
+
+def test_what_others_do_there_does_not_put_off_the_question(server: FakeComfyUI) -> None:
+    backend = ComfyUI(url=server.url, look_s=0.3)
+    server.forgets = True
+    rendering = Rendering(backend)
+    rendering.start()
+    while rendering.is_alive():
+        server.life.say("status", {"status": {"exec_info": {"queue_remaining": 1}}}, None)
+        rendering.join(0.05)
+
+    with pytest.raises(StageFailed, match="forgot"):
+        rendering.outcome()
+    backend.close()
 
 
 def test_a_server_that_is_not_there_is_down(server: FakeComfyUI, backend: ComfyUI) -> None:
@@ -596,9 +621,11 @@ def test_frees_its_memory_when_asked(server: FakeComfyUI, backend: ComfyUI) -> N
 
 
 def test_a_probe_tells_what_there_is(server: FakeComfyUI) -> None:
+    server.files["checkpoints"] += ["a/twin.safetensors", "b\\twin.ckpt"]
+
     found = probe({"type": "comfyui", "url": server.url})
 
-    assert found.models == tuple(server.files["checkpoints"])
+    assert found.models == ("anime", "sdxl_1.0", "refiner", "a/twin", "b/twin")
     assert found.stages == ("txt2img", "img2img", "upscale")
     assert "lanczos" in found.upscalers
     assert "4x-UltraSharp.pth" in found.upscalers
@@ -705,6 +732,15 @@ def test_errors_in_an_accepted_graph_are_a_failure_and_nothing_of_it_runs(
     assert failed.value.code == "model_missing"
     assert len(server.submitted) == 1
     server.wait_for_idle()
+
+
+def test_a_value_that_no_server_takes(with_workflow: Callable[..., ComfyUI]) -> None:
+    backend = with_workflow(map={**MAP, "clip_skip": "3.steps"})
+
+    with pytest.raises(StageFailed, match=r"KSampler \(node 3\)") as failed:
+        render(backend)
+
+    assert failed.value.code == "bad_job"
 
 
 @pytest.mark.parametrize(
