@@ -51,6 +51,8 @@ class FakeWebUI:
     def __init__(self, port: int = 0) -> None:
         self.step_s = 0.0
         self.load_s = 0.0
+        self.settle_s = 0.0
+        """Between the beginning of a job and its first step."""
         self.vram_pixels = 0
         """More than this in one pass, and the card has no memory left. 0: any."""
         self.auth: tuple[str, str] | None = None
@@ -77,6 +79,7 @@ class FakeWebUI:
         """Listed, and not loaded."""
         self.requests: list[tuple[str, Json]] = []
         self.turned_away = 0
+        self.previews = 0
         self.interrupts = 0
         self.most_at_once = 0
         self.loads: list[str] = []
@@ -271,6 +274,7 @@ class FakeWebUI:
             done = 0.01 + (state["job_no"] / jobs if jobs > 0 else 0)
             done += state["sampling_step"] / steps / jobs if steps else 0
         picture = None if query.get("skip_current_image") == ["true"] else "preview"
+        self.previews += picture is not None
         return {
             "progress": min(done, 1), "eta_relative": 0.0, "state": state, "current_image": picture
         }  # fmt: skip
@@ -291,9 +295,9 @@ class FakeWebUI:
         return None
 
     def _begin(self) -> None:
-        # `sampling_steps` stays what it was.
+        # The steps stay what they were, until the first one of this job.
         self._state |= {
-            "job_count": -1, "job_no": 0, "sampling_step": 0, "interrupted": False,
+            "job_count": -1, "job_no": 0, "interrupted": False,
             "skipped": False, "job_timestamp": str(time.time()),
         }  # fmt: skip
 
@@ -395,6 +399,7 @@ class FakeWebUI:
         if settings["enable_prompt_comments"]:
             prompt = prompt.split("#")[0]
         self._state |= {"job_count": int(body.get("n_iter", 1))}
+        self._pause(self.settle_s, over)
         done = self._steps(steps, over)
         look = [
             self._loaded, self._vae, sampler, extras.get("Schedule type"), steps, done, prompt,

@@ -11,8 +11,11 @@ from tests.fakes.webui_parts import TITLES, digest_of
 
 
 def test_models_stages_and_versions(fake: FakeWebUI) -> None:
-    found = probe({"type": "webui", "url": fake.url})
-    assert {model.name: model.sha256 for model in found.models}["alpha"] == digest_of(TITLES[0])
+    found = probe({"type": "webui", "url": fake.url}, thorough=True)
+    assert {model.name: model.sha256 for model in found.models} == {
+        name: digest_of(title)
+        for name, title in zip(("alpha", "beta", "gamma", "refine"), TITLES, strict=True)
+    }
     assert "Euler" in found.samplers
     assert "Karras" in found.schedules
     assert "Lanczos" in found.upscalers

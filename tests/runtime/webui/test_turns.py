@@ -176,12 +176,13 @@ def test_progress_with_steps_and_without_those_of_the_job_before(
     webui: WebUI, fake: FakeWebUI
 ) -> None:
     render(webui, replace(RECORD, steps=9))
-    fake.step_s, fake.load_s = 0.02, 0.6
+    fake.step_s, fake.load_s, fake.settle_s = 0.02, 0.4, 0.4
     running = Background(webui, replace(RECORD, model="beta", steps=50))
     running.wait()
     told = running.tell.told
     fractions = [fraction for fraction, _ in told]
     messages = [message for _, message in told]
+    assert fake.previews == 0, "a preview costs the server a picture, every time"
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
     assert "starting" in messages

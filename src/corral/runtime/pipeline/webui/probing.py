@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from corral.core.pipeline import STAGES
+from corral.runtime.models import model_name
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.webui.server import Server
 from corral.runtime.pipeline.webui.stock import DETAILER, Stock
@@ -14,7 +16,7 @@ from corral.runtime.pipeline.webui.stock import DETAILER, Stock
 
 class ProbedModel(Struct, frozen=True):
     name: str
-    """As records name it, without folder ending and hash."""
+    """As a worker's model files are named: without folder, ending and hash."""
     title: str
     sha256: str
     """Empty until the server has hashed it, which it does when it first loads it."""
@@ -29,8 +31,9 @@ class Probe(Struct, frozen=True):
     versions: dict[str, str]
 
 
-def probe(config: dict[str, Any]) -> Probe:
-    """From an entry of `worker.backends`. Raises `StageFailed` where the server does not answer."""
+def probe(config: Mapping[str, Any], *, thorough: bool = False) -> Probe:
+    """Of an entry of `worker.backends`. Raises `StageFailed` where the server does not answer.
+    Thorough: with the server's own version, for which it takes stock of itself."""
     server = Server(
         str(config.get("url") or "http://127.0.0.1:7860"),
         str(config.get("username") or ""),
@@ -41,23 +44,23 @@ def probe(config: dict[str, Any]) -> Probe:
         detailer = stock.has_detailer()
         return Probe(
             models=tuple(
-                ProbedModel(model.name or model.title, model.title, model.sha256)
+                ProbedModel(model_name(model.title.rsplit("/", 1)[-1]), model.title, model.sha256)
                 for model in stock.models()
             ),
             samplers=tuple(word.name for word in stock.samplers()),
             schedules=tuple(word.name for word in stock.schedules()),
             upscalers=tuple(stock.upscalers()),
             stages=tuple(name for name in STAGES if detailer or name != DETAILER),
-            versions=_versions(server, detailer),
+            versions=_versions(server, detailer, thorough),
         )
     finally:
         server.close()
 
 
-def _versions(server: Server, detailer: bool) -> dict[str, str]:
+def _versions(server: Server, detailer: bool, thorough: bool) -> dict[str, str]:
     """Where the server says so; nothing depends on them."""
     found: dict[str, str] = {}
-    places = [("webui", "internal/sysinfo", "Version")]
+    places = [("webui", "internal/sysinfo", "Version")] if thorough else []
     if detailer:
         places.append((DETAILER, "adetailer/v1/version", "version"))
     for name, path, key in places:
