@@ -50,6 +50,13 @@ def transfers(controller: FakeController) -> Iterator[Transfers]:
             ("python", "pipeline"),
             ("x", "webui", "sketch", "render"),
         ),
+        # PyTorch is not among what Corral itself needs.
+        ({"worker.backends": [{"type": "diffusers"}]}, ("python",), ()),
+        (
+            {"worker.backends": [{"type": "diffusers"}, {"type": "sketch"}]},
+            ("python", "pipeline"),
+            ("sketch",),
+        ),
     ],
 )
 async def test_a_worker_says_what_it_renders(

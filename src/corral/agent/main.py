@@ -221,6 +221,14 @@ class Agent:
         )
         if settings.gpus and any(gpu.vendor != "declared" for gpu in self._capabilities.gpus):
             log.warning("declared_gpus_ignored", detected=len(self._capabilities.gpus))
+        for entry in settings.backends:
+            if lacks := inventory.lacking(entry):
+                log.warning(
+                    "backend_not_offered",
+                    backend=entry.kind,
+                    lacks=lacks,
+                    hint=f"pip install 'corral[{entry.kind}]', then start the worker again",
+                )
         self._restarts = Restarts(settings.backends, build_environment(), home / "restarts.log")
         self._ledger = Ledger(
             self._capabilities,
@@ -237,7 +245,7 @@ class Agent:
         self._ledger.others_hold(self._gpus.taken)
         self._reached()
         self._describe()
-        if settings.allow_code or settings.backends:
+        if self._capabilities.workloads:
             self._capabilities = replace(self._capabilities, enforced=await self._probe())
 
     def _address(self) -> Address:
@@ -250,7 +258,7 @@ class Agent:
             "worker": self._settings.worker.name or self._address().name,
             "driver": ", ".join(sorted(drivers)),
             "turns": self._runners.turns,
-            "backends": [entry.options() for entry in self._settings.worker.backends],
+            "backends": [one.options() for one in inventory.usable(self._settings.worker.backends)],
         }
         self._ledger.pipeline = msgspec.json.encode(told)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
@@ -49,7 +49,10 @@ class ComfyUIEntry(BackendEntry, frozen=True, tag="comfyui"):
 class DiffusersEntry(BackendEntry, frozen=True, tag="diffusers"):
     device: str = ""
     """As PyTorch names it; empty: a GPU where there is one."""
-    dtype: str = ""
+    dtype: Literal["", "float16", "bfloat16", "float32"] = ""
+    """Empty: float16 on a GPU, float32 without one."""
+    models: Annotated[int, Meta(ge=1, le=16)] = 1
+    """As many stay loaded; what must go goes before the next one comes."""
 
 
 class SketchEntry(BackendEntry, frozen=True, tag=SKETCH):
