@@ -9,7 +9,7 @@ ARGS   ?=
 BESIDE ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-decide bench-faults bench-load bench-restart bench-slots clean
+.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-builder bench-decide bench-faults bench-load bench-restart bench-slots clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt tools/setup
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" sh tools/setup
 	@touch $(READY)
 
-demo: $(READY) ## an embedded controller: a function, a map of 200, a script, a retry
+demo: $(READY) ## an embedded controller: a function, a map of 200, a script, a retry, 24 images
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) ## all tests, two at a time (ARGS='-k journal' passes arguments to pytest)
@@ -67,6 +67,9 @@ bench-load: $(READY) ## 1 GB of output, 1,000 watchers, 100,000 queued jobs: mem
 bench-decide: $(READY) ## the scheduler: one decision over 50 and over 10,000 workers
 	@$(BIN)/python -m bench.decide $(ARGS)
 
+bench-builder: $(READY) ## plans of image batches: records a second, validated and with digests
+	@$(BIN)/python -m bench.builder $(ARGS)
+
 bench-faults: $(READY) ## lost workers and killed jobs: how soon work goes on elsewhere; 200 idle workers
 	@$(BIN)/python -m bench.faults $(ARGS)
 
@@ -77,5 +80,5 @@ bench-restart: $(READY) ## a restart with 100,000 queued jobs: to /health and th
 	@$(BIN)/python bench/restart.py $(ARGS)
 
 clean: ## remove .venv and everything that tools left behind
-	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	rm -rf $(VENV) .bench .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	-find src tests examples bench tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null

@@ -20,10 +20,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import corral
+from corral.sdk import contact_sheet
 
 CORRAL = Path(sys.executable).with_name("corral")
 HERE = Path(__file__).resolve().parent
 MAPPED = 200
+RENDERED = 24
+SHOWN = HERE.parent / ".demo"
+"""Where the images stay, for whoever wants to look at them."""
 
 
 class Outcome(NamedTuple):
@@ -112,11 +116,31 @@ def follow(handle: Any, bars: Progress, title: str) -> None:
     bars.update(bar, completed=1.0)
 
 
+def images(client: corral.Client, bars: Progress) -> tuple[str, bool]:
+    batch = client.batch(HERE / "castles.yaml")
+    bar = bars.add_task(f"a batch of {batch.count} images", total=batch.count)
+    pixels = set()
+    for _, result in batch.results():
+        if isinstance(result, dict):
+            pixels.update(image["pixel_sha256"] for image in result["images"])
+        bars.advance(bar)
+    shutil.rmtree(SHOWN, ignore_errors=True)
+    entries = [
+        contact_sheet.Entry(path, one.job_id, one.worker, contact_sheet.read_card(path))
+        for one, path in batch.download(SHOWN)
+        if path.suffix == ".png"
+    ]
+    sheet = contact_sheet.write(SHOWN, batch.id, entries)
+    good = len(entries) == len(pixels) == batch.count == RENDERED
+    return f"{len(entries)} images; see {sheet.relative_to(HERE.parent)}", good
+
+
 STEPS: tuple[Callable[[corral.Client, Progress], tuple[str, bool]], ...] = (
     function,
     mapped,
     script,
     retried,
+    images,
 )
 
 

@@ -32,6 +32,8 @@ class Home:
         self.transfer_key = path / "transfer.key"
         self.secrets = path / "secrets"
         self.notify = path / "notify.json"
+        self.learning = path / "learning"
+        self.presets = path / "presets"
         self.controller = path / "controller.json"
         self.journal = path / "journal"
         self.blobs = path / "blobs"

@@ -303,8 +303,9 @@ def _say(kind: str, **fields: Any) -> None:
 def _frames_fd() -> int:
     """The pipe to the runner, or -1. A child may have the variable without the pipe, and under
     its number an innocent file: the pipe is known by its inode."""
-    if _state.frames_fd is None:
-        _state.frames_fd = -1
+    fd = _state.frames_fd
+    if fd is None:
+        fd = -1
         named = os.environ.get("CORRAL_FRAMES_FD", "")
         if named.isdigit():
             try:
@@ -312,8 +313,9 @@ def _frames_fd() -> int:
             except OSError:
                 found = ""
             if found and found == os.environ.get("CORRAL_FRAMES_INODE", found):
-                _state.frames_fd = int(named)
-    return _state.frames_fd
+                fd = int(named)
+        _state.frames_fd = fd  # only now: other threads, and a fork, see what was found or nothing
+    return fd
 
 
 def _words(address: str) -> Words:

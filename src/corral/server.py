@@ -43,12 +43,15 @@ from corral.controller.feed import Feed
 from corral.controller.herd import Herd
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
+from corral.controller.learning import Learnings
 from corral.controller.listing import Listing
 from corral.controller.loop import Loop
 from corral.controller.narration import Narration
 from corral.controller.notify import Notifier, Timing
 from corral.controller.output_text import OutputText
 from corral.controller.pause import Pause
+from corral.controller.plans import Plans, check_base
+from corral.controller.presets import Presets
 from corral.controller.queue import Queue
 from corral.controller.recalling import Recalling
 from corral.controller.retention import Limits, Retention
@@ -319,6 +322,8 @@ class _Controller:
             timing=Timing.of(settings),
         )
         stack.push_async_callback(self._notifier.close)
+        self._learnings = Learnings(self._store, blobs, home.learning)
+        stack.callback(self._learnings.close)
         self._intake = Intake(
             self._agents,
             self._store,
@@ -341,6 +346,7 @@ class _Controller:
             access,
             self._address,
         )
+        plans = Plans(self._queue, self._loop, self._world, Presets(home.presets, check_base))
         self._orchestrator = Orchestrator(
             herd=self._herd,
             access=access,
@@ -359,6 +365,8 @@ class _Controller:
             listing=listing,
             streams=streams,
             backups=Backups(home, self._retention, __version__),
+            learnings=self._learnings,
+            plans=plans,
         )
         statistics = Statistics()
         statistics.listen(self._store)
@@ -413,8 +421,10 @@ class _Controller:
                     streams=streams,
                     limits=settings.limits,
                     package_limit=settings.package_limit,
+                    plans=plans,
                     version=__version__,
                     started_at=self._started_at,
+                    learnings=self._learnings,
                 ),
                 metrics=metrics.router(
                     lambda header: access.caller(bearer(header)).needs(Role.READ)
@@ -501,6 +511,7 @@ class _Controller:
             asyncio.create_task(self._disk.run(), name="disk guard"),
             asyncio.create_task(self._retention.run(), name="retention"),
             asyncio.create_task(self._notifier.run(), name="notifier"),
+            asyncio.create_task(self._learnings.run(), name="learning"),
             asyncio.create_task(self._load_the_rest(), name="loading"),
             asyncio.create_task(self._remember_workers(), name="remembering workers"),
         ]

@@ -187,7 +187,7 @@ async def test_a_worker_without_code_says_so_and_refuses(
 ) -> None:
     await start(**{"worker.allow_code": False})
     register = await controller.expect(wire.WorkerRegister)
-    assert register.capabilities.workloads == ()
+    assert register.capabilities.workloads == ("pipeline",)
     job = controller.job(double, 1)
     await controller.send(job)
     assert (await controller.failed(job.job)).failure.code == "workload_refused"

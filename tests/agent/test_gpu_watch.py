@@ -101,9 +101,9 @@ def test_cards_of_one_name_are_kept_apart(cards: FakeCards) -> None:
     cards.add(B)
     cards.use(B, {1: 3.0})
     first, second = Nvml(fake).look()
-    assert first.gpu == GPU(A, "Fake RTX 3090", 24.0, tflops=35.6)
+    assert first.gpu == GPU(A, "Fake RTX 3090", 24.0, tflops=35.6, driver="a fake, no driver")
     assert (first.temperature_c, first.utilisation, first.used_gb) == (61.0, 0.97, 0.0)
-    assert second.gpu == GPU(B, "Fake RTX 3090", 24.0)
+    assert second.gpu == GPU(B, "Fake RTX 3090", 24.0, driver="a fake, no driver")
     assert (second.temperature_c, second.utilisation, second.used_gb) == (None, None, 3.0)
 
 

@@ -49,7 +49,7 @@ def test_real_gpus_are_found() -> None:
 
 def test_settings_override_what_is_found() -> None:
     has = inventory.capabilities(WorkerSettings(cpus=7, memory_gb=3, allow_code=False))
-    assert (has.cpus, has.memory_gb, has.workloads) == (7, 3, ())
+    assert (has.cpus, has.memory_gb, has.workloads) == (7, 3, ("pipeline",))
 
 
 def test_jobs_inherit_how_to_find_things_and_no_secrets() -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from corral.agent.image_servers import listener
 from corral.agent.restarts import Restarts
 from corral.core.backends import WebUIEntry
 from corral.core.job import PipelineCall
@@ -19,7 +22,9 @@ from corral.core.pipeline import Record
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
+from tests.fakes.webui import FakeWebUI
 from tests.runtime.harness import Controller as Transfers
+from tests.runtime.webui.rendering import RECORD
 
 CASTLE = Record(positive="a castle", model="sketch", width=64, height=64)
 WEBUI = {"type": "webui", "url": "http://127.0.0.1:9", "restart": "true"}
@@ -42,20 +47,23 @@ def transfers(controller: FakeController) -> Iterator[Transfers]:
 @pytest.mark.parametrize(
     ("settings", "workloads", "tasks"),
     [
-        ({}, ("python", "pipeline"), ("sketch",)),
-        ({"worker.allow_code": False}, ("pipeline",), ("sketch",)),
+        ({}, ("python", "pipeline"), ("sketch", "sketch+adetailer")),
+        ({"worker.allow_code": False}, ("pipeline",), ("sketch", "sketch+adetailer")),
         ({"worker.backends": []}, ("python",), ()),
         (
             {"worker.backends": [WEBUI, {"type": "sketch"}], "worker.task_types": ["x"]},
             ("python", "pipeline"),
-            ("x", "webui", "sketch", "render"),
+            (
+                *("x", "webui", "webui+adetailer", "render", "render+adetailer"),
+                *("sketch", "sketch+adetailer"),
+            ),
         ),
         # PyTorch is not among what Corral itself needs.
         ({"worker.backends": [{"type": "diffusers"}]}, ("python",), ()),
         (
             {"worker.backends": [{"type": "diffusers"}, {"type": "sketch"}]},
             ("python", "pipeline"),
-            ("sketch",),
+            ("sketch", "sketch+adetailer"),
         ),
     ],
 )
@@ -130,6 +138,57 @@ async def test_what_a_stage_lacks_is_said_as_it_is(
     job = controller.dispatch(PipelineCall(Record(positive="x", backend="comfyui")))
     await controller.send(job)
     assert (await controller.failed(job.job)).failure.code == "stage_missing"
+
+
+async def test_what_a_server_has_is_told(start: StartAgent, controller: FakeController) -> None:
+    with FakeWebUI() as fake:
+        fake.detailer = False
+        await start(**{"worker.backends": [{"type": "webui", "url": fake.url}]})
+        told = await controller.expect(wire.WorkerRegister)
+    assert told.capabilities.task_types == ("webui", "render")
+    assert "alpha" in told.capabilities.models_present
+    assert set(told.capabilities.models_present) == {model.name for model in told.models}
+
+
+async def test_a_job_is_rendered_by_the_server_and_two_take_turns(
+    start: StartAgent, controller: FakeController, transfers: Transfers
+) -> None:
+    with FakeWebUI() as fake:
+        fake.step_s = 0.02
+        await start(**{"worker.cpus": 2.0, "worker.backends": [{"type": "webui", "url": fake.url}]})
+        jobs = [controller.dispatch(PipelineCall(replace(RECORD, seed=seed))) for seed in (7, 8)]
+        await controller.send(*jobs)
+        for job in jobs:
+            completed = await controller.completed(job.job)
+            assert completed.result is not None
+            assert completed.result.data is not None
+            assert json.loads(completed.result.data)["backend"] == "webui"
+            card = json.loads(transfers.artifacts[f"{job.job}-000.json"])
+            assert card["models"]
+        assert fake.most_at_once == 1
+
+
+async def test_a_server_that_is_gone_is_the_workers_fault_and_restarted(
+    start: StartAgent, controller: FakeController, tmp_path: Path
+) -> None:
+    with FakeWebUI() as fake:
+        url = fake.url
+    restart = f"{sys.executable} -c \"print('up')\""
+    await start(**{"worker.backends": [{"type": "webui", "url": url, "restart": restart}]})
+    job = controller.dispatch(PipelineCall(RECORD))
+    await controller.send(job)
+    failure = (await controller.failed(job.job)).failure
+    assert (failure.code, failure.type) == ("backend_down", "webui")
+    said = tmp_path / "worker" / "restarts.log"
+    async with asyncio.timeout(20):
+        while not said.exists() or said.read_text() != "up\n":  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+def test_the_process_behind_an_address_is_found() -> None:
+    with FakeWebUI() as fake:
+        assert listener(fake.url) == os.getpid()
+    assert listener("http://192.0.2.1:7860") == 0
 
 
 async def test_a_server_that_is_down_is_started_again_once(tmp_path: Path) -> None:

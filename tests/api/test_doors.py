@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -120,6 +121,49 @@ def test_an_attempts_token_is_over_with_the_attempt(
     status, body = ask(controller, where, "PUT", Authorization=f"Bearer {token}")
     assert status == 409
     assert "is over" in body["error"]["message"]  # type: ignore[index]
+
+
+def _bundle(line: str, data: str) -> tuple[int, bytes]:
+    """Sends a bundle as this attempt, and says how it was answered."""
+    import http.client
+    import os
+
+    address = os.environ["CORRAL_URL"].partition("://")[2]
+    where = f"/attempts/{os.environ['CORRAL_JOB_ID']}/{os.environ['CORRAL_ATTEMPT']}/bundle"
+    connection = http.client.HTTPConnection(address, timeout=20)
+    headers = {"Authorization": f"Bearer {os.environ['CORRAL_TRANSFER_TOKEN']}"}
+    connection.request("PUT", where, f"{line}\n{data}".encode(), headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_small_artifacts_may_come_together(client: corral.Client, tmp_path: Path) -> None:
+    line = (
+        '[{"name": "a.txt", "size": 3}, {"name": "b/c.txt", "size": 0}, {"name": "d", "size": 2}]'
+    )
+    job = client.submit(_bundle, (line, "onetw"))
+    status, body = job.result()
+    assert status == 200, body
+    kept = {one.name: (one.size, one.file_sha256) for one in job.artifacts()}
+    assert {name: size for name, (size, _) in kept.items()} == {"a.txt": 3, "b/c.txt": 0, "d": 2}
+    assert [one["sha256"] for one in json.loads(body)] == [digest for _, digest in kept.values()]
+    assert job.download("d", tmp_path).read_text() == "tw"
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ('[{"name": "a", "size": 4}]', "invalid_job"),
+        ('[{"name": "../a", "size": 3}]', "invalid_job"),
+        ('[{"name": "a", "size": -3}]', "invalid_request"),
+        ("nothing", "invalid_request"),
+    ],
+)
+def test_a_bundle_that_is_none_keeps_nothing(client: corral.Client, line: str, code: str) -> None:
+    job = client.submit(_bundle, (line, "one"))
+    status, body = job.result()
+    assert (status // 100, json.loads(body)["error"]["code"]) == (4, code)
+    assert not job.artifacts()
 
 
 def test_bad_submissions_get_a_sentence_each(controller: LiveController) -> None:

@@ -62,7 +62,8 @@ class Door:
         self.say_bytes(wire.encode(messages))
 
     def say_bytes(self, frame: bytes) -> None:
-        self._socket.send(frame)
+        with contextlib.suppress(ConnectionClosed):  # while it was said; `closed` tells why
+            self._socket.send(frame)
 
     def say_text(self, frame: str) -> None:
         self._socket.send(frame)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench import bars, faults, report
+from bench import bars, builder, faults, report
 from bench import decide as decisions
 from bench.peers import PEERS
 
@@ -53,6 +53,18 @@ def test_decisions(tmp_path: Path) -> None:
     assert document["figures"]["large_placed"] > document["figures"]["home_placed"] > 0
     assert document["figures"]["home_ahead"] > 0
     assert "100,000 queued / 1,000 queued" in done.stdout
+
+
+def test_builder(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.builder", "--quick", "--to", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "builder.json").read_text())
+    assert {figure.key for figure in builder.BARS} <= set(document["figures"])
+    assert document["figures"]["night_records"] == 5 * 96
+    assert "a night of variants" in done.stdout
 
 
 def test_faults(tmp_path: Path) -> None:

@@ -310,7 +310,7 @@ def rows(tmp_path: Path) -> Callable[[str], list[dict[str, Any]]]:
     return run
 
 
-@pytest.mark.parametrize("what", ["restore", "prune"])
+@pytest.mark.parametrize("what", ["restore", "prune", "learn"])
 def test_killed_at_every_write(
     rows: Callable[[str], list[dict[str, Any]]], what: str, covered: Callable[[str], None]
 ) -> None:

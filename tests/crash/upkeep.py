@@ -1,4 +1,4 @@
-"""Kills upkeep (upgrade, pruning, restore) at each system call that changes a file, and checks what
+"""Kills upkeep (upgrade, pruning, restore, learning) at each system call that changes a file, and checks what
 is left.
 
 A program of its own, `python -m tests.crash.upkeep WHAT FOLDER`, like `sweep`: it forks for each
@@ -25,8 +25,10 @@ from corral.controller.journal import Journal
 from corral.controller.retention import DAY_S, Retention
 from corral.controller.store import Store
 from corral.controller.world import World
+from corral.core.events import JobSucceeded
 from corral.core.job import Head, Needs, decode_document
 from corral.home import Home
+from tests.controller.paintings import studio
 from tests.controller.test_retention import KEEP
 from tests.controller.version_1 import contents, make_version_1
 from tests.crash import scenario, tracing
@@ -143,6 +145,42 @@ async def _pruned(home: Path) -> None:
     assert len(list(home.glob("spool/*/*"))) <= 1
 
 
+async def _learn(home: Path) -> None:
+    """Two lives in which images are made, alone and together, and rated. Each rating that was
+    acknowledged is noted outside the home."""
+    for _ in range(2):
+        async with studio(home) as made:
+            jobs = [await made.paint()]
+            await made.learnings.caught_up()
+            jobs += [await made.paint() for _ in range(3)]
+            await made.compute()
+            await made.learnings.caught_up()
+            for number, job in enumerate(jobs, 1):
+                rating = await made.learnings.rate(job, number)
+                with home.with_suffix(".rated").open("ab", buffering=0) as file:
+                    file.write(f"{rating.job_id} {rating.rating}\n".encode())
+
+
+async def _learned(home: Path) -> None:
+    said = home.with_suffix(".rated")
+    acknowledged = said.read_text().split() if said.exists() else []
+    said.unlink(missing_ok=True)
+    if not (home / "journal" / "corral.db").exists():
+        return
+    async with studio(home) as made:
+        await made.paint()
+        await made.learnings.caught_up()
+        ends = [
+            record.job
+            for record in made.store.journal.scan()
+            if isinstance(record.fact(), JobSucceeded) and made.is_image(record.job)
+        ]
+        assert made.learned() == ends, f"{made.learned()} of {ends}"
+        lines = {line["job_id"]: line for line in await made.exported()}
+        for job, rating in zip(acknowledged[::2], acknowledged[1::2], strict=True):
+            assert lines[job]["rating"]["rating"] == int(rating), "an acknowledged rating is lost"
+
+
 def runs(part: Callable[[Path], Coroutine[Any, Any, None]]) -> Part:
     return lambda home: asyncio.run(part(home))
 
@@ -151,6 +189,7 @@ PARTS: dict[str, tuple[Part, Part, Part]] = {
     "upgrade": (lambda home: make_version_1(home / "journal"), upgrade, upgraded),
     "restore": (runs(_prepare_restore), swap, swapped),
     "prune": (runs(_prepare_pruning), runs(_prune), runs(_pruned)),
+    "learn": (lambda home: home.mkdir(parents=True), runs(_learn), runs(_learned)),
 }
 """What is there, what is interrupted, and what must be true after the next start."""
 
@@ -166,7 +205,8 @@ def main(what: str, folder: Path) -> None:
         number += 1
         shutil.rmtree(home, ignore_errors=True)
         shutil.copytree(prepared, home)
-        counter = Counter(home, number)
+        # The journal of who learns is killed at each of its writes elsewhere.
+        counter = Counter(home / "learning" if what == "learn" else home, number)
         status = tracing.watch(lambda: work(home), counter)
         killed = os.WIFSIGNALED(status)
         wrong = "" if killed or status == 0 else f"ended with status {status}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import corral
+from tests.api.rest import Rest
 from tests.live import LiveController
 
 
@@ -31,3 +32,8 @@ def with_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[corral.Clien
         corral.Client(live.address, live.token) as made,
     ):
         yield made
+
+
+@pytest.fixture
+def rest(controller: LiveController) -> Rest:
+    return Rest(controller)

@@ -48,7 +48,9 @@ class OldWorker:
     def __init__(self, url: str, worker_id: str, credential: str, context: ssl.SSLContext) -> None:
         self._worker_id = worker_id
         headers = {"Authorization": f"Bearer {credential}"}
-        dialling = connect(url, additional_headers=headers, ssl=context, compression=None)
+        dialling = connect(
+            url, additional_headers=headers, ssl=context, compression=None, open_timeout=60
+        )
         self._open = ExitStack()
         self._socket: ClientConnection = self._open.enter_context(dialling)
         self._heard: list[dict[str, Any]] = []

@@ -102,11 +102,22 @@ class Controller:
         return (404, b"") if data is None else (200, data)
 
     def _put(self, path: str, body: bytes) -> tuple[int, bytes]:
+        if path == "bundle":
+            return 200, json.dumps(self._unbundled(body)).encode()
         if path == "checkpoint":
             self.checkpoint = body
         self.stored[path] = body
         answer = {"sha256": hashlib.sha256(body).hexdigest(), "size": len(body)}
         return 200, json.dumps(answer).encode()
+
+    def _unbundled(self, body: bytes) -> list[Frame]:
+        line, _, data = body.partition(b"\n")
+        answers = []
+        for one in json.loads(line):
+            part, data = data[: one["size"]], data[one["size"] :]
+            self.stored[f"artifacts/{one['name']}"] = part
+            answers.append({"sha256": hashlib.sha256(part).hexdigest(), "size": len(part)})
+        return answers
 
     @property
     def artifacts(self) -> dict[str, bytes]:

@@ -183,6 +183,31 @@ def test_threads_and_forked_children_speak_too(runner: Runner) -> None:
 
 
 @pytest.mark.forked
+def test_who_speaks_while_another_looks_for_the_pipe_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads, writes = os.pipe()
+    fstat, inside = os.fstat, threading.Event()
+
+    def slow(fd: int) -> os.stat_result:
+        if not inside.is_set():
+            inside.set()
+            other = threading.Thread(target=job.progress, args=(0.5,))
+            other.start()
+            other.join()
+        return fstat(fd)
+
+    monkeypatch.setattr(job, "_state", job._State())
+    monkeypatch.setenv("CORRAL_FRAMES_FD", str(writes))
+    monkeypatch.setenv("CORRAL_FRAMES_INODE", str(fstat(writes).st_ino))
+    monkeypatch.setattr(os, "fstat", slow)
+    job.progress(0.6)
+    os.close(writes)
+    with open(reads, "rb") as said:
+        assert len(said.readlines()) == 2
+
+
+@pytest.mark.forked
 def test_a_child_without_the_pipe_writes_nowhere(runner: Runner) -> None:
     code = (
         "import os; n = int(os.environ['CORRAL_FRAMES_FD'])\n"

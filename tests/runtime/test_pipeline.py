@@ -42,7 +42,7 @@ def begin(runner: Runner, record: Record, *, checkpoint: str = "", **options: An
     runner.start_work(
         {"type": "pipeline", "record": msgspec.to_builtins(record)},
         checkpoint=checkpoint,
-        pipeline={"worker": "here", "driver": "550.1", "turns": "", "backends": backends},
+        pipeline={"worker": "here", "driver": "550.1", "backends": backends},
     )
 
 
@@ -72,6 +72,14 @@ def test_an_image_and_its_card_are_kept(runner: Runner, controller: Controller) 
     assert card["models"].keys() == {"sketch"}
     assert {"corral", "python", "pillow", "sketch"} <= card["software"].keys()
     assert msgspec.convert(card["record"], Record) == CASTLE
+
+
+def test_a_controller_that_takes_no_bundles_gets_one_file_after_the_other(
+    runner: Runner, controller: Controller
+) -> None:
+    controller.refuse = [404]
+    render(runner, CASTLE)
+    assert controller.artifacts.keys() == {"job-1-000.png", "job-1-000.json"}
 
 
 def test_the_record_is_inside_the_png(runner: Runner, controller: Controller) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 from msgspec.structs import replace
 from PIL import Image as Images
@@ -120,7 +122,7 @@ def test_upscale_makes_it_as_much_larger(factor: float, size: tuple[int, int]) -
     after = draw(CASTLE, Upscale(factor=factor), before)
     assert after.size == size
     for x, y in ((0, 0), (31, 40), (63, 63)):
-        assert after.getpixel((int(x * factor), int(y * factor))) == before.getpixel((x, y))
+        assert after.getpixel((ceil(x * factor), ceil(y * factor))) == before.getpixel((x, y))
 
 
 def test_steps_are_told_and_a_cancel_is_heard_between_them() -> None:

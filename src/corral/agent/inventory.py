@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import psutil
 
-from corral.core.backends import DiffusersEntry, Entry, tasks_of
+from corral.core.backends import DiffusersEntry, Entry
 from corral.core.errors import InvalidSettings
 from corral.core.worker import GPU, Capabilities, DeclaredGPU
 from corral.settings import WorkerSettings
@@ -75,24 +75,25 @@ def usable(backends: Sequence[Entry]) -> tuple[Entry, ...]:
 
 
 def capabilities(
-    settings: WorkerSettings, detected: tuple[GPU, ...] = (), *, output_path: str = ""
+    settings: WorkerSettings,
+    detected: tuple[GPU, ...] = (),
+    *,
+    output_path: str = "",
 ) -> Capabilities:
-    backends = usable(settings.backends)
     memory_gb = round(psutil.virtual_memory().total / GIB, 1)
     return Capabilities(
         cpus=settings.cpus or processors(),
         memory_gb=settings.memory_gb or memory_gb,
         gpus=offered_gpus(detected, settings.gpus),
         labels=settings.labels,
-        workloads=("python",) * settings.allow_code + ("pipeline",) * bool(backends),
+        workloads=("python",) * settings.allow_code
+        + ("pipeline",) * bool(usable(settings.backends)),
         platform=platform.system().lower(),
         python=python_minor(),
         reserved_for=settings.reserved_for,
         weight=settings.weight,
         suits=settings.class_,
-        task_types=tuple(
-            dict.fromkeys((*settings.task_types, *tasks_of(one.kind for one in backends)))
-        ),
+        task_types=settings.task_types,
         model_paths=settings.model_paths,
         output_path=output_path,
     )

@@ -36,6 +36,7 @@ from corral.agent.connection import (
 )
 from corral.agent.environments import OWN, BuildFailed, Confine, Environments
 from corral.agent.gpu_watch import Driver, GpuWatch
+from corral.agent.image_servers import ImageServers
 from corral.agent.keeper import UPDATE
 from corral.agent.kept_results import KeptResults
 from corral.agent.model_files import ModelFiles
@@ -45,9 +46,10 @@ from corral.agent.restarts import Restarts
 from corral.agent.runner_process import Makeup
 from corral.agent.runners import ASSETS, CERTIFICATE, Runners
 from corral.agent.updates import Updates
+from corral.core.backends import Entry, WebUIEntry
 from corral.core.errors import CorralError
 from corral.core.job import Needs
-from corral.core.model import Model
+from corral.core.model import MOST_MODELS, Model
 from corral.core.worker import GPU
 from corral.home import Home, lock_file, read_json, write_private_json
 from corral.protocol.messages import (
@@ -110,6 +112,7 @@ class Agent:
         self._is_up = False
         self._leftovers = 0
         self._models_told: tuple[Model, ...] = ()
+        self._tasks_told: tuple[str, ...] = ()
 
     async def run(self) -> int:
         await self._open()
@@ -119,6 +122,7 @@ class Agent:
         beside = [
             asyncio.create_task(self._tidy()),
             asyncio.create_task(self._gpus.run()),
+            asyncio.create_task(self._servers.run()),
             self._looking_for_models,
         ]
         try:
@@ -208,9 +212,11 @@ class Agent:
         self._connection = Connection(self._address, self, gives_up=self._embedded)
         if not self._embedded:
             self._updates = Updates.of_this(self._address, build_environment())
+        self._servers = ImageServers(inventory.usable(settings.backends), self._servers_seen)
+        await self._servers.first()
         self._gpus = GpuWatch(
             self._driver,
-            ours=self._runners.with_gpus,
+            ours=lambda: [*self._runners.with_gpus(), *self._servers.tenants()],
             changed=self._others_changed,
             found=self._gpus_found,
         )
@@ -257,10 +263,16 @@ class Agent:
         told = {
             "worker": self._settings.worker.name or self._address().name,
             "driver": ", ".join(sorted(drivers)),
-            "turns": self._runners.turns,
-            "backends": [one.options() for one in inventory.usable(self._settings.worker.backends)],
+            "backends": [
+                self._options(entry) for entry in inventory.usable(self._settings.worker.backends)
+            ],
         }
         self._ledger.pipeline = msgspec.json.encode(told)
+
+    def _options(self, entry: Entry) -> dict[str, object]:
+        """Runners take turns at a WebUI, in a folder that all of them may write to."""
+        turns = {"folder": self._runners.turns} if isinstance(entry, WebUIEntry) else {}
+        return {**entry.options(), **turns}
 
     def _find_results(self) -> None:
         """What an agent before us could not deliver."""
@@ -347,14 +359,15 @@ class Agent:
     # --- what the connection asks --------------------------------------------------------------
 
     def register(self, address: Address) -> WorkerRegister:
-        gpus, models = self._capabilities.gpus, self._models.models
+        gpus, models = self._capabilities.gpus, self._all_models()
         names = tuple(model.name for model in models)
-        self._models_told = models
+        tasks = dict.fromkeys((*self._settings.worker.task_types, *self._servers.tasks))
+        self._models_told, self._tasks_told = models, self._servers.tasks
         return WorkerRegister(
             worker_id=address.worker_id,
             software_version=__version__,
             runner_protocol=VERSION,
-            capabilities=replace(self._capabilities, models_present=names),
+            capabilities=replace(self._capabilities, models_present=names, task_types=tuple(tasks)),
             name=self._settings.worker.name or address.name,
             gpu_name=gpus[0].name if gpus else "",
             vram_gb=max((gpu.vram_gb for gpu in gpus), default=0.0),
@@ -367,7 +380,7 @@ class Agent:
         )
 
     def heartbeat(self) -> WorkerHeartbeat:
-        ledger, models = self._ledger, self._models.models
+        ledger, models = self._ledger, self._all_models()
         ledger.results.beat()
         news = None if models == self._models_told else models
         self._models_told = models
@@ -381,6 +394,22 @@ class Agent:
             models_loaded=self._runners.models(),
             leaving=self._leaving is not None,
         )
+
+    def _all_models(self) -> tuple[Model, ...]:
+        """Those of files first: their digests are known."""
+        files, served = self._models.models, self._servers.models
+        if not served:
+            return files
+        known = {model.name for model in files}
+        both = (*files, *(model for model in served if model.name not in known))
+        return both[:MOST_MODELS]
+
+    def _servers_seen(self) -> None:
+        """Other stages than we introduced ourselves with: once more then. Models are told with the
+        next heartbeat."""
+        if self._servers.tasks != self._tasks_told and self._connection.connected:
+            log.info("image_servers_changed", tasks=self._servers.tasks)
+            self._again = asyncio.create_task(self._connection.close())
 
     def disconnected(self) -> None:
         """What the controller has not received by now may never have reached it."""

@@ -260,6 +260,8 @@ class Runners:
             read.append(sys.prefix)
         own = environment.digest == OWN.digest
         packages = own_packages() if own else []
+        if own:
+            read += [file for entry in self._settings.backends for file in entry.files]
         return {
             "limits": {
                 "memory_bytes": int(makeup.memory_gb * GIB) or None,

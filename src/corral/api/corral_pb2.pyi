@@ -188,6 +188,16 @@ class JobRequest(_message.Message):
     job_id: str
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
+class RetryRequest(_message.Message):
+    __slots__ = ("job_id", "worker", "apart")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    APART_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    worker: str
+    apart: bool
+    def __init__(self, job_id: _Optional[str] = ..., worker: _Optional[str] = ..., apart: _Optional[bool] = ...) -> None: ...
+
 class BatchRequest(_message.Message):
     __slots__ = ("batch",)
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -773,3 +783,150 @@ class ListSecretsReply(_message.Message):
     SECRETS_FIELD_NUMBER: _ClassVar[int]
     secrets: _containers.RepeatedCompositeFieldContainer[SecretView]
     def __init__(self, secrets: _Optional[_Iterable[_Union[SecretView, _Mapping]]] = ...) -> None: ...
+
+class RateJobRequest(_message.Message):
+    __slots__ = ("job_id", "rating", "note")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    RATING_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    rating: int
+    note: str
+    def __init__(self, job_id: _Optional[str] = ..., rating: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+
+class RatingView(_message.Message):
+    __slots__ = ("job_id", "rating", "note", "by", "at")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    RATING_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    rating: int
+    note: str
+    by: str
+    at: float
+    def __init__(self, job_id: _Optional[str] = ..., rating: _Optional[int] = ..., note: _Optional[str] = ..., by: _Optional[str] = ..., at: _Optional[float] = ...) -> None: ...
+
+class ListLearningsRequest(_message.Message):
+    __slots__ = ("since", "until", "batch", "run")
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    since: float
+    until: float
+    batch: str
+    run: str
+    def __init__(self, since: _Optional[float] = ..., until: _Optional[float] = ..., batch: _Optional[str] = ..., run: _Optional[str] = ...) -> None: ...
+
+class LearningLines(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class BuildBatchRequest(_message.Message):
+    __slots__ = ("plan", "dry_run", "key")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    plan: bytes
+    dry_run: bool
+    key: str
+    def __init__(self, plan: _Optional[bytes] = ..., dry_run: _Optional[bool] = ..., key: _Optional[str] = ...) -> None: ...
+
+class BuildBatchReply(_message.Message):
+    __slots__ = ("batch", "jobs", "estimate_s", "warnings", "records")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATE_S_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    batch: str
+    jobs: int
+    estimate_s: float
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    records: bytes
+    def __init__(self, batch: _Optional[str] = ..., jobs: _Optional[int] = ..., estimate_s: _Optional[float] = ..., warnings: _Optional[_Iterable[str]] = ..., records: _Optional[bytes] = ...) -> None: ...
+
+class BatchView(_message.Message):
+    __slots__ = ("batch", "jobs", "states", "done", "submitted_at", "ended_at", "seconds", "workers", "model_switches", "left_s")
+    class StatesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    batch: str
+    jobs: int
+    states: _containers.ScalarMap[str, int]
+    done: float
+    submitted_at: float
+    ended_at: float
+    seconds: float
+    workers: _containers.RepeatedCompositeFieldContainer[BatchWorker]
+    model_switches: int
+    left_s: float
+    def __init__(self, batch: _Optional[str] = ..., jobs: _Optional[int] = ..., states: _Optional[_Mapping[str, int]] = ..., done: _Optional[float] = ..., submitted_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., seconds: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[BatchWorker, _Mapping]]] = ..., model_switches: _Optional[int] = ..., left_s: _Optional[float] = ...) -> None: ...
+
+class BatchWorker(_message.Message):
+    __slots__ = ("worker", "succeeded", "failed", "running", "seconds", "model_switches")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    succeeded: int
+    failed: int
+    running: int
+    seconds: float
+    model_switches: int
+    def __init__(self, worker: _Optional[str] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ..., running: _Optional[int] = ..., seconds: _Optional[float] = ..., model_switches: _Optional[int] = ...) -> None: ...
+
+class PresetRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class SavePresetRequest(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: bytes
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class PresetView(_message.Message):
+    __slots__ = ("name", "saved_at", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SAVED_AT_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    saved_at: float
+    value: bytes
+    def __init__(self, name: _Optional[str] = ..., saved_at: _Optional[float] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class ListPresetsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListPresetsReply(_message.Message):
+    __slots__ = ("presets",)
+    PRESETS_FIELD_NUMBER: _ClassVar[int]
+    presets: _containers.RepeatedCompositeFieldContainer[PresetView]
+    def __init__(self, presets: _Optional[_Iterable[_Union[PresetView, _Mapping]]] = ...) -> None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -49,6 +50,13 @@ class Placed(Struct, forbid_unknown_fields=True):
 
     size: Annotated[int, Meta(ge=0, le=2**53)]
     sha256: str = ""
+
+
+class Bundled(Struct, forbid_unknown_fields=True):
+    """One of several artifacts that come together."""
+
+    name: str
+    size: Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class Transfers:
@@ -124,6 +132,35 @@ class Transfers:
         await self._head(request, job, attempt)  # it may have ended while the bytes came
         await self._note(request, job, attempt, name, blob)
         return {"sha256": blob.sha256, "size": blob.size}
+
+    async def bundle(self, request: Request, job: str, attempt: int) -> list[dict[str, object]]:
+        """Several small artifacts at once: a line that names them, then their bytes in a row."""
+        await self._head(request, job, attempt)
+        line, _, data = (await incoming.whole(request, self._limits)).partition(b"\n")
+        listed = body_of(line, list[Bundled])
+        if sum(one.size for one in listed) != len(data):
+            raise InvalidJob("The bytes are not as many as the line before them says.", job_id=job)
+        names = [_artifact_name(one.name, job) for one in listed]
+        ends = list(accumulate(one.size for one in listed))
+        parts = [data[end - one.size : end] for one, end in zip(listed, ends, strict=True)]
+        if any(len(part) > self._artifact_limit for part in parts):
+            raise ArtifactTooLarge(f"More than artifact_limit = {self._artifact_limit:,} bytes.")
+        blobs = await self._blobs.put_all(parts)
+        await self._head(request, job, attempt)  # it may have ended while the bytes came
+        await self._store.append(
+            [
+                ArtifactStored(
+                    job=job,
+                    at=self._now(request),
+                    attempt=attempt,
+                    name=name,
+                    size=blob.size,
+                    file_sha256=blob.sha256,
+                )
+                for name, blob in zip(names, blobs, strict=True)
+            ]
+        )
+        return [{"sha256": blob.sha256, "size": blob.size} for blob in blobs]
 
     async def placed_artifact(
         self, request: Request, job: str, attempt: int, name: str
@@ -237,6 +274,7 @@ def application(
     app.post(f"{attempt}/artifacts/{{name:path}}", include_in_schema=False)(
         transfers.placed_artifact
     )
+    app.put(f"{attempt}/bundle", include_in_schema=False)(transfers.bundle)
     app.put(f"{attempt}/checkpoint", include_in_schema=False)(transfers.put_checkpoint)
     app.get(f"{attempt}/checkpoint", include_in_schema=False)(transfers.get_checkpoint)
     return app

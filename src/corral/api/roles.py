@@ -41,6 +41,14 @@ METHODS: dict[str, Role] = {
     "FindAsset": SUBMIT,
     "PutAsset": SUBMIT,
     "GetBlob": READ,
+    "RateJob": SUBMIT,
+    "ListLearnings": READ,
+    "BuildBatch": SUBMIT,
+    "GetBatch": READ,
+    "SavePreset": SUBMIT,
+    "ListPresets": READ,
+    "GetPreset": READ,
+    "RemovePreset": SUBMIT,
 }
 
 ROUTES: dict[tuple[str, str], Role] = {
@@ -62,9 +70,14 @@ ROUTES: dict[tuple[str, str], Role] = {
     ("PUT", "/packages"): SUBMIT,
     ("POST", "/assets"): SUBMIT,
     ("PUT", "/assets"): SUBMIT,
+    ("POST", "/batches"): SUBMIT,
     ("GET", "/batches"): READ,
     ("GET", "/batches/{batch:path}"): READ,
     ("POST", "/batches/{batch:path}/cancel"): SUBMIT,
+    ("GET", "/presets"): READ,
+    ("GET", "/presets/{name}"): READ,
+    ("PUT", "/presets/{name}"): SUBMIT,
+    ("DELETE", "/presets/{name}"): SUBMIT,
     ("GET", "/workers"): READ,
     ("GET", "/workers/{name}"): READ,
     ("PATCH", "/workers/{name}"): ADMIN,
@@ -76,4 +89,6 @@ ROUTES: dict[tuple[str, str], Role] = {
     ("GET", "/tokens"): ADMIN,
     ("POST", "/tokens"): ADMIN,
     ("DELETE", "/tokens/{name}"): ADMIN,
+    ("POST", "/jobs/{job}/rating"): SUBMIT,
+    ("GET", "/learnings"): READ,
 }

@@ -21,24 +21,31 @@ from corral.api.service import ERROR_KEY
 from corral.api.streams import Streams
 from corral.api.submissions import job_of, jobs_of
 from corral.api.views import (
+    built_view,
     event_of,
     explanation_view,
+    preset_view,
     queue_view,
+    rating_view,
     shown,
     token_view,
     views_of,
+    whole_batch_view,
     worker_views,
 )
 from corral.controller.access import Access
 from corral.controller.artifacts import Artifacts
 from corral.controller.assets import Assets
 from corral.controller.backup import Backups
+from corral.controller.batches import look
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Cursor, Feed, Page, Seen
 from corral.controller.herd import Herd
 from corral.controller.kept import artifact_of, result_of
+from corral.controller.learning import Chosen, Learnings
 from corral.controller.listing import Filters, Listing
 from corral.controller.loop import Loop
+from corral.controller.plans import Plans
 from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.controller.vault import Vault
@@ -161,6 +168,8 @@ class Orchestrator:
         listing: Listing,
         streams: Streams,
         backups: Backups,
+        learnings: Learnings,
+        plans: Plans,
     ) -> None:
         self.asked_at = 0.0
         self._herd = herd
@@ -169,7 +178,8 @@ class Orchestrator:
         self._assets, self._artifacts = assets, artifacts
         self._version, self._started_at = version, started_at
         self._package_limit, self._limits, self._backups = package_limit, limits, backups
-        self._listing, self.streams = listing, streams
+        self._listing, self.streams, self._plans = listing, streams, plans
+        self._learnings = learnings
 
     def caller(self, context: Context) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
@@ -296,11 +306,12 @@ class Orchestrator:
 
     @answers
     async def RetryJob(  # noqa: N802
-        self, request: pb.JobRequest, context: Context
+        self, request: pb.RetryRequest, context: Context
     ) -> pb.JobView:
         caller, job = self.caller(context), self._queue.find(request.job_id)
         user = None if caller.role is Role.ADMIN else caller.name
-        return self._view(await self._queue.retry(job, user=user))
+        again = await self._queue.retry(job, user=user, worker=request.worker, apart=request.apart)
+        return self._view(again)
 
     @answers
     async def MoveToFront(  # noqa: N802
@@ -494,6 +505,56 @@ class Orchestrator:
             async for piece in pieces:
                 yield pb.BackupChunk(data=piece.data, done=piece.done, total=piece.total)
 
+    # --- image batches ---
+
+    @streams
+    async def BuildBatch(  # noqa: N802
+        self, request: pb.BuildBatchRequest, context: Context
+    ) -> AsyncIterator[pb.BuildBatchReply]:
+        plans = self._plans
+        if request.dry_run:
+            built = await plans.build(request.plan, request.key)
+            yield built_view(built)
+            async for lines in plans.lines(built):
+                yield pb.BuildBatchReply(records=lines)
+        else:
+            yield built_view(await plans.submit(request.plan, request.key, self.caller(context)))
+
+    @answers
+    async def GetBatch(  # noqa: N802
+        self, request: pb.BatchRequest, context: Context
+    ) -> pb.BatchView:
+        found = await look(request.batch, self._listing, self._store.world, self._loop)
+        return whole_batch_view(found)
+
+    @answers
+    async def SavePreset(  # noqa: N802
+        self, request: pb.SavePresetRequest, context: Context
+    ) -> pb.PresetView:
+        saved = await self._plans.presets.save(request.name, request.value)
+        return preset_view(saved.name, saved.saved_at, saved.value)
+
+    @answers
+    async def ListPresets(  # noqa: N802
+        self, request: pb.ListPresetsRequest, context: Context
+    ) -> pb.ListPresetsReply:
+        listed = [preset_view(*one) for one in self._plans.presets.names()]
+        return pb.ListPresetsReply(presets=listed)
+
+    @answers
+    async def GetPreset(  # noqa: N802
+        self, request: pb.PresetRequest, context: Context
+    ) -> pb.PresetView:
+        found = self._plans.presets.get(request.name)
+        return preset_view(found.name, found.saved_at, found.value)
+
+    @answers
+    async def RemovePreset(  # noqa: N802
+        self, request: pb.PresetRequest, context: Context
+    ) -> pb.PresetView:
+        found = await self._plans.presets.remove(request.name)
+        return preset_view(found.name, found.saved_at, found.value)
+
     # --- secrets: values go in and never come out. All three are for the operator alone.
 
     @answers
@@ -516,3 +577,21 @@ class Orchestrator:
     ) -> pb.SecretView:
         set_at = await self._vault.remove(request.name)
         return pb.SecretView(name=request.name, set_at=set_at)
+
+    # --- learning ---
+
+    @answers
+    async def RateJob(  # noqa: N802
+        self, request: pb.RateJobRequest, context: Context
+    ) -> pb.RatingView:
+        job = self._learnings.find(request.job_id, self._queue.find)
+        by = self.caller(context).name
+        return rating_view(await self._learnings.rate(job, request.rating, request.note, by=by))
+
+    @streams
+    async def ListLearnings(  # noqa: N802
+        self, request: pb.ListLearningsRequest, context: Context
+    ) -> AsyncIterator[pb.LearningLines]:
+        chosen = Chosen(request.since, request.until, request.batch, request.run)
+        async for lines in self._learnings.exported(chosen):
+            yield pb.LearningLines(data=lines)

@@ -7,11 +7,17 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 
+import msgspec
+from msgspec.structs import asdict
+
 from corral.api import corral_pb2 as pb
 from corral.controller.access import Token
+from corral.controller.batches import Batch
 from corral.controller.feed import Feed, Seen
+from corral.controller.listing import Counted
 from corral.controller.loop import Loop
 from corral.controller.pause import Pause
+from corral.controller.plans import Built
 from corral.controller.store import Store
 from corral.controller.why import explain
 from corral.controller.world import World
@@ -31,6 +37,7 @@ from corral.core.events import (
 )
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
 from corral.core.job import Blob, Failure, Head, JobId, State
+from corral.core.learning import Rating
 from corral.core.worker import GPU, Reading
 from corral.scheduler.fit import Room
 from corral.scheduler.plan import Seat
@@ -213,12 +220,58 @@ def queue_view(world: World, pause: Pause) -> pb.QueueView:
     )
 
 
+def batch_view(name: str, counted: Counted) -> pb.BatchView:
+    """A batch as lists show it."""
+    over = counted.done == counted.total
+    return pb.BatchView(
+        batch=name,
+        jobs=counted.total,
+        states=counted.states,
+        done=counted.done / counted.total,
+        submitted_at=counted.submitted_at,
+        ended_at=counted.ended_at if over else 0.0,
+        seconds=counted.seconds,
+    )
+
+
+def whole_batch_view(batch: Batch) -> pb.BatchView:
+    view = batch_view(batch.name, batch.counted)
+    view.model_switches = batch.model_switches
+    if batch.left_s is not None:
+        view.left_s = batch.left_s
+    for worker, share in batch.shares.items():
+        view.workers.add(worker=worker, **asdict(share))
+    return view
+
+
+def built_view(built: Built) -> pb.BuildBatchReply:
+    view = pb.BuildBatchReply(batch=built.batch, jobs=len(built.jobs), warnings=built.warnings)
+    if built.estimate_s is not None:
+        view.estimate_s = built.estimate_s
+    return view
+
+
+def preset_view(name: str, saved_at: float, value: object = None) -> pb.PresetView:
+    data = b"" if value is None else msgspec.json.encode(value)
+    return pb.PresetView(name=name, saved_at=saved_at, value=data)
+
+
 def token_view(token: Token) -> pb.TokenView:
     return pb.TokenView(
         name=token.name,
         role=token.role,
         created_at=token.created_at,
         expires_at=token.expires_at,
+    )
+
+
+def rating_view(rating: Rating) -> pb.RatingView:
+    return pb.RatingView(
+        job_id=rating.job_id,
+        rating=rating.rating,
+        note=rating.note,
+        by=rating.by,
+        at=rating.at,
     )
 
 

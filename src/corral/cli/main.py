@@ -9,11 +9,15 @@ import typer
 
 from corral import __version__
 from corral.cli import (
+    batching,
     bench,
     controlling,
     herding,
+    imaging,
     joining,
     keeping,
+    learning,
+    presetting,
     putting,
     running,
     secret,
@@ -57,6 +61,10 @@ app.command()(controlling.status)
 app.command(context_settings=_SCRIPT)(running.run)
 app.command(context_settings=_SCRIPT)(running.submit)
 app.command()(putting.put)
+app.command()(batching.batch)
+app.command()(imaging.images)
+app.command()(batching.rerun)
+app.add_typer(presetting.app, name="presets")
 app.command()(watching.jobs)
 app.command()(watching.show)
 app.command()(watching.logs)
@@ -75,6 +83,8 @@ app.command()(herding.login)
 app.command()(herding.logout)
 app.add_typer(steering.queue, name="queue")
 app.add_typer(steering.token, name="token")
+app.command()(learning.rate)
+app.command()(learning.learnings)
 app.command()(bench.bench)
 app.command()(simulating.simulate)
 app.add_typer(secret.app, name="secret")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import typer
 
-from corral.core.errors import CorralError, InvalidJob
+from corral.core.errors import CorralError, InvalidJob, InvalidPlan
 
 if TYPE_CHECKING:
     from corral.sdk.views import QueueView
@@ -34,7 +34,7 @@ def guarded(command: Callable[P, T]) -> Callable[P, T]:
             return command(*args, **kwargs)
         except CorralError as error:
             complain(error, as_json=bool(kwargs.get("as_json")))
-            raise typer.Exit(2 if isinstance(error, InvalidJob) else 1) from None
+            raise typer.Exit(2 if isinstance(error, InvalidJob | InvalidPlan) else 1) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except BrokenPipeError:

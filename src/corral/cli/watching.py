@@ -12,12 +12,12 @@ import typer
 
 from corral.cli import output
 from corral.cli.finding import find
-from corral.core.errors import BlobNotFound, Forbidden
+from corral.core.errors import BlobNotFound, CorralError, Forbidden, JobNotFound
 
 if TYPE_CHECKING:
     from corral.sdk.client import Client
     from corral.sdk.submission import Filters
-    from corral.sdk.views import GpuView, JobView, WorkerView
+    from corral.sdk.views import BatchView, GpuView, JobView, WorkerView
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="A job id, the beginning of one, or last.")
@@ -40,6 +40,7 @@ def jobs(
         list[str] | None, typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.")
     ] = None,
     batch: Annotated[str, typer.Option(help="Only jobs of this batch.")] = "",
+    pack: Annotated[str, typer.Option(help="Only image jobs of this prompt pack.")] = "",
     active: Annotated[
         bool, typer.Option("--active", help="Only jobs that have not ended.")
     ] = False,
@@ -71,7 +72,7 @@ def jobs(
         "active": active,
         "queue_class": class_,
         "worker": worker,
-        "labels": label or [],
+        "labels": [*(label or []), *([f"pack={pack}"] if pack else [])],
         "user": user,
         "since": moment("--since", since),
         "until": moment("--until", until),
@@ -135,10 +136,24 @@ def moment(option: str, text: str) -> float:
 
 
 @output.guarded
-def show(job: JobArgument, as_json: AsJson = False) -> None:
-    """One job in full."""
+def show(
+    job: Annotated[
+        str,
+        typer.Argument(metavar="JOB", help="A job id, the beginning of one, last, or a batch."),
+    ],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="A batch, until it ends.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """One job, or one batch, in full."""
     with _client() as client:
-        view = find(client, job).status()
+        try:
+            view = find(client, job).status()
+        except JobNotFound as error:
+            batch = _batch(client, job)
+            if batch is None:
+                raise error from None
+            _show_batch(batch, follow=follow, as_json=as_json)
+            return
     if as_json:
         output.show_json(_plain(view))
         return
@@ -175,6 +190,50 @@ def show(job: JobArgument, as_json: AsJson = False) -> None:
             ("traceback", failure.traceback if failure else ""),
         ]
     )
+
+
+def _batch(client: Client, name: str) -> BatchView | None:
+    try:
+        return client.open_batch(name).progress()
+    except CorralError:
+        return None
+
+
+def _show_batch(view: BatchView, *, follow: bool, as_json: bool) -> None:
+    from corral.cli import batching
+
+    if follow and not view.ended:
+        raise typer.Exit(batching.follow_again(view.batch, as_json=as_json))
+    if as_json:
+        output.show_json(view)
+        return
+    left = "" if view.ended or view.left_s is None else f"about {output.span(view.left_s)}"
+    output.show_pairs(
+        [
+            ("batch", view.batch),
+            ("jobs", f"{view.jobs:,}"),
+            ("states", ", ".join(f"{count} {one}" for one, count in sorted(view.states.items()))),
+            ("done", f"{view.done * 100:.0f} %"),
+            ("submitted", output.ago(view.submitted_at)),
+            ("ended", output.ago(view.ended_at)),
+            ("left", left),
+            ("models", batching.switched(view)),
+        ]
+    )
+    if view.workers:
+        print()
+        output.show_table(
+            ("WORKER", "DONE", "FAILED", "RUNNING", "SECONDS", "SWITCHES"),
+            [
+                (
+                    one.worker,
+                    *map(str, (one.succeeded, one.failed, one.running)),
+                    f"{one.seconds:.2f}",
+                    str(one.model_switches),
+                )
+                for one in view.workers
+            ],
+        )
 
 
 def _progress(progress: Any) -> str:

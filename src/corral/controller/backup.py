@@ -26,6 +26,7 @@ import structlog
 
 from corral.controller import sql
 from corral.controller.migrations import open_read_only
+from corral.controller.presets import NAME as PRESET
 from corral.controller.retention import Retention
 from corral.core.errors import DiskFull
 from corral.home import Home
@@ -39,7 +40,11 @@ PIECE = 1 << 20
 
 PLAN = "plan.json"
 """What a restore writes down before it begins, beside what it restores."""
-FOLDERS = frozenset({"journal", "blobs", "spool", "log", "worker", "backups", "restore"})
+LEARNING = ("ratings.jsonl", "records.jsonl")
+"""Not how far the lines are known: with the journal in the file, that is found out again."""
+FOLDERS = frozenset(
+    {"journal", "blobs", "spool", "learning", "presets", "log", "worker", "backups", "restore"}
+)
 OWN_FILES = frozenset({"lock", "controller.json", "reserve", HEADER, MANIFEST, PLAN}) | FOLDERS
 """Names that are no settings or keys of a home: they say something about one process, are folders,
 or have a meaning in a backup."""
@@ -48,6 +53,8 @@ MEMBER = re.compile(
     r"journal/corral\.db"
     r"|blobs/[0-9a-f]{2}/[0-9a-f]{64}(\.pruned)?"
     r"|spool/[0-9a-z]{1,2}/[0-9a-z]+\.[0-9]+\.[0-9]{16}"
+    r"|learning/(ratings|records)\.jsonl|learning/runs/[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}\.json"
+    rf"|presets/{PRESET.pattern}\.json"
     rf"|{HOME_FILE.pattern}"
 )
 """Everything that may be in a backup. What somebody else put into the home is not."""
@@ -82,8 +89,11 @@ class Backups:
         async with self._retention.busy:
             folder = self._home.backups / f".making-{secrets.token_hex(4)}"
             try:
+                # First of all: a line about a job that the journal of before has not ended would
+                # be told twice after a restore. One that is missing is found in the journal.
+                lines = await asyncio.to_thread(self._lines)
                 last_seq = await asyncio.to_thread(self._snapshot, folder)
-                found = await asyncio.to_thread(self._found, folder)
+                found = [*await asyncio.to_thread(self._found, folder), *lines]
                 total = sum(size for _, _, size in found)
                 done = 0
                 pieces = _joined(_tar(self._header(last_seq), found))
@@ -119,6 +129,19 @@ class Backups:
             found = (made.execute(query).fetchone()[0] for query in (sql.LAST_SEQ, sql.PRUNED_LAST))
             return int(max(found))
 
+    def _lines(self) -> list[tuple[str, Path, int]]:
+        """What was learned, as far as it goes now: these files only grow."""
+        folder = self._home.learning
+        runs = sorted(folder.glob("runs/*.json"))
+        named = [(f"learning/{path.relative_to(folder)}", path) for path in runs]
+        named += [(f"learning/{name}", folder / name) for name in LEARNING]
+        found = []
+        for name, path in named:
+            with contextlib.suppress(FileNotFoundError):
+                if MEMBER.fullmatch(name):
+                    found.append((name, path, path.stat().st_size))
+        return found
+
     def _found(self, folder: Path) -> list[tuple[str, Path, int]]:
         """What goes into the file: its name there, where it is, how large it is now."""
         home = self._home
@@ -131,6 +154,8 @@ class Backups:
                         (f"{part.name}/{inner.name}/{name}", inner / name)
                         for name in sorted(os.listdir(inner))
                     ]
+        if home.presets.is_dir():
+            paths += [(f"presets/{path.name}", path) for path in sorted(home.presets.iterdir())]
         found = []
         for name, path in paths:
             if not MEMBER.fullmatch(name):
@@ -143,10 +168,11 @@ class Backups:
 def _tar(header: dict[str, object], found: Iterable[tuple[str, Path, int]]) -> Iterator[bytes]:
     manifest: dict[str, tuple[int, str]] = {}
     yield from _member(HEADER, json.dumps(header).encode(), manifest)
-    for name, path, _ in found:
+    for name, path, size in found:
         # Output segments come and go; what is open stays readable.
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            yield from _file(name, file, manifest)
+            at_most = size if name.endswith(".jsonl") else None
+            yield from _file(name, file, manifest, at_most)
     yield from _member(MANIFEST, json.dumps(manifest).encode(), {})
     yield bytes(2 * tarfile.BLOCKSIZE)
 
@@ -156,9 +182,12 @@ def _member(name: str, data: bytes, manifest: dict[str, tuple[int, str]]) -> Ite
     yield _head(name, len(data)) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
 
 
-def _file(name: str, file: BinaryIO, manifest: dict[str, tuple[int, str]]) -> Iterator[bytes]:
-    """A file as long as it is now; where it is cut short meanwhile, zeros follow."""
-    size = left = os.fstat(file.fileno()).st_size
+def _file(
+    name: str, file: BinaryIO, manifest: dict[str, tuple[int, str]], at_most: int | None
+) -> Iterator[bytes]:
+    """A file as long as it is now, or was; where it is cut short meanwhile, zeros follow."""
+    size = os.fstat(file.fileno()).st_size
+    size = left = size if at_most is None else min(size, at_most)
     digest = hashlib.sha256()
     yield _head(name, size)
     while left:

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from pathlib import Path
 
 from corral.core.errors import (
@@ -80,6 +80,23 @@ class Blobs:
             await asyncio.to_thread(self._put, data, blob.sha256)
             self.received += len(data)
         return blob
+
+    async def put_all(self, parts: Sequence[bytes]) -> list[Blob]:
+        """Small ones, which then wait for the disk together. Durable when this returns."""
+        blobs = [Blob.of(data, inline=False) for data in parts]
+        new = {
+            blob.sha256: data
+            for blob, data in zip(blobs, parts, strict=True)
+            if not self.has(blob.sha256)
+        }
+
+        def put() -> None:
+            for sha256, data in new.items():
+                self._put(data, sha256)
+
+        await asyncio.to_thread(put)
+        self.received += sum(map(len, new.values()))
+        return blobs
 
     def _put(self, data: bytes, sha256: str) -> None:
         incoming = self._incoming / secrets.token_hex(8)

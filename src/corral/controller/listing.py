@@ -204,9 +204,7 @@ class Listing:
     async def batch(self, batch: str) -> Counted:
         """One batch, counted; what ends while this looks is counted once."""
         counted = Counted({})
-        living: list[Head] = []
-        async for heads in self._slices():
-            living += [head for head in heads if head.batch == batch]
+        living = await self.living(batch)
         rows = await self._rows(
             lambda reader: reader.execute(sql.ENDED_OF_BATCH, (batch,)).fetchall()
         )
@@ -218,6 +216,30 @@ class Listing:
         if not counted.states:
             raise BatchNotFound(f"No job belongs to a batch {batch[:100]!r}.")
         return counted
+
+    async def living(self, batch: str) -> list[Head]:
+        """What has not ended of a batch."""
+        found: list[Head] = []
+        if batch in self._store.world.batches:
+            async for heads in self._slices():
+                found += [head for head in heads if head.batch == batch]
+        return found
+
+    async def by_worker(self, batch: str) -> list[tuple[str, str, int, float]]:
+        """What ended of a batch: worker, state, how many, their seconds."""
+        return await self._rows(
+            lambda reader: reader.execute(sql.ENDED_BY_WORKER, (batch,)).fetchall()
+        )
+
+    async def turns(self, batch: str) -> list[tuple[str, str, float, float]]:
+        """What ended of a batch and worked with a model: worker, model, from when, to when."""
+        rows = await self._rows(
+            lambda reader: reader.execute(sql.ENDED_WITH_MODEL, (batch,)).fetchall()
+        )
+        return [
+            (worker, _of_label("model", labels), ended_at - seconds, ended_at)
+            for worker, labels, ended_at, seconds in rows
+        ]
 
     async def batches(self) -> Mapping[str, Counted]:
         """Every batch, the one with the newest job first."""
@@ -258,6 +280,11 @@ def _marks(values: Sequence[object]) -> str:
 def _label(label: str) -> str:
     """What the text of a job's labels holds where it has this one."""
     return f"\n{label}\n" if "=" in label else f"\n{label}="
+
+
+def _of_label(key: str, labels: str) -> str:
+    """The value of one of a job's labels, from the text that a row holds."""
+    return labels.partition(f"\n{key}=")[2].partition("\n")[0]
 
 
 def _having(label: str) -> Callable[[Sequence[tuple[str, str]]], bool]:

@@ -45,6 +45,7 @@ from corral.core.job import (
     Head,
     Job,
     JobId,
+    PipelineCall,
     QueueClass,
     ScriptCall,
     Shape,
@@ -64,6 +65,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 
+MAX_NAME = 512
 FEW = 4
 """A submission that starts no more than so many jobs sends them while they are written."""
 
@@ -201,13 +203,16 @@ class Queue:
                 continue
             if job.secrets:
                 self._vault.check_for_job(job.secrets)
+            job_id = self._ids.new(now, seed=seed)
+            if isinstance(job.work, PipelineCall):
+                record = replace(job.work.record, job_id=job_id)
+                job = replace(job, work=PipelineCall(record))
             document = encode_document(job, buffer)
             if len(document) > self._document_limit:
                 raise DocumentTooLarge(
                     f"The job document has {len(document):,} bytes, more than document_limit "
                     f"= {self._document_limit:,}. Put large data into files or artifacts."
                 )
-            job_id = self._ids.new(now, seed=seed)
             mine[job.key] = (job_id, job.name)
             shape = (job.needs, job.workload, job.queue_class, job.wait)
             verdict = alike.get(shape)
@@ -342,15 +347,24 @@ class Queue:
                     head.id, head.attempt, grace_s=self._cancel_grace_s
                 )
 
-    async def retry(self, job: JobId, *, user: str | None = None) -> JobId:
+    async def retry(
+        self, job: JobId, *, user: str | None = None, worker: str = "", apart: bool = False
+    ) -> JobId:
         """An ended job again, as a new job: nothing leaves an end state. It belongs to whoever
-        the first one belonged to, or to `user`."""
+        the first one belonged to, or to `user`; `apart` from its batch, if that is asked for, and
+        on this `worker` alone."""
         head = self._store.head(job)
         if not head.state.ended:
             raise Conflict(f"Job {job} is {head.state}; only an ended job is retried.", job_id=job)
         document = decode_document(self._store.journal.document(head.submitted_seq))
         user = document.user if user is None else user
         again = replace(document, retry_of=job, key="", user=user)
+        if worker:
+            if len(worker) > MAX_NAME or not worker.isprintable():
+                raise InvalidJob(f"A worker's name has up to {MAX_NAME} printable characters.")
+            again = replace(again, needs=replace(again.needs, worker=worker))
+        if apart:
+            again = replace(again, batch="")
         return (await self.submit([again]))[0].job
 
     async def to_front(self, job: JobId) -> Head:

@@ -43,7 +43,7 @@ from corral.home import Home, read_json, sync_folder, write_private_json
 
 MAX_SMALL = 256 << 20
 """More than this is no header or manifest."""
-PARTS = ("journal", "blobs", "spool")
+PARTS = ("journal", "blobs", "spool", "learning", "presets")
 
 
 class Contents(Struct, frozen=True):

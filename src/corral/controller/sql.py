@@ -129,6 +129,14 @@ ENDED_OF_BATCH = """
 SELECT state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds) FROM history
 WHERE batch = ? AND batch != '' GROUP BY state
 """
+ENDED_BY_WORKER = """
+SELECT worker, state, count(*), sum(seconds) FROM history
+WHERE batch = ? AND batch != '' AND worker != '' GROUP BY worker, state
+"""
+ENDED_WITH_MODEL = """
+SELECT worker, labels, ended_at, seconds FROM history
+WHERE batch = ? AND batch != '' AND worker != '' AND instr(labels, char(10) || 'model=')
+"""
 ENDED_BATCHES = """
 SELECT batch, state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds)
 FROM history WHERE batch != '' GROUP BY batch, state
@@ -165,6 +173,15 @@ GROUP BY h.batch
 """
 ENDED_ALONE_SINCE = f"""
 SELECT h.job, 0, h.last_seq, h.ended_at {_SINCE} AND h.batch = '' AND {_OWN_WEBHOOK}
+"""
+# The image jobs that succeeded in these records, in the order in which they did. Their submissions
+# name their workload; the joins keep to this order, so that only these records are read.
+IMAGES_SINCE = """
+SELECT e.seq, e.job FROM journal e CROSS JOIN history h CROSS JOIN journal s
+WHERE e.seq > ? AND e.seq <= ? AND e.kind = 'JobSucceeded'
+AND h.job = e.job AND s.seq = h.submitted_seq
+AND instr(s.body, CAST('"workload":"pipeline"' AS BLOB))
+ORDER BY e.seq
 """
 BATCH_BY_STATE = (
     "SELECT state, count(*) FROM history WHERE batch = ? AND batch != '' GROUP BY state"

@@ -180,6 +180,10 @@ class World:
 
     # --- looking ---
 
+    def typical_s(self, shape: Shape) -> float | None:
+        """How long an attempt of this shape usually takes; None before the first."""
+        return self._typical_s.get(shape)
+
     def snapshot(
         self,
         now: float,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
-from corral.core.pipeline import RENDER, SKETCH
+from corral.core.pipeline import ADETAILER, RENDER, SKETCH, WITH
 
 Url = Annotated[str, Meta(pattern="^https?://", max_length=2048)]
 Pause = Annotated[float, Meta(ge=0, le=3600)]
@@ -22,6 +23,11 @@ class BackendEntry(
     @property
     def kind(self) -> str:
         return str(self.__struct_config__.tag)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What its backend reads on the worker, confined as it is."""
+        return ()
 
     def options(self) -> dict[str, Any]:
         """What its backend is made with: its type, and all it holds but what is the agent's."""
@@ -37,13 +43,27 @@ class WebUIEntry(BackendEntry, frozen=True, tag="webui"):
     """A command that starts the server again, run by the agent after it went down."""
 
 
+class Workflow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A workflow of the user's own for ComfyUI, in its API format."""
+
+    file: str
+    """A whole path on the worker."""
+    map: dict[str, str | list[str]]
+    """A record's field to `node.input`, or to several of them."""
+    stage: Literal["txt2img", "img2img", "adetailer", "upscale"] = "txt2img"
+    """The stage that it renders; the others stay with our own graphs."""
+    output: str = ""
+    """The node whose images are the result, where it has several."""
+
+
 class ComfyUIEntry(BackendEntry, frozen=True, tag="comfyui"):
     url: Url = "http://127.0.0.1:8188"
-    workflow: str = ""
-    """A workflow file of the user's, instead of our own graphs."""
-    mapping: dict[str, str] = {}
-    """Where in it the record's values go."""
+    workflow: Workflow | None = None
     restart: str = ""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.workflow.file,) if self.workflow is not None else ()
 
 
 class DiffusersEntry(BackendEntry, frozen=True, tag="diffusers"):
@@ -67,9 +87,19 @@ class SketchEntry(BackendEntry, frozen=True, tag=SKETCH):
 Entry = WebUIEntry | ComfyUIEntry | DiffusersEntry | SketchEntry
 
 
-def tasks_of(kinds: Iterable[str]) -> tuple[str, ...]:
-    """The tasks that a worker with these kinds of backend takes: what `Needs.task` may ask for."""
-    found = dict.fromkeys(kinds)
-    if found.keys() - {SKETCH}:
-        found[RENDER] = None
+WITHOUT = {"diffusers": (ADETAILER,)}
+"""Stages that a kind never has."""
+
+
+def tasks_of(
+    kinds: Iterable[str], lacking: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """The tasks that a worker with these kinds of backend takes: what `Needs.task` may ask for.
+    `lacking` are stages that its servers were found to be without."""
+    found: dict[str, None] = {}
+    for kind in kinds:
+        for task in (kind,) if kind == SKETCH else (kind, RENDER):
+            found[task] = None
+            if ADETAILER not in (*WITHOUT.get(kind, ()), *lacking.get(kind, ())):
+                found[f"{task}{WITH}{ADETAILER}"] = None
     return tuple(found)

@@ -5,6 +5,11 @@ CorralError
 │   ├── TooManyLabels, TooManyVariables, TooManyRequirements, TooManySecrets,
 │   │   TooManyArguments, TooManyInputs, TooManyModels, TextTooLong
 │   └── AssetNotFound     asset_not_found      it names an input that is stored nowhere
+├── InvalidPlan           invalid_plan         the plan of a batch is wrong; `details` says where
+│   ├── EmptyStagePlan    empty_stage_plan     no stage is left to run
+│   └── StageWithoutImage stage_without_image  a stage that works on an image has none
+├── PresetNotFound        preset_not_found     no preset has this name
+├── PackNotFound          pack_not_found       no prompt pack has this name
 ├── InvalidRequest        invalid_request      the question itself is wrong: a parameter, a body
 ├── NotFound              not_found            no such address here
 ├── MethodNotAllowed      method_not_allowed   the address is right, the verb is not
@@ -27,7 +32,8 @@ CorralError
 ├── TooLarge              too_large            more bytes than the limit allows
 │   ├── BodyTooLarge, DocumentTooLarge, PackageTooLarge, ResultTooLarge, ArtifactTooLarge,
 │   │   AssetTooLarge,
-│   └── TooManyJobs       too_many_jobs        more jobs in one submission
+│   ├── TooManyJobs       too_many_jobs        more jobs in one submission
+│   └── TooManyRecords    too_many_records     more records in one plan
 ├── Unauthorized          unauthorized         no token, or not this one
 ├── Forbidden             forbidden            the token is not good for this
 ├── Unavailable           unavailable          the controller cannot be reached or is stopping
@@ -112,6 +118,26 @@ class AssetNotFound(InvalidJob):
 
 class TextTooLong(InvalidJob):
     code = "text_too_long"
+
+
+class InvalidPlan(CorralError):
+    code, status = "invalid_plan", 422
+
+
+class EmptyStagePlan(InvalidPlan):
+    code = "empty_stage_plan"
+
+
+class StageWithoutImage(InvalidPlan):
+    code = "stage_without_image"
+
+
+class PresetNotFound(CorralError):
+    code, status = "preset_not_found", 404
+
+
+class PackNotFound(CorralError):
+    code, status = "pack_not_found", 404
 
 
 class InvalidRequest(CorralError):
@@ -220,6 +246,10 @@ class AssetTooLarge(TooLarge):
 
 class TooManyJobs(TooLarge):
     code = "too_many_jobs"
+
+
+class TooManyRecords(TooLarge):
+    code = "too_many_records"
 
 
 class Unauthorized(CorralError):

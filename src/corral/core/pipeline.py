@@ -5,11 +5,12 @@ adds to it.
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated
+from functools import cache
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 Name = Annotated[str, Meta(max_length=512)]
 Prompt = Annotated[str, Meta(max_length=20_000)]
@@ -24,6 +25,9 @@ Place = Annotated[int, Meta(ge=0, le=2**31)]
 
 class Part(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """Root of everything a record is made of."""
+
+
+P = TypeVar("P", bound=Part)
 
 
 class Lora(Part, frozen=True):
@@ -79,6 +83,10 @@ ORDER: tuple[type[Stage], ...] = (Txt2Img, Img2Img, ADetailer, Upscale)
 STAGES = ("txt2img", "img2img", "adetailer", "upscale")
 SKETCH = "sketch"
 """The backend that draws without a model. It also is the name of the model that only it has."""
+ADETAILER = "adetailer"
+"""The stage that a server may be without: it is somebody else's extension."""
+WITH = "+"
+"""Between a task and the stage that it needs beyond the usual ones."""
 RENDER = "render"
 """The task of a record that any backend with real models may render."""
 
@@ -151,9 +159,30 @@ def decode_record(data: bytes) -> Record:
 def digest_of(record: Record) -> str:
     """The `record_digest` of a replay card: the same for the same images to be. It covers all but
     the id. Defaults are left out of it, so that a new field changes none; no default may change."""
-    if record.job_id:
-        record = replace(record, job_id="")
-    return hashlib.sha256(_encoder.encode(record)).hexdigest()
+    return hashlib.sha256(_encoder.encode(replace(canonical(record), job_id=""))).hexdigest()
+
+
+def canonical(part: P) -> P:
+    """Equal to `part`, and with the same bytes whether a default was written out or left out:
+    msgspec leaves out what *is* the default, and keeps what only equals it."""
+    changes = {}
+    for name, default in _defaults(type(part)):
+        value = getattr(part, name)
+        kept = value
+        if isinstance(value, Part):
+            kept = canonical(value)
+        elif isinstance(value, tuple):
+            kept = tuple(canonical(one) if isinstance(one, Part) else one for one in value)
+        if kept == default:
+            kept = default
+        if kept is not value:
+            changes[name] = kept
+    return replace(part, **changes) if changes else part
+
+
+@cache
+def _defaults(kind: type[Part]) -> tuple[tuple[str, object], ...]:
+    return tuple((field.name, field.default) for field in fields(kind))
 
 
 def stage_name(stage: Stage) -> str:
@@ -162,4 +191,6 @@ def stage_name(stage: Stage) -> str:
 
 def task_of(record: Record) -> str:
     """What a worker must be able to do: `Needs.task` of its job."""
-    return record.backend or (SKETCH if record.model == SKETCH else RENDER)
+    task = record.backend or (SKETCH if record.model == SKETCH else RENDER)
+    detailed = any(isinstance(stage, ADetailer) for stage in record.stages)
+    return f"{task}{WITH}{ADETAILER}" if detailed else task

@@ -27,6 +27,8 @@ SOCKET_TIMEOUT_S = 60.0
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 5.0
 BLOCK = 1 << 18
+BUNDLE = 1 << 20
+"""Files up to this size together travel in one request."""
 
 
 ABOUT_THE_ATTEMPT = (401, 403, 409)
@@ -112,6 +114,31 @@ class Transfer:
             raise TransferFailed(f"{path}: {error}.") from None
         self._persist(path, lambda _: self._tell(path, {"size": size, "sha256": sha256}))
         return sha256, size
+
+    def put_artifacts(self, files: list[tuple[str, bytes]]) -> list[tuple[str, int]]:
+        """Several at once: where they are small and the controller keeps them, in one request."""
+        if not self._artifacts and sum(len(data) for _, data in files) <= BUNDLE:
+            try:
+                return self._put_bundle(files)
+            except (NotThere, Refused):
+                pass  # an older controller, or a narrow one, takes one after the other
+        return [self.put_artifact(name, io.BytesIO(data), len(data)) for name, data in files]
+
+    def _put_bundle(self, files: list[tuple[str, bytes]]) -> list[tuple[str, int]]:
+        listed = [{"name": name, "size": len(data)} for name, data in files]
+        body = b"".join([json.dumps(listed).encode(), b"\n", *(data for _, data in files)])
+
+        def send(connection: http.client.HTTPConnection) -> list[tuple[str, int]]:
+            connection.request("PUT", f"{self._root}/bundle", body, self._headers())
+            answer = connection.getresponse()
+            _check(answer, "bundle")
+            stored = [(one["sha256"], one["size"]) for one in json.loads(answer.read())]
+            if stored != [(hashlib.sha256(data).hexdigest(), len(data)) for _, data in files]:
+                raise TransferFailed("The controller stored something else than was sent.")
+            return stored
+
+        found: list[tuple[str, int]] = self._persist("bundle", send)
+        return found
 
     def _tell(self, path: str, told: dict[str, Any]) -> Any:
         connection = self._connected()
@@ -238,7 +265,7 @@ def _check(answer: http.client.HTTPResponse, path: str) -> None:
     if answer.status >= 500 or answer.status == 408:  # 408: this time it came too slowly
         raise _TryAgain(f"{answer.status} {reason}")
     kind = TransferFailed if answer.status in ABOUT_THE_ATTEMPT else Refused
-    if answer.status == 404:
+    if answer.status in (404, 405):
         kind = NotThere
     raise kind(f"The controller refused {path}: {answer.status} {reason}.")
 

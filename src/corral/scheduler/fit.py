@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from msgspec import Struct
 
 from corral.core.job import Needs, Shape
-from corral.core.pipeline import RENDER
+from corral.core.pipeline import RENDER, WITH
 from corral.core.worker import (
     SLACK,
     Capabilities,
@@ -173,9 +173,11 @@ def refuse_ever(shape: Shape, worker: Worker) -> str | None:
 
 
 def _refuse_task(task: str) -> str:
+    task, _, stage = task.partition(WITH)
+    beyond = f" with {stage}" if stage else ""
     if task == RENDER:
-        return "it has no backend that renders images with models"
-    return f"it does not take {task} tasks"
+        return f"it has no backend that renders images with models{beyond}"
+    return f"it does not take {task} tasks{beyond}"
 
 
 def refuse_name(needs: Needs, workers: Sequence[Worker]) -> str | None:

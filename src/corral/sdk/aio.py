@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from corral.api import corral_pb2 as pb
 from corral.core.errors import CorralError, Unavailable
 from corral.core.job import QueueClass
-from corral.sdk import assets, mapping, packages, results, submission, views
+from corral.sdk import assets, batches, mapping, packages, results, submission, views
 from corral.sdk.administration import AsyncAdministration
 from corral.sdk.assets import Asset
+from corral.sdk.batches import AsyncBatchHandle, Plan
 from corral.sdk.connection import Connection, locate
 from corral.sdk.handles import AsyncHandle, Text, value
+from corral.sdk.learning import AsyncLearning
+from corral.sdk.presets import AsyncPresets
 from corral.sdk.submission import Filters, Options
 from corral.sdk.vault import AsyncSecrets
 
@@ -44,6 +47,7 @@ class AsyncClient:
     ) -> None:
         self._connection = Connection(locate(address, token, home))
         self.secrets = AsyncSecrets(self._connection)
+        self.presets = AsyncPresets(self._connection)
 
     @property
     def address(self) -> str:
@@ -221,6 +225,28 @@ class AsyncClient:
         again."""
         return await assets.put(self._connection, path)
 
+    # --- image batches ---
+
+    async def batch(self, plan: Plan, *, key: str | None = None) -> AsyncBatchHandle:
+        """Image jobs from a plan, a value or a file: built by the controller and durably accepted
+        as one batch when this returns. The same key again is the same batch."""
+        built = await batches.build(self._connection, plan, key=key)
+        return AsyncBatchHandle(
+            self._connection,
+            built.batch,
+            jobs=built.jobs,
+            estimate_s=built.estimate_s,
+            warnings=built.warnings,
+        )
+
+    async def preview(self, plan: Plan) -> list[dict[str, Any]]:
+        """The records that a plan makes; nothing is submitted."""
+        return (await batches.build(self._connection, plan, dry_run=True)).records
+
+    def open_batch(self, batch: str) -> AsyncBatchHandle:
+        """A handle for a batch submitted earlier, perhaps by another program. Asks nothing yet."""
+        return AsyncBatchHandle(self._connection, batch)
+
     # --- looking around ---
 
     def job(self, job_id: str) -> AsyncHandle:
@@ -244,6 +270,11 @@ class AsyncClient:
     def admin(self) -> AsyncAdministration:
         """The queue as a whole, and the tokens of clients."""
         return AsyncAdministration(self._connection)
+
+    @property
+    def learning(self) -> AsyncLearning:
+        """What was learned from image jobs, and how good they were."""
+        return AsyncLearning(self._connection)
 
     async def workers(self) -> list[views.WorkerView]:
         reply = await self._connection.call("ListWorkers", pb.ListWorkersRequest())

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from corral.sdk.administration import Administration
     from corral.sdk.aio import AsyncClient, Sink
     from corral.sdk.assets import Asset
+    from corral.sdk.batches import BatchHandle, Plan
     from corral.sdk.direct import Direct
     from corral.sdk.functions import P, RemoteFunction
     from corral.sdk.handles import AsyncHandle
+    from corral.sdk.learning import Learning
+    from corral.sdk.presets import Presets
     from corral.sdk.submission import Filters, Options
     from corral.sdk.vault import Secrets
 
@@ -165,9 +168,10 @@ class Handle:
     def cancel(self) -> views.JobView:
         return _bridge().call(self._handle.cancel())
 
-    def retry(self) -> Handle:
-        """The same work once more, as a new job."""
-        return Handle(_bridge().call(self._handle.retry()))
+    def retry(self, *, worker: str = "", apart: bool = False) -> Handle:
+        """The same work once more, as a new job; on this `worker` alone, and `apart` from the
+        batch, where that is asked for."""
+        return Handle(_bridge().call(self._handle.retry(worker=worker, apart=apart)))
 
     def to_front(self) -> views.JobView:
         """Before all waiting jobs of its class and priority, also after a restart."""
@@ -226,6 +230,13 @@ class Client:
         from corral.sdk.vault import Secrets
 
         return Secrets(lambda: self._client.secrets, _bridge().call)
+
+    @property
+    def presets(self) -> Presets:
+        """Save, list, get and remove the bases that plans may name."""
+        from corral.sdk.presets import Presets
+
+        return Presets(lambda: self._client.presets, _bridge().call)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A module's client may be swept along with its functions; its token must not be.
@@ -402,6 +413,24 @@ class Client:
         again."""
         return _bridge().call(self._client.put(path))
 
+    def batch(self, plan: Plan, *, key: str | None = None) -> BatchHandle:
+        """Image jobs from a plan, a value or a file: built by the controller and durably accepted
+        as one batch when this returns. The same key again is the same batch."""
+        from corral.sdk.batches import BatchHandle
+
+        bridge = _bridge()
+        return BatchHandle(bridge.call(self._client.batch(plan, key=key)), bridge)
+
+    def preview(self, plan: Plan) -> list[dict[str, Any]]:
+        """The records that a plan makes; nothing is submitted."""
+        return _bridge().call(self._client.preview(plan))
+
+    def open_batch(self, batch: str) -> BatchHandle:
+        """A handle for a batch submitted earlier, perhaps by another program. Asks nothing yet."""
+        from corral.sdk.batches import BatchHandle
+
+        return BatchHandle(self._client.open_batch(batch), _bridge())
+
     def job(self, job_id: str) -> Handle:
         """A handle for a job submitted earlier, perhaps by another program. Asks nothing yet."""
         return Handle(self._client.job(job_id))
@@ -425,6 +454,13 @@ class Client:
         from corral.sdk.administration import Administration
 
         return Administration(self._client.admin, _bridge().call)
+
+    @property
+    def learning(self) -> Learning:
+        """What was learned from image jobs, and how good they were."""
+        from corral.sdk.learning import Learning
+
+        return Learning(self._client.learning, _bridge())
 
     def workers(self) -> list[views.WorkerView]:
         return _bridge().call(self._client.workers())

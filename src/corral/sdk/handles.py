@@ -102,9 +102,10 @@ class AsyncHandle:
     async def cancel(self) -> views.JobView:
         return await self._ask("CancelJob")
 
-    async def retry(self) -> AsyncHandle:
-        """The same work once more, as a new job."""
-        request = pb.JobRequest(job_id=self.id)
+    async def retry(self, *, worker: str = "", apart: bool = False) -> AsyncHandle:
+        """The same work once more, as a new job; on this `worker` alone, and `apart` from the
+        batch, where that is asked for."""
+        request = pb.RetryRequest(job_id=self.id, worker=worker, apart=apart)
         view = await self._connection.call("RetryJob", request, again=False)
         warnings = tuple(view.warnings)
         return AsyncHandle(self._connection, view.job_id, warnings, workload=view.workload)
@@ -134,13 +135,7 @@ class AsyncHandle:
         target = Path(path or ".")
         if target.is_dir():
             target = target / Path(name).name
-        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")
-        try:
-            with partial.open("wb") as file:
-                await self._connection.get(self.id, name, digest, file.write)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        await fetched(self._connection, self.id, name, digest, target)
         return target
 
     async def _ask(self, method: str) -> views.JobView:
@@ -149,6 +144,17 @@ class AsyncHandle:
         )
         self._workload = view.workload
         return view
+
+
+async def fetched(connection: Connection, job: str, name: str, sha256: str, path: Path) -> None:
+    """An artifact as a file, whole or not at all."""
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        with partial.open("wb") as file:
+            await connection.get(job, name, sha256, file.write)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 async def value(connection: Connection, ended: views.Ended, workload: str = results.CODE) -> Any:

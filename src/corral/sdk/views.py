@@ -244,6 +244,58 @@ class InvitationView(Shown, frozen=True):
     """And a bare Windows machine."""
 
 
+class BatchWorker(Shown, frozen=True):
+    """What one worker did, and does, of a batch."""
+
+    worker: str
+    succeeded: int
+    failed: int
+    running: int
+    seconds: float
+    """Of what has ended."""
+    model_switches: int
+
+
+class BatchView(Shown, frozen=True):
+    """Jobs that were submitted together. `done` is the share of them that has ended, 0 to 1."""
+
+    batch: str
+    jobs: int
+    states: dict[str, int]
+    done: float
+    submitted_at: float
+    ended_at: float
+    """0 while something of it lives."""
+    seconds: float
+    workers: tuple[BatchWorker, ...] = ()
+    """Where one batch is asked for; lists leave this and what follows out."""
+    model_switches: int = 0
+    """How often a worker had to change models between its jobs."""
+    left_s: float | None = None
+    """About how long it still takes, if nothing else ran; None where nobody knows."""
+
+    @property
+    def ended(self) -> bool:
+        return self.ended_at > 0
+
+
+class ImageView(Shown, frozen=True):
+    """An image that a job made, or the replay card beside it, among the job's artifacts."""
+
+    job_id: str
+    name: str
+    size: int
+    file_sha256: str
+    worker: str
+
+
+class PresetView(Shown, frozen=True):
+    """The base of a plan, kept under a name."""
+
+    name: str
+    saved_at: float
+
+
 class JoinRequestView(Shown, frozen=True):
     """A machine that found the controller by itself and waits to be confirmed."""
 
@@ -254,7 +306,19 @@ class JoinRequestView(Shown, frozen=True):
     age_s: float
 
 
+class RatingView(Shown, frozen=True):
+    """How good the images of a job are: 1 to 5."""
+
+    job_id: str
+    rating: int
+    note: str
+    by: str
+    """The name of the token that it came with; empty for the home's own."""
+    at: float
+
+
 _CLASSES: dict[str, type[Struct]] = {
+    "RatingView": RatingView,
     "JoinRequestView": JoinRequestView,
     "InviteReply": InvitationView,
     "JobView": JobView,
@@ -271,6 +335,9 @@ _CLASSES: dict[str, type[Struct]] = {
     "QueueView": QueueView,
     "TokenView": TokenView,
     "SecretView": SecretView,
+    "BatchView": BatchView,
+    "BatchWorker": BatchWorker,
+    "PresetView": PresetView,
 }
 _EVENTS: dict[str, type[Event]] = {
     "state": StateChanged,

@@ -1,33 +1,25 @@
-"""/batches: jobs that were submitted together, counted."""
+"""/batches: image jobs from a plan, and jobs that were submitted together, counted."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
+from corral.api import incoming
 from corral.api.rest.answers import answer, errors, json
-from corral.api.rest.parts import Parts
-from corral.controller.listing import Counted
-
-
-class BatchView(msgspec.Struct):
-    """`done` is the share of its jobs that have ended, 0 to 1."""
-
-    batch: str
-    jobs: int
-    states: dict[str, int]
-    done: float
-    submitted_at: float
-    ended_at: float
-    seconds: float
+from corral.api.rest.parts import Parts, caller_of
+from corral.api.views import batch_view, whole_batch_view
+from corral.controller.batches import look
+from corral.sdk import views
+from corral.sdk.views import read
 
 
 class BatchPage(msgspec.Struct):
     """The one with the newest job first. `next` is the cursor of the page behind this one."""
 
-    batches: list[BatchView]
+    batches: list[views.BatchView]
     next: str | None
 
 
@@ -36,11 +28,65 @@ class BatchCancelled(msgspec.Struct):
     cancelled: int
 
 
-STRUCTS: tuple[Any, ...] = (BatchPage, BatchView, BatchCancelled)
+class BatchBuilt(msgspec.Struct):
+    """Durable from now on; of a dry run `batch` is empty, and `records` has what would be."""
+
+    batch: str
+    jobs: int
+    estimate_s: float | None
+    """About how long it takes, if nothing else ran; null where nobody knows."""
+    warnings: list[str]
+    records: list[dict[str, Any]]
+
+
+STRUCTS: tuple[Any, ...] = (BatchPage, views.BatchView, BatchCancelled, BatchBuilt)
+_BODY = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {"type": "object"},
+            "example": {
+                "name": "castles",
+                "seed": 42,
+                "base": {"txt2img": {"model": "sketch", "width": 64, "height": 64}},
+                "prompts": [{"positive": "a castle, [[weather]]"}],
+                "matrix": {"mode": "fanout", "slots": {"weather": ["rain", "snow"]}},
+            },
+        }
+    },
+}
 
 
 def routes(parts: Parts) -> APIRouter:
     router = parts.router("batches")
+
+    @router.post(
+        "/batches",
+        status_code=202,
+        summary="Build image jobs from a plan and submit them as one batch",
+        responses={
+            202: answer("BatchBuilt", "Accepted, durably."),
+            200: answer("BatchBuilt", "What a dry run built."),
+            **errors(404, 408, 409, 413, 507),
+        },
+        openapi_extra={"requestBody": _BODY},
+    )
+    async def build(
+        request: Request,
+        dry_run: Annotated[bool, Query(description="Only show the records.")] = False,
+        idempotency_key: Annotated[
+            str, Header(description="The same key again is the same batch.", max_length=400)
+        ] = "",
+    ) -> Response:
+        """The body is the plan, as JSON; docs/images.md describes it."""
+        plan = await incoming.whole(request, parts.limits)
+        if dry_run:
+            built = await parts.plans.build(plan, idempotency_key)
+        else:
+            built = await parts.plans.submit(plan, idempotency_key, caller_of(request))
+        records = [msgspec.to_builtins(one) for one in built.records] if dry_run else []
+        told = (built.batch, len(built.jobs), built.estimate_s, built.warnings, records)
+        return json(BatchBuilt(*told), 200 if dry_run else 202)
 
     @router.get(
         "/batches",
@@ -59,15 +105,16 @@ def routes(parts: Parts) -> APIRouter:
         ]
         page = found[:limit]
         behind = page[-1][1].newest if len(found) > limit else None
-        return json(BatchPage([_view(*one) for one in page], behind))
+        return json(BatchPage([read(batch_view(*one)) for one in page], behind))
 
     @router.get(
         "/batches/{batch:path}",
         summary="One batch",
-        responses={200: answer("BatchView", "Its jobs by state."), **errors(404)},
+        responses={200: answer("BatchView", "Its jobs by state and by worker."), **errors(404)},
     )
     async def show(batch: str) -> Response:
-        return json(_view(batch, await parts.listing.batch(batch)))
+        found = await look(batch, parts.listing, parts.store.world, parts.loop)
+        return json(read(whole_batch_view(found)))
 
     @router.post(
         "/batches/{batch:path}/cancel",
@@ -79,16 +126,3 @@ def routes(parts: Parts) -> APIRouter:
         return json(BatchCancelled(batch, await parts.queue.cancel_batch(batch)))
 
     return router
-
-
-def _view(batch: str, counted: Counted) -> BatchView:
-    over = counted.done == counted.total
-    return BatchView(
-        batch=batch,
-        jobs=counted.total,
-        states=counted.states,
-        done=counted.done / counted.total,
-        submitted_at=counted.submitted_at,
-        ended_at=counted.ended_at if over else 0.0,
-        seconds=counted.seconds,
-    )

@@ -133,8 +133,8 @@ def routes(parts: Parts) -> APIRouter:
             batch=batch,
             labels=tuple(label),
             user=user,
-            since=_moment("since", since),
-            until=_moment("until", until),
+            since=moment("since", since),
+            until=moment("until", until),
             text=text,
         )
         if cursor and not (cursor.isascii() and cursor.isalnum()):
@@ -170,10 +170,17 @@ def routes(parts: Parts) -> APIRouter:
         summary="Submit an ended job again, as a new one",
         responses={202: answer("JobView", "The new job."), **errors(404, 409, 413, 507)},
     )
-    async def retry(request: Request, job: str) -> Response:
+    async def retry(
+        request: Request,
+        job: str,
+        worker: Annotated[str, Query(description="The only one that may have it.")] = "",
+        apart: Annotated[bool, Query(description="Not as part of the first one's batch.")] = False,
+    ) -> Response:
         caller = caller_of(request)
         user = None if caller.role is Role.ADMIN else caller.name
-        again = await parts.queue.retry(parts.queue.find(job), user=user)
+        again = await parts.queue.retry(
+            parts.queue.find(job), user=user, worker=worker, apart=apart
+        )
         return json(view(again), 202)
 
     @router.post(
@@ -217,7 +224,7 @@ def routes(parts: Parts) -> APIRouter:
     return router
 
 
-def _moment(name: str, text: str) -> float:
+def moment(name: str, text: str) -> float:
     if not text:
         return 0.0
     try:

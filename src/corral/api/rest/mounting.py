@@ -9,11 +9,11 @@ from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 
-from corral.api.rest import assets, batches, cluster, following, jobs
+from corral.api.rest import assets, batches, cluster, following, jobs, learning, presets
 from corral.api.rest.answers import Error, handle_errors
 from corral.api.rest.parts import Parts
 
-MODULES = (jobs, assets, following, batches, cluster)
+MODULES = (jobs, assets, following, batches, presets, cluster, learning)
 
 
 def mount(app: FastAPI, parts: Parts) -> None:

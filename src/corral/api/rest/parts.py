@@ -19,9 +19,11 @@ from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Feed
 from corral.controller.herd import Herd
+from corral.controller.learning import Learnings
 from corral.controller.listing import Listing
 from corral.controller.loop import Loop
 from corral.controller.output_text import OutputText
+from corral.controller.plans import Plans
 from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.core.access import Caller
@@ -45,8 +47,10 @@ class Parts:
     streams: Streams
     limits: LimitSettings
     package_limit: int
+    plans: Plans
     version: str
     started_at: float
+    learnings: Learnings
 
     def router(self, tag: str) -> APIRouter:
         """Routes behind the door: who calls is known before a byte of the body is read."""

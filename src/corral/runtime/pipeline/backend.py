@@ -2,8 +2,8 @@
 
 A backend adds nothing of its own to a record: what the record does not say, it sets to a fixed
 value. It is made once per runner with the settings of its entry in `worker.backends`, as keyword
-arguments, and lives through many jobs; one stage runs at a time, and of a server with a `url` one
-at a time on the whole machine.
+arguments, and lives through many jobs; one stage runs at a time. Other runners of the machine have
+backends of their own: whoever can serve only one request at a time takes turns with them.
 
 What a runner starts ends with it. So a server's `restart` command is not the backend's to run: the
 agent does it, after a stage failed with `backend_down`.

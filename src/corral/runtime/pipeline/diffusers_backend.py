@@ -22,7 +22,7 @@ from corral import job
 from corral.core.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
 from corral.runtime.pipeline import diffusers_schedulers
 from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell
-from corral.runtime.pipeline.diffusers_models import Loaded, Shelf
+from corral.runtime.pipeline.diffusers_models import Shelf
 from corral.runtime.pipeline.diffusers_schedulers import key
 
 EXTRA = ("torch", "transformers", "diffusers")

@@ -1,4 +1,4 @@
-"""The samplers and schedules of a record, as diffusers knows them: its schedulers and their options.
+"""The samplers and schedules of a record, as diffusers knows them: schedulers and their options.
 
 What it does not have is said; nothing is ever replaced by something else.
 """

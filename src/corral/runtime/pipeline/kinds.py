@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from corral.core.backends import tasks_of
-from corral.core.pipeline import Record, task_of
+from corral.core.pipeline import WITH, Record, task_of
 
 if TYPE_CHECKING:
     from corral.runtime.pipeline.backend import Backend
@@ -33,5 +33,19 @@ def choices(
     record: Record, offered: list[dict[str, Any]], begun_with: str = ""
 ) -> list[dict[str, Any]]:
     """Those of a worker's backends that may render a record, in the order of preference."""
-    task = begun_with or task_of(record)
+    task = begun_with or task_of(record).partition(WITH)[0]
     return [one for one in offered if task in tasks_of([one["type"]])]
+
+
+def offer_of(options: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The stages that an image server can do, and its models with their sha256 where it knows.
+    Raises `StageFailed` where it does not answer."""
+    if options["type"] == "webui":
+        from corral.runtime.pipeline import webui
+
+        found = webui.probe(options)
+        return found.stages, {model.name: model.sha256 for model in found.models}
+    from corral.runtime.pipeline import comfyui_probe
+
+    has = comfyui_probe.probe(options)
+    return has.stages, dict.fromkeys(has.models, "")

@@ -4,11 +4,9 @@ their cards, and a result that says what they are.
 
 from __future__ import annotations
 
-import io
 import os
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -23,7 +21,6 @@ from corral.runtime.pipeline.backend import Backend, Rendered, StageFailed
 from corral.runtime.pipeline.cards import Card, StageReport, encode_card, software
 from corral.runtime.pipeline.checkpoints import Done
 from corral.runtime.pipeline.kinds import choices, open_backend
-from corral.runtime.pipeline.turns import turn
 from corral.runtime.transfer import Refused, Transfer
 
 PROGRESS_S = 0.05
@@ -137,10 +134,8 @@ class Pipelines:
         for options in choices(record, about["backends"], begun_with):
             backend = self._opened(options)
             tell.backend = backend.name
-            server = options.get("url", "")
             try:
-                with turn(about["turns"], server, tell) if server else nullcontext():
-                    rendered = backend.render(stage, record, made, tell)
+                rendered = backend.render(stage, record, made, tell)
             except StageFailed as error:
                 if error.code not in ("model_missing", "stage_missing"):
                     raise
@@ -201,8 +196,9 @@ def _note(done: Done, report: StageReport, rendered: Rendered, record: Record, c
         done.seeds = list(rendered.seeds) or [(record.seed + n) % 2**32 for n in range(count)]
     for name, value in rendered.info.items():
         known = done.info.get(name)
-        both = isinstance(value, dict) and isinstance(known, dict)
-        done.info[name] = {**known, **value} if both else value
+        if isinstance(value, dict) and isinstance(known, dict):
+            value = {**known, **value}
+        done.info[name] = value
 
 
 def _inputs(record: Record, folder: str) -> list[Image]:
@@ -234,7 +230,7 @@ def _keep(
     driver = info.pop("driver", "") or about.get("driver", "")
     text = {images.RECORD: encode_record(record).decode(), images.DIGEST: done.record_digest}
     names = outputs.names(record, order["job"], done.seeds, len(made))
-    kept = []
+    kept, files = [], []
     for index, image in enumerate(made):
         seed = done.seeds[index] if index < len(done.seeds) else (record.seed + index) % 2**32
         png = images.to_png(image, text)
@@ -258,15 +254,12 @@ def _keep(
             warnings=done.warnings,
             info=info,
         )
-        _store(card.name, png, transfer)
-        _store(f"{names[index]}.json", encode_card(card), transfer)
+        files += [(card.name, png), (f"{names[index]}.json", encode_card(card))]
         kept.append(Made(card.name, card.pixel_sha256, card.file_sha256, card.size, seed))
-    return kept
-
-
-def _store(name: str, data: bytes, transfer: Callable[[], Transfer]) -> None:
     try:
-        sha256, size = transfer().put_artifact(name, io.BytesIO(data), len(data))
+        stored = transfer().put_artifacts(files)
     except Refused as error:
         raise AttemptFailed("result_refused", str(error)) from error
-    job._say("artifact", name=name, size=size, file_sha256=sha256)
+    for (name, _), (sha256, size) in zip(files, stored, strict=True):
+        job._say("artifact", name=name, size=size, file_sha256=sha256)
+    return kept

@@ -48,7 +48,25 @@ MOTIFS: dict[str, str] = {
     "rain": "streak", "storm": "streak", "fire": "streak", "snow": "dot", "star": "dot",
     "stars": "dot", "night": "dot",
 }  # fmt: skip
-SMALL_WORDS = frozenset("a an and at by for from in into of on or over the to under with".split())
+SMALL_WORDS = frozenset(
+    (
+        "a",
+        "an",
+        "and",
+        "at",
+        "by",
+        "for",
+        "from",
+        "in",
+        "of",
+        "on",
+        "or",
+        "over",
+        "the",
+        "to",
+        "with",
+    )
+)
 KINDS = ("peak", "tower", "disc", "ring", "band", "dot")
 
 

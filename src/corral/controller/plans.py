@@ -1,0 +1,276 @@
+"""From a plan to a batch of image jobs: built beside the event loop, submitted in slices.
+
+Whatever is drawn is drawn from the key, so the same key gives the same batch, seeds and all: a
+submission that was interrupted is simply made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+from msgspec import Struct
+from msgspec.structs import replace
+
+from corral import pipelines
+from corral.controller.batches import estimate
+from corral.controller.loop import Loop
+from corral.controller.presets import Presets
+from corral.controller.queue import Queue, admit
+from corral.controller.world import World
+from corral.core.access import Caller, Role
+from corral.core.assets import check_input_names, is_digest
+from corral.core.errors import InvalidPlan, InvalidRequest
+from corral.core.job import Input, Job, Needs, PipelineCall, Shape, Size
+from corral.core.malformed import MALFORMED
+from corral.core.pipeline import Record, task_of
+from corral.pipelines import presets as bases
+from corral.pipelines.mistakes import convert, invalid
+from corral.pipelines.plan import Plan
+from corral.runtime.models import model_name
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+SLICE = 500
+"""So many jobs share a commit; others get their turn in between."""
+RETRIES = 2
+MAX_KEY = 400
+MOST_FILES = 10_000
+NAMELESS = "images"
+NOBODY = Caller("", Role.READ)
+
+
+class File(Struct, frozen=True, forbid_unknown_fields=True):
+    """An asset, under the name that `inputs` of a plan has for it."""
+
+    sha256: str = ""
+    size: Size = 0
+    path: str = ""
+
+
+class Built(Struct, frozen=True):
+    batch: str
+    """Empty of what was only looked at."""
+    jobs: tuple[Job, ...]
+    estimate_s: float | None
+    warnings: list[str]
+
+    @property
+    def records(self) -> Iterable[dict[str, Any]]:
+        return (shown(job.work.record) for job in self.jobs if isinstance(job.work, PipelineCall))
+
+
+def check_base(value: dict[str, Any]) -> None:
+    """InvalidPlan where this cannot be the base of a plan."""
+    bases.parse(value)
+
+
+class Plans:
+    def __init__(self, queue: Queue, loop: Loop, world: World, presets: Presets) -> None:
+        self._queue, self._loop, self._world = queue, loop, world
+        self.presets = presets
+        self._one = asyncio.Lock()
+        """A large plan keeps a processor busy for seconds; two at once would help nobody."""
+        self._submitting: set[asyncio.Task[Built]] = set()
+
+    async def build(self, plan: bytes, key: str = "") -> Built:
+        """What a plan means, and nothing is submitted."""
+        jobs, warnings = await self._built(plan, key or secrets.token_hex(8), NOBODY)
+        return Built("", jobs, self._estimate(jobs), warnings)
+
+    async def submit(self, plan: bytes, key: str, caller: Caller) -> Built:
+        """All of it, durable when this returns. Whoever goes away meanwhile has submitted it."""
+        task = asyncio.create_task(self._submit(plan, key or secrets.token_hex(16), caller))
+        self._submitting.add(task)
+        task.add_done_callback(self._submitted)
+        return await asyncio.shield(task)
+
+    def _submitted(self, task: asyncio.Task[Built]) -> None:
+        self._submitting.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to whoever still listens
+
+    async def _submit(self, plan: bytes, key: str, caller: Caller) -> Built:
+        self._queue.check_room()
+        jobs, warnings = await self._built(plan, key, caller)
+        estimate_s = self._estimate(jobs)
+        await self._refuse_all_or_none(jobs)
+        told = dict.fromkeys(warnings)
+        for some in _slices(jobs):
+            accepted = await self._queue.submit(some)
+            told.update(dict.fromkeys(one.warning for one in accepted if one.warning))
+            await asyncio.sleep(0)
+        batch = jobs[0].batch
+        log.info("batch_submitted", batch=batch, jobs=len(jobs))
+        return Built(batch, jobs, estimate_s, list(told))
+
+    async def _refuse_all_or_none(self, jobs: Sequence[Job]) -> None:
+        """Where one would be refused none is accepted; that one stays in the history."""
+        workers = self._loop.workers()
+        for job in {job.needs: job for job in jobs}.values():
+            if admit(job, workers)[1] is not None:
+                await self._queue.submit([job])
+
+    async def _built(
+        self, data: bytes, key: str, caller: Caller
+    ) -> tuple[tuple[Job, ...], list[str]]:
+        if len(key) > MAX_KEY or not key.isprintable():
+            raise InvalidRequest(f"A key has up to {MAX_KEY} printable characters.")
+        async with self._one:
+            return await asyncio.to_thread(self._made, data, key, caller)
+
+    def _made(self, data: bytes, key: str, caller: Caller) -> tuple[tuple[Job, ...], list[str]]:
+        """On a thread of its own."""
+        value = _object(data)
+        files = _files(value.pop("files", None))
+        plan = pipelines.parse(value)
+        if not plan.name.isprintable():
+            raise invalid("name", "it holds characters that cannot be printed.")
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        built = pipelines.build(
+            plan,
+            new_id=lambda: "",  # the queue gives each its own when it comes in
+            presets=self.presets.all() if plan.preset else {},
+            seed=int(digest[:8], 16),
+        )
+        name, alike = plan.name or NAMELESS, dict[tuple[Needs, str], Needs]()
+        batch = f"{name}-{digest[:8]}"
+        jobs = tuple(
+            _job(
+                record,
+                _settled(needs, record, alike),
+                plan,
+                files,
+                name=name,
+                batch=batch,
+                key=f"batch:{key}/{number}",
+            )
+            for number, (record, needs) in enumerate(zip(built.records, built.needs, strict=True))
+        )
+        user = caller.user("")
+        return tuple(replace(job, user=user) for job in jobs) if user else jobs, list(
+            built.warnings
+        )
+
+    def _estimate(self, jobs: Sequence[Job]) -> float | None:
+        counts: dict[Shape, int] = {}
+        for job in jobs:
+            shape = Shape(
+                needs=job.needs,
+                workload=job.workload,
+                queue_class=job.queue_class,
+                priority=job.priority,
+            )
+            counts[shape] = counts.get(shape, 0) + 1
+        return estimate(counts, self._world, self._loop.workers())
+
+    async def lines(self, built: Built) -> AsyncIterator[bytes]:
+        """Records as JSON, one a line, many at a time."""
+        for some in _slices(built.records):
+            yield b"".join(msgspec.json.encode(one) + b"\n" for one in some)
+            await asyncio.sleep(0)
+
+
+def _settled(needs: Needs, record: Record, alike: dict[tuple[Needs, str], Needs]) -> Needs:
+    """With models as workers call them, and what a backend must be able to do; the same object
+    for the same needs, which the scheduler is quicker with."""
+    asked = (needs, task_of(record))
+    if asked not in alike:
+        models = tuple(sorted({model_name(one) for one in needs.models}))
+        alike[asked] = replace(needs, models=models, task=asked[1])
+    return alike[asked]
+
+
+def _job(
+    record: Record,
+    needs: Needs,
+    plan: Plan,
+    files: dict[str, Input],
+    *,
+    name: str,
+    batch: str,
+    key: str,
+) -> Job:
+    missing = [one for one in record.inputs if one not in files]
+    if missing:
+        raise invalid(
+            "inputs",
+            f"there is no image {missing[0]!r}. Write the path of a file beside the plan, or put "
+            "it with `corral put` and say so under `files`.",
+        )
+    labels = {"pack": record.pack, "row": str(record.row), "model": record.model}
+    return Job(
+        work=PipelineCall(record),
+        needs=needs,
+        name=name,
+        labels={key: _printable(value) for key, value in labels.items() if value},
+        queue_class=plan.queue_class,
+        priority=plan.priority,
+        retries=RETRIES,
+        batch=batch,
+        key=key,
+        inputs=tuple(sorted((files[one] for one in record.inputs), key=lambda one: one.name)),
+    )
+
+
+def _slices(values: Iterable[T]) -> Iterator[list[T]]:
+    left = iter(values)
+    while some := list(islice(left, SLICE)):
+        yield some
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else "?" for one in text)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(data)
+    except MALFORMED as error:
+        raise InvalidPlan(f"The plan is no JSON: {error}.", details={"path": ""}) from None
+    if not isinstance(value, dict):
+        pipelines.parse(value)  # says what a plan is
+    found: dict[str, Any] = value
+    return found
+
+
+def _files(value: object) -> dict[str, Input]:
+    if value is None:
+        return {}
+    files = convert(value, dict[str, File], where="files")
+    if len(files) > MOST_FILES:
+        raise invalid("files", f"{len(files):,} are more than {MOST_FILES:,}. Split the plan.")
+    check_input_names(files)
+    for name, one in files.items():
+        if not (is_digest(one.sha256) if one.sha256 else one.path):
+            raise invalid("files", f"{name!r} needs the sha256 of an asset.")
+    return {
+        name: Input(name=name, sha256=one.sha256, size=one.size, path=one.path)
+        for name, one in files.items()
+    }
+
+
+def shown(record: Record) -> dict[str, Any]:
+    """A record as a person reads it: with what is as usual, too."""
+    found: dict[str, Any] = _whole(record)
+    if not record.job_id:
+        del found["job_id"]
+    return found
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_whole(one) for one in value]
+    if not isinstance(value, Struct):
+        return value
+    config = value.__struct_config__
+    tagged = {config.tag_field: config.tag} if config.tag_field else {}
+    return {**tagged, **{key: _whole(getattr(value, key)) for key in value.__struct_fields__}}

@@ -1,0 +1,198 @@
+"""A plan with all that its records have in common worked out, and then one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from corral.core.errors import TooManyRecords
+from corral.core.pipeline import STAGES, Record, Upscale, canonical
+from corral.pipelines import loras, matrix, packs, presets, seeds, stages, sweep, variants
+from corral.pipelines.config import Config, Txt2ImgSettings
+from corral.pipelines.merge import merge
+from corral.pipelines.mistakes import invalid
+from corral.pipelines.plan import Plan, Row, Variants
+from corral.pipelines.vram import SKETCH
+
+_SETTINGS = tuple(
+    name
+    for name in Txt2ImgSettings.__struct_fields__
+    if name in Record.__struct_fields__ and name != "seed"
+)
+_NOT_LEFT_OPEN = {"sampler": "euler", "scheduler": "normal"}
+"""No server may choose these for itself."""
+
+
+class Batch:
+    def __init__(
+        self,
+        plan: Plan,
+        named_presets: Mapping[str, object],
+        named_packs: Mapping[str, object],
+        *,
+        seed: int,
+        most: int,
+    ) -> None:
+        self._plan = plan
+        self.seed = seed if plan.seed is None else plan.seed
+        self.warnings: list[str] = []
+        self._rows = self._read_rows(named_packs)
+        base = presets.resolve(plan.preset, named_presets) if plan.preset else plan.base
+        merged = merge(base or Config(), plan.overrides)
+        self._configs = sweep.expand(merged, plan.sweep, limit=most)
+        asked = variants.resolved(plan.variants or Variants(), self.seed)
+        self._variants = variants.expand(asked, limit=most)
+        self.variants_digest = variants.digest(asked) if plan.variants else ""
+        self._mode, self._base_given = asked.seed_mode, asked.base_seed is not None
+        self._seeds = seeds.Seeds(
+            self.seed,
+            asked.seed_mode,
+            asked.base_seed,
+            variants=len(self._variants),
+            widest=self._widest(),
+        )
+        self._templates: dict[bool, list[list[Record]]] = {}
+        self._refuse_clashes()
+        self._refuse_too_many(most)
+        self._warn()
+
+    @property
+    def count(self) -> int:
+        rows = self._rows.count
+        return rows * len(self._configs) * len(self._variants) * self._plan.batches
+
+    def drafts(self) -> Iterator[Record]:
+        """Records as yet without ids, in order."""
+        batches, chosen = range(self._plan.batches), self._seeds
+        for number, (where, row) in enumerate(self._rows):
+            positive, tagged = loras.taken_out(row.positive, where)
+            own_loras = (*row.loras, *tagged)
+            inputs = row.inputs or self._plan.inputs
+            for config, templates in zip(self._configs, self._alike(bool(inputs)), strict=True):
+                own = seeds.given(row.seed, config.txt2img.seed if config.txt2img else None)
+                for template in templates:
+                    record = replace(
+                        template,
+                        positive=positive,
+                        negative=row.negative,
+                        loras=loras.joined(template.loras, own_loras),
+                        inputs=inputs,
+                        row=number,
+                    )
+                    size, variant = record.batch_size, record.variant_index
+                    for batch in batches:
+                        seed = chosen.of(own, variant, batch, size)
+                        yield replace(record, batch_index=batch, seed=seed)
+
+    def _alike(self, with_inputs: bool) -> list[list[Record]]:
+        """For each config, for each variant: a record that lacks only what is a row's own."""
+        if with_inputs not in self._templates:
+            self._templates[with_inputs] = [
+                self._template(config, number, with_inputs)
+                for number, config in enumerate(self._configs)
+            ]
+        return self._templates[with_inputs]
+
+    def _template(self, config: Config, number: int, with_inputs: bool) -> list[Record]:
+        plan = self._plan
+        chain = stages.chain(config, plan.stages, inputs=("image",) if with_inputs else ())
+        samples = any(not isinstance(stage, Upscale) for stage in chain)
+        common = Record(
+            positive="",
+            stages=chain,
+            backend=plan.backend,
+            pack=self._pack,
+            config_index=number,
+            variants=self.variants_digest,
+            output=plan.output,
+            learning=plan.learning,
+            **(_sampling(config) if samples else {}),
+        )
+        found = []
+        for index, variant in enumerate(self._variants):
+            record = replace(common, variant_index=index, **variant)
+            if not record.backend and record.model == SKETCH:
+                record = replace(record, backend=SKETCH)
+            if samples and not record.model and record.backend != SKETCH:
+                raise invalid(
+                    "base.txt2img.model",
+                    "no model is named, and a worker must not choose one. Name it, or say "
+                    "`backend: sketch` for images without a model.",
+                )
+            found.append(canonical(record))
+        return found
+
+    def _read_rows(self, named_packs: Mapping[str, object]) -> matrix.Fill:
+        plan, self._pack, where = self._plan, "", "prompts"
+        rows = [Row(positive=one) if isinstance(one, str) else one for one in plan.prompts]
+        asked = plan.matrix
+        if plan.pack is not None:
+            pack = packs.resolve(plan.pack, named_packs)
+            self._pack, rows, where = pack.name or plan.name, list(pack.rows), "pack.prompts"
+            self.warnings += pack.warnings
+            asked = asked or pack.matrix
+        given = asked.rng_seed if asked else None
+        rng_seed = seeds.drawn(self.seed, "matrix") if given is None else given
+        return matrix.Fill(rows, asked, rng_seed, where)
+
+    def _refuse_clashes(self) -> None:
+        axes = self._plan.variants.axes if self._plan.variants else None
+        for path in self._plan.sweep:
+            stage, _, name = path.partition(".")
+            if stage == "txt2img" and getattr(axes, name, None):
+                raise invalid(
+                    f"sweep.{path}", f"`variants.axes.{name}` sets it too. Leave one of them out."
+                )
+
+    def _refuse_too_many(self, most: int) -> None:
+        if self.count > most:
+            raise TooManyRecords(
+                f"The plan has {self.count:,} records: {self._rows.count:,} rows × "
+                f"{len(self._configs):,} configs × {len(self._variants):,} variants × "
+                f"{self._plan.batches:,} batches. At most {most:,} are built at once: use "
+                "`max_variants` or `matrix.limit`, or split the plan.",
+                details={"count": self.count, "limit": most},
+            )
+
+    def _widest(self) -> int:
+        """The largest number of images that a record has."""
+        sizes = [1, *(one.get("batch_size", 1) for one in self._variants)]
+        sizes += [one.txt2img.batch_size or 1 for one in self._configs if one.txt2img]
+        return max(sizes)
+
+    def _warn(self) -> None:
+        plan, told = self._plan, self.warnings
+        for stage in STAGES:
+            override = getattr(plan.overrides, stage)
+            if override is not None and not override.apply:
+                told.append(f"`overrides.{stage}` is switched off: the base stays as it is.")
+        told += [f"No prompt has the slot [[{name}]] of the matrix." for name in self._rows.idle]
+        told += [
+            f"`{where}` has [[…]] and there is no matrix: it stays as written."
+            for where in self._rows.unfilled
+        ]
+        step = {"none": 64, "fixed": 1, "per_variant": len(self._variants)}[self._mode]
+        if plan.batches > 1 and self._widest() > step:
+            told.append(
+                f"With `seed_mode: {self._mode}` copies of a batch are {step} apart, and the seeds "
+                "of a record's images 1: some images will come twice."
+            )
+        if self._mode == "none" and self._base_given:
+            told.append("`variants.base_seed` means nothing with `seed_mode: none`.")
+        told += self._swept_in_vain()
+
+    def _swept_in_vain(self) -> Iterator[str]:
+        if self._plan.stages is not None:
+            for path in self._plan.sweep:
+                stage = path.partition(".")[0]
+                if stage != "txt2img" and stage not in self._plan.stages:
+                    yield f"`sweep.{path}` changes a stage that does not run."
+
+
+def _sampling(config: Config) -> dict[str, Any]:
+    settings = config.txt2img or Txt2ImgSettings()
+    given = {name: value for name in _SETTINGS if (value := getattr(settings, name)) is not None}
+    given["loras"] = loras.joined((), settings.loras or ())
+    return _NOT_LEFT_OPEN | given

@@ -1,0 +1,110 @@
+"""Settings by stage as plans and presets give them: each may be left out, none is resolved yet."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from corral.core.pipeline import Factor, Lora, Name, Pixels, Prompt, Share, Steps
+
+GivenSeed = Annotated[int, Meta(ge=-1, lt=2**32)]
+"""-1 is what other programs write for "any": here it is the same as left out."""
+CfgScale = Annotated[float, Meta(ge=0, le=100)]
+ClipSkip = Annotated[int, Meta(ge=1, le=12)]
+BatchSize = Annotated[int, Meta(ge=1, le=64)]
+OwnSteps = Annotated[int, Meta(ge=0, le=1000)]
+Loras = Annotated[tuple[Lora, ...], Meta(max_length=64)]
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Some settings. None: not given here."""
+
+
+class RefinerSettings(Section, frozen=True):
+    enabled: bool | None = None
+    model: Name | None = None
+    switch_at: Share | None = None
+
+
+class HiresSettings(Section, frozen=True):
+    enabled: bool | None = None
+    factor: Factor | None = None
+    upscaler: Name | None = None
+    steps: OwnSteps | None = None
+    denoise: Share | None = None
+
+
+class Txt2ImgSettings(Section, frozen=True):
+    """What it says of model, sampling and size holds for every stage of the chain."""
+
+    enabled: bool | None = None
+    model: Name | None = None
+    vae: Name | None = None
+    sampler: Name | None = None
+    scheduler: Name | None = None
+    steps: Steps | None = None
+    cfg_scale: CfgScale | None = None
+    width: Pixels | None = None
+    height: Pixels | None = None
+    clip_skip: ClipSkip | None = None
+    batch_size: BatchSize | None = None
+    seed: GivenSeed | None = None
+    loras: Loras | None = None
+    refiner: RefinerSettings | None = None
+    hires: HiresSettings | None = None
+
+
+class Img2ImgSettings(Section, frozen=True):
+    enabled: bool | None = None
+    denoise: Share | None = None
+    steps: OwnSteps | None = None
+
+
+class ADetailerSettings(Section, frozen=True):
+    enabled: bool | None = None
+    detector: Name | None = None
+    confidence: Share | None = None
+    denoise: Share | None = None
+    positive: Prompt | None = None
+    negative: Prompt | None = None
+
+
+class UpscaleSettings(Section, frozen=True):
+    enabled: bool | None = None
+    factor: Factor | None = None
+    upscaler: Name | None = None
+
+
+class Config(Section, frozen=True):
+    """All of them: the base of a plan, a preset."""
+
+    txt2img: Txt2ImgSettings | None = None
+    img2img: Img2ImgSettings | None = None
+    adetailer: ADetailerSettings | None = None
+    upscale: UpscaleSettings | None = None
+
+
+class Txt2ImgOverride(Txt2ImgSettings, frozen=True):
+    apply: bool = True
+
+
+class Img2ImgOverride(Img2ImgSettings, frozen=True):
+    apply: bool = True
+
+
+class ADetailerOverride(ADetailerSettings, frozen=True):
+    apply: bool = True
+
+
+class UpscaleOverride(UpscaleSettings, frozen=True):
+    apply: bool = True
+
+
+class Overrides(Section, frozen=True):
+    """What a plan changes of its base, by stage, each with a switch of its own."""
+
+    txt2img: Txt2ImgOverride | None = None
+    img2img: Img2ImgOverride | None = None
+    adetailer: ADetailerOverride | None = None
+    upscale: UpscaleOverride | None = None

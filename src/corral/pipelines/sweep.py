@@ -1,0 +1,39 @@
+"""Settings tried at several values each, by dotted path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+from corral.core.errors import TooManyRecords
+from corral.pipelines.config import Config
+from corral.pipelines.merge import overlay
+from corral.pipelines.mistakes import convert
+
+Values = Mapping[str, Sequence[object]]
+
+
+def expand(config: Config, sweep: Values, *, limit: int) -> list[Config]:
+    """One config for each combination, the last path turning fastest. None keeps the base."""
+    count = math.prod(len(values) for values in sweep.values())
+    if count > limit:
+        raise TooManyRecords(
+            f"`sweep` has {count:,} combinations; a batch has at most {limit:,} records. Take "
+            "values out.",
+            details={"path": "sweep", "count": count, "limit": limit},
+        )
+    changes = [[_change(path, value) for value in values] for path, values in sweep.items()]
+    found = []
+    for combination in product(*changes):
+        swept = config
+        for change in combination:
+            swept = overlay(swept, change)
+        found.append(swept)
+    return found
+
+
+def _change(path: str, value: object) -> Config:
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return convert(value, Config, where="sweep")

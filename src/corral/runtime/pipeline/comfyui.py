@@ -1,0 +1,327 @@
+"""ComfyUI behind the backend interface: a graph for each image, followed until it ends, whatever
+the connection and the server do meanwhile.
+
+The history is the truth about an end; events only say when to look and how far it is. Whoever
+misses them asks, and a prompt that is in neither queue nor history went with a server that
+restarted.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from msgspec import Struct
+from PIL.Image import Image
+
+from corral import job
+from corral.core.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale, stage_name
+from corral.runtime.pipeline import comfyui_errors, comfyui_graphs, comfyui_workflow, images
+from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell
+from corral.runtime.pipeline.comfyui_graphs import Graph
+from corral.runtime.pipeline.comfyui_names import by_key, files_like
+from corral.runtime.pipeline.comfyui_progress import Progress
+from corral.runtime.pipeline.comfyui_server import Events, Server, Unanswered, versions_of
+
+PATIENCE_S = 30.0
+"""How long a server that went silent under a prompt may take to come back."""
+SUBMISSIONS = 3
+"""Of one graph, where the server restarts under it."""
+WAIT_S = 0.2
+LOOK_S = 5.0
+"""Without a word for so long, we ask."""
+SOON_S = 0.05
+"""The history has an end only shortly after it was announced."""
+SEEDS = 2**32
+PACKS = {
+    "FaceDetailer": "ComfyUI-Impact-Pack",
+    "UltralyticsDetectorProvider": "ComfyUI-Impact-Subpack",
+}
+
+
+class Ended(Struct):
+    """A prompt that succeeded."""
+
+    outputs: dict[str, Any]
+    seconds: float
+    cached: set[str]
+
+
+class ComfyUI:
+    name = "comfyui"
+
+    def __init__(
+        self,
+        *,
+        url: str = "http://127.0.0.1:8188",
+        workflow: Any = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._server = Server(url)
+        self._workflow = comfyui_workflow.read_workflow(workflow)
+        self._patience_s = patience_s
+
+    def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
+        try:
+            return self._render(stage, record, images, tell)
+        except Unanswered as error:
+            raise self._down(str(error)) from error
+
+    def _render(
+        self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell
+    ) -> Rendered:
+        rendered = Rendered(images=[], seconds=0.0, info={})
+        count = record.batch_size if isinstance(stage, Txt2Img) else len(images)
+        events = self._server.events(uuid.uuid4().hex)
+        events.connect()  # before anything is submitted: what is said before is gone
+        try:
+            self._describe(rendered)
+            for place in range(count):
+                image = images[place] if images else None
+                self._one(stage, record, place, count, image, events, tell, rendered)
+        finally:
+            events.close()
+        return rendered
+
+    def _one(
+        self,
+        stage: Stage,
+        record: Record,
+        place: int,
+        count: int,
+        image: Image | None,
+        events: Events,
+        tell: Tell,
+        rendered: Rendered,
+    ) -> None:
+        """One image of the batch."""
+        seed = (record.seed + place) % SEEDS
+        graph = Graph(self._pick)
+
+        def make() -> Graph:
+            nonlocal graph
+            graph = self._graph(stage, record, seed, image, rendered)
+            return graph
+
+        ended = self._execute(make, events, tell, (place, count))
+        made = self._fetch(graph, ended)
+        if made is None:
+            # Answered from its cache, with a file that somebody removed since.
+            ended = self._execute(lambda: _saved_anew(make()), events, tell, (place, count))
+            made = self._fetch(graph, ended)
+        if not made:
+            raise StageFailed("backend_mismatch", "ComfyUI reports success and has no image.")
+        rendered.images += made
+        rendered.seeds += [seed] * len(made)
+        rendered.seconds += ended.seconds
+        rendered.loaded |= bool(graph.checkpoints - ended.cached)
+        known = rendered.info["models"]
+        known.update({name: known.get(name, "") for name in graph.models.values()})
+
+    def _graph(
+        self, stage: Stage, record: Record, seed: int, image: Image | None, rendered: Rendered
+    ) -> Graph:
+        """Made anew for each submission: a server that restarted may have lost the image too."""
+        name = self._server.upload(images.to_png(image)) if image is not None else ""
+        if self._workflow is not None and comfyui_workflow.renders(self._workflow, stage):
+            graph, warnings, about = comfyui_workflow.fill(
+                self._workflow, self._server, self._pick, stage, record, seed, name
+            )
+            rendered.warnings = list(dict.fromkeys([*rendered.warnings, *warnings]))
+            rendered.info["workflow"] = about
+            return graph
+        match stage:
+            case Txt2Img():
+                graph = comfyui_graphs.txt2img(stage, record, seed, self._pick)
+            case Img2Img():
+                graph = comfyui_graphs.img2img(stage, record, seed, name, self._pick)
+            case ADetailer():
+                self._has(stage, ("FaceDetailer", "UltralyticsDetectorProvider"))
+                graph = comfyui_graphs.adetailer(stage, record, seed, name, self._pick)
+            case Upscale():
+                size = image.size if image is not None else (0, 0)
+                graph = comfyui_graphs.upscale(stage, record, name, size, self._pick)
+        self._has(stage, graph.kinds)
+        return graph
+
+    def _has(self, stage: Stage, kinds: Sequence[str]) -> None:
+        lacking = self._server.missing(kinds)
+        if lacking:
+            named = [f"{kind} (of {PACKS[kind]})" if kind in PACKS else kind for kind in lacking]
+            raise StageFailed(
+                "stage_missing",
+                f"The ComfyUI at {self._server.url} cannot do {stage_name(stage)}: it lacks the "
+                f"nodes {', '.join(named)}. Install them there, or send the job elsewhere.",
+            )
+
+    def _pick(self, kind: str, field: str, wanted: str) -> str:
+        for fresh in (False, True):
+            if fresh:
+                self._server.forget(kind)
+            offered = self._server.choices(kind, field)
+            if field in comfyui_errors.CHOICES:
+                found = by_key(wanted, offered)
+                matches = [found] if found is not None else []
+            else:
+                matches = files_like(wanted, offered)
+            if len(matches) == 1:
+                return matches[0]
+        if matches:
+            raise StageFailed(
+                "model_missing",
+                f"{wanted!r} may be {' or '.join(matches)} on this ComfyUI: name it in full.",
+            )
+        if self._server.about(kind) is None:
+            raise StageFailed("stage_missing", f"This ComfyUI lacks the node {kind}.")
+        choice = field in comfyui_errors.CHOICES
+        raise StageFailed(
+            "stage_missing" if choice else "model_missing",
+            f"The ComfyUI at {self._server.url} has no {field} {wanted!r}. It has: "
+            f"{', '.join(offered)[:400] or 'none at all'}.",
+        )
+
+    def _execute(
+        self, make: Callable[[], Graph], events: Events, tell: Tell, part: tuple[int, int]
+    ) -> Ended:
+        for _ in range(SUBMISSIONS):
+            graph = make()
+            ended = self._attempt(graph, events, Progress(graph, tell, *part))
+            if ended is not None:
+                return ended
+        raise StageFailed(
+            "backend_down",
+            f"The ComfyUI at {self._server.url} forgot the prompt {SUBMISSIONS} times: it was "
+            "restarted, or somebody cleared its queue. Its own log says which.",
+        )
+
+    def _attempt(self, graph: Graph, events: Events, progress: Progress) -> Ended | None:
+        """None: the server has forgotten it. Its id is new each time: an old one would show what
+        the history has of before."""
+        prompt_id = str(uuid.uuid4())
+        try:
+            with suppress(Unanswered):  # it may have arrived all the same
+                prompt_id = self._server.submit(graph.nodes, events.client_id, prompt_id)
+            return self._follow(prompt_id, events, progress)
+        except StageFailed:
+            raise
+        except BaseException:
+            self._server.stop(prompt_id)
+            raise
+
+    def _follow(self, prompt_id: str, events: Events, progress: Progress) -> Ended | None:
+        began = heard = time.monotonic()
+        look_at = began if not events.connected else began + LOOK_S
+        while True:
+            if progress.tell.cancelled():
+                raise job.Cancelled
+            try:
+                if not events.connected:
+                    events.connect()
+                    look_at = 0.0  # whatever happened meanwhile is not told again
+                event = events.next(WAIT_S)
+                if event is not None and event[1].get("prompt_id", prompt_id) == prompt_id:
+                    heard = time.monotonic()
+                    if progress.note(*event):
+                        look_at = 0.0
+                    elif look_at:
+                        look_at = heard + LOOK_S
+                if time.monotonic() < look_at:
+                    continue
+                found = self._server.find(prompt_id)
+            except Unanswered as error:
+                if time.monotonic() - heard > self._patience_s:
+                    raise self._down(str(error)) from error
+                time.sleep(WAIT_S)
+                continue
+            heard = time.monotonic()
+            if found.entry is not None:
+                return _ended(found.entry, heard - began)
+            if found.lost:
+                return None
+            progress.waiting(found.waiting_behind)
+            look_at = heard + (SOON_S if progress.over else LOOK_S)
+
+    def _fetch(self, graph: Graph, ended: Ended) -> list[Image] | None:
+        """None: a file is there no longer."""
+        found = []
+        for image in ended.outputs.get(graph.output, {}).get("images", ()):
+            data = self._server.view(image)
+            if data is None:
+                return None
+            try:
+                found.append(images.from_bytes(data))
+            except (OSError, ValueError) as error:
+                raise StageFailed(
+                    "backend_mismatch", f"ComfyUI's {image.get('filename')} is no image: {error}."
+                ) from error
+        return found
+
+    def _describe(self, rendered: Rendered) -> None:
+        """For the replay card. A server that was restarted may be another version."""
+        stats = self._server.stats()
+        device = (stats.get("devices") or [{}])[0]
+        rendered.info = {
+            "models": {},
+            "versions": versions_of(stats),
+            "device": str(device.get("name", "")),
+        }
+
+    def _down(self, reason: str) -> StageFailed:
+        self._server.forget()
+        return StageFailed(
+            "backend_down",
+            f"No answer from the ComfyUI at {self._server.url} ({reason}). Start it, or correct "
+            "`url` of this worker's comfyui backend.",
+        )
+
+    def free(self) -> None:
+        """Unload its models, for whoever needs the memory. It does so in its own time."""
+        try:
+            self._server.free()
+        except Unanswered as error:
+            raise self._down(str(error)) from error
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def _ended(entry: dict[str, Any], waited_s: float) -> Ended:
+    """Raises StageFailed where it did not succeed. An interrupt reads as an error there: only the
+    messages tell one from the other."""
+    status = entry.get("status") or {}
+    said = dict(status.get("messages", ()))
+    if "execution_interrupted" in said:
+        raise StageFailed(
+            "exception",
+            "Somebody interrupted it at the ComfyUI server. It is tried again as often as its "
+            "`retries` allow.",
+        )
+    if "execution_error" in said:
+        raise comfyui_errors.failed(said["execution_error"])
+    if status and status.get("status_str") != "success":
+        raise StageFailed(
+            "exception", f"ComfyUI reports {status.get('status_str')!r} and no reason."
+        )
+    began = said.get("execution_start", {}).get("timestamp")
+    done = said.get("execution_success", {}).get("timestamp")
+    timed = isinstance(began, int | float) and isinstance(done, int | float)
+    return Ended(
+        outputs=entry.get("outputs") or {},
+        seconds=max(done - began, 0) / 1000 if timed else waited_s,
+        cached=set(said.get("execution_cached", {}).get("nodes", ())),
+    )
+
+
+def _saved_anew(graph: Graph) -> Graph:
+    """The same image under a name of its own, so that the server writes a file again."""
+    node = graph.nodes[graph.output]
+    if node["class_type"] not in ("PreviewImage", "SaveImage"):
+        raise StageFailed(
+            "exception", f"ComfyUI no longer has the file that its {node['class_type']} made."
+        )
+    inputs = {**node["inputs"], "filename_prefix": f"corral/{uuid.uuid4().hex}"}
+    graph.nodes[graph.output] = {"class_type": "SaveImage", "inputs": inputs}
+    return graph

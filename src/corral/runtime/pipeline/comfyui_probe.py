@@ -1,0 +1,66 @@
+"""What a ComfyUI server has to offer, for the agent to register."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.comfyui_names import RESIZES
+from corral.runtime.pipeline.comfyui_server import Server, Unanswered, versions_of
+
+NODES = {
+    "txt2img": ("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler",
+                "VAEDecode", "PreviewImage"),
+    "img2img": ("CheckpointLoaderSimple", "CLIPTextEncode", "LoadImage", "VAEEncode", "KSampler",
+                "VAEDecode", "PreviewImage"),
+    "adetailer": ("FaceDetailer", "UltralyticsDetectorProvider", "LoadImage", "PreviewImage"),
+    "upscale": ("LoadImage", "ImageScale", "PreviewImage"),
+}  # fmt: skip
+"""What each stage cannot do without."""
+
+
+class Probe(Struct, frozen=True):
+    models: tuple[str, ...] = ()
+    vaes: tuple[str, ...] = ()
+    loras: tuple[str, ...] = ()
+    samplers: tuple[str, ...] = ()
+    schedulers: tuple[str, ...] = ()
+    upscalers: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
+    vram_free_gb: float = 0.0
+
+
+def probe(config: Mapping[str, Any]) -> Probe:
+    """Of an entry of `worker.backends`. Raises StageFailed `backend_down` where nobody answers."""
+    server = Server(str(config.get("url") or "http://127.0.0.1:8188"))
+    try:
+        stats = server.stats()
+        device = (stats.get("devices") or [{}])[0]
+
+        def names(kind: str, field: str) -> tuple[str, ...]:
+            return tuple(server.choices(kind, field))
+
+        return Probe(
+            models=names("CheckpointLoaderSimple", "ckpt_name"),
+            vaes=names("VAELoader", "vae_name"),
+            loras=names("LoraLoader", "lora_name"),
+            samplers=names("KSampler", "sampler_name"),
+            schedulers=names("KSampler", "scheduler"),
+            upscalers=(
+                *dict.fromkeys(RESIZES.values()),
+                *names("UpscaleModelLoader", "model_name"),
+            ),
+            stages=tuple(stage for stage, kinds in NODES.items() if not server.missing(kinds)),
+            versions=versions_of(stats),
+            vram_free_gb=round(float(device.get("vram_free") or 0) / 1e9, 3),
+        )
+    except Unanswered as error:
+        raise StageFailed(
+            "backend_down", f"No answer from the ComfyUI at {server.url} ({error})."
+        ) from error
+    finally:
+        server.close()

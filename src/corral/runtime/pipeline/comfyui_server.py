@@ -1,0 +1,272 @@
+"""One ComfyUI server over HTTP and WebSocket: what it answers, not what we make of it."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import httpx
+import msgspec
+from msgspec import Struct
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from corral.runtime.pipeline import comfyui_errors
+from corral.runtime.pipeline.backend import StageFailed
+
+ANSWER_S = 10.0
+CONNECT_S = 2.0
+CLOSE_S = 0.2
+STOP_S = 1.5
+"""How long we wait to see a stopped prompt gone."""
+FOLDER = "corral"
+"""Of the server's input folder, for images that we bring."""
+MESSAGE_LIMIT = 256 << 20
+"""A preview of a large image is far more than the library's usual limit of 1 MiB."""
+
+
+class Unanswered(Exception):
+    """No answer, or one that only a server in trouble gives."""
+
+
+class Found(Struct, frozen=True):
+    """Where a prompt is: ended with an entry in the history, in the queue, or nowhere at all."""
+
+    entry: dict[str, Any] | None = None
+    running: bool = False
+    waiting_behind: int | None = None
+
+    @property
+    def lost(self) -> bool:
+        return self.entry is None and not self.running and self.waiting_behind is None
+
+
+class Events:
+    """The server's own words while it works, to one client id. What it said to nobody is gone."""
+
+    def __init__(self, url: str, client_id: str) -> None:
+        self.client_id = client_id
+        scheme, rest = url.split("://", 1)
+        self._url = f"ws{scheme[4:]}://{rest}/ws?{urlencode({'clientId': client_id})}"
+        self._socket: ClientConnection | None = None
+        self._open = ExitStack()
+
+    @property
+    def connected(self) -> bool:
+        return self._socket is not None
+
+    def connect(self) -> None:
+        """No Origin is sent: a foreign one is refused."""
+        try:
+            self._socket = self._open.enter_context(
+                connect(
+                    self._url,
+                    open_timeout=CONNECT_S,
+                    close_timeout=CLOSE_S,
+                    compression=None,
+                    max_size=MESSAGE_LIMIT,
+                    proxy=None,
+                )
+            )
+        except (OSError, EOFError, WebSocketException) as error:
+            raise Unanswered(str(error) or type(error).__name__) from error
+
+    def next(self, timeout_s: float) -> tuple[str, dict[str, Any]] | None:
+        """Its name and data; None: nothing came, or nothing for us (a preview). Raises Unanswered
+        when the connection is gone: whatever was said meanwhile must be asked for."""
+        if self._socket is None:
+            raise Unanswered("not connected")
+        try:
+            said = self._socket.recv(timeout=timeout_s)
+        except TimeoutError:
+            return None
+        except (OSError, WebSocketException) as error:
+            self.close()
+            raise Unanswered(str(error) or type(error).__name__) from error
+        if isinstance(said, bytes):
+            return None
+        try:
+            message = msgspec.json.decode(said)
+            return str(message["type"]), dict(message["data"])
+        except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+            return None
+
+    def close(self) -> None:
+        self._socket = None
+        self._open.close()
+
+
+class Server:
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(
+            base_url=self.url,
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            trust_env=False,
+        )
+        self._about: dict[str, dict[str, Any] | None] = {}
+
+    def events(self, client_id: str) -> Events:
+        return Events(self.url, client_id)
+
+    def submit(self, nodes: dict[str, Any], client_id: str, prompt_id: str) -> str:
+        """The prompt's id: ours, but for old servers that give their own. Raises StageFailed where
+        the graph, or a part of it, is refused, and Unanswered where nobody knows."""
+        body = {"prompt": nodes, "client_id": client_id, "prompt_id": prompt_id}
+        answer = self._send("POST", "/prompt", json=body)
+        try:
+            said = msgspec.json.decode(answer.content)
+        except msgspec.DecodeError:
+            said = None
+        if answer.status_code != 200:
+            raise comfyui_errors.refused(answer.status_code, said, answer.text)
+        if not isinstance(said, dict) or "prompt_id" not in said:
+            raise Unanswered("what answers there is no ComfyUI")
+        given = str(said["prompt_id"])
+        if said.get("node_errors"):
+            # Whatever else the graph asks for was accepted and would be rendered for nobody.
+            self.stop(given)
+            raise comfyui_errors.invalid(said["node_errors"])
+        return given
+
+    def find(self, prompt_id: str) -> Found:
+        entry = self._entry(prompt_id)
+        if entry is None:
+            queue = self.get("/queue")
+            if prompt_id in _ids(queue.get("queue_running", ())):
+                return Found(running=True)
+            pending = _ids(sorted(queue.get("queue_pending", ()), key=lambda item: item[0]))
+            if prompt_id in pending:
+                return Found(waiting_behind=pending.index(prompt_id))
+            # It may have ended between the two questions.
+            entry = self._entry(prompt_id)
+        return Found(entry=entry)
+
+    def _entry(self, prompt_id: str) -> dict[str, Any] | None:
+        entry: dict[str, Any] | None = self.get(f"/history/{prompt_id}").get(prompt_id)
+        return entry
+
+    def stop(self, prompt_id: str) -> None:
+        """Whether it waits or runs. Never raises: there is nobody left to tell."""
+        until = time.monotonic() + STOP_S
+        while True:
+            try:
+                queue = self.get("/queue", timeout=STOP_S)
+                if prompt_id in _ids(queue.get("queue_pending", ())):
+                    asked: tuple[str, Any] = ("/queue", {"delete": [prompt_id]})
+                elif prompt_id in _ids(queue.get("queue_running", ())):
+                    # Only now: old servers interrupt whatever runs.
+                    asked = ("/interrupt", {"prompt_id": prompt_id})
+                else:
+                    return
+                self._send("POST", asked[0], json=asked[1], timeout=STOP_S)
+            except (Unanswered, StageFailed):
+                return
+            if time.monotonic() > until:
+                return
+            time.sleep(0.05)
+
+    def upload(self, png: bytes) -> str:
+        """The name for a LoadImage node: the server may have chosen another than ours."""
+        name = f"{hashlib.sha256(png).hexdigest()[:32]}.png"
+        answer = self._send(
+            "POST",
+            "/upload/image",
+            files={"image": (name, png, "image/png")},
+            data={"subfolder": FOLDER, "type": "input"},
+        )
+        if answer.status_code != 200:
+            raise comfyui_errors.refused(answer.status_code, None, answer.text)
+        given = answer.json()
+        folder = given.get("subfolder", "")
+        return f"{folder}/{given['name']}" if folder else str(given["name"])
+
+    def view(self, image: dict[str, Any]) -> bytes | None:
+        """The file of an output; None: it is there no longer."""
+        named = {field: image.get(field, "") for field in ("filename", "subfolder", "type")}
+        answer = self._send("GET", "/view", params=named)
+        if answer.status_code == 404:
+            return None
+        if answer.status_code != 200:
+            raise comfyui_errors.refused(answer.status_code, None, answer.text)
+        return answer.content
+
+    def free(self) -> None:
+        """Models go from memory; the server does it when it comes round to it."""
+        self._send("POST", "/free", json={"unload_models": True, "free_memory": True})
+
+    def stats(self) -> dict[str, Any]:
+        said: dict[str, Any] = self.get("/system_stats")
+        return said
+
+    def missing(self, kinds: Iterable[str]) -> list[str]:
+        """Those of these nodes that the server does not have, asked anew where it seems so."""
+        return [kind for kind in kinds if self.about(kind) is None and not self._again(kind)]
+
+    def about(self, kind: str) -> dict[str, Any] | None:
+        if kind not in self._about:
+            self._about[kind] = self.get(f"/object_info/{quote(kind, safe='')}").get(kind)
+        return self._about[kind]
+
+    def forget(self, kind: str = "") -> None:
+        """Somebody may have added a model, or a node: look again before saying no."""
+        if kind:
+            self._about.pop(kind, None)
+        else:
+            self._about.clear()
+
+    def _again(self, kind: str) -> bool:
+        self.forget(kind)
+        return self.about(kind) is not None
+
+    def field(self, kind: str, name: str) -> Sequence[Any] | None:
+        inputs = (self.about(kind) or {}).get("input", {})
+        for group in ("required", "optional"):
+            if name in inputs.get(group, {}):
+                described: Sequence[Any] = inputs[group][name]
+                return described
+        return None
+
+    def choices(self, kind: str, name: str) -> list[str]:
+        """What a field takes: a list in its type's place, or newer nodes' `options`."""
+        described = self.field(kind, name) or ()
+        if described and isinstance(described[0], list):
+            return [str(one) for one in described[0]]
+        if len(described) > 1 and isinstance(described[1], dict):
+            return [str(one) for one in described[1].get("options", ())]
+        return []
+
+    def get(self, path: str, **rest: Any) -> Any:
+        answer = self._send("GET", path, **rest)
+        if answer.status_code != 200:
+            raise comfyui_errors.refused(answer.status_code, None, answer.text)
+        try:
+            return msgspec.json.decode(answer.content)
+        except msgspec.DecodeError as error:
+            raise Unanswered("what answers there is no ComfyUI") from error
+
+    def _send(self, method: str, path: str, **rest: Any) -> httpx.Response:
+        try:
+            answer = self._http.request(method, path, **rest)
+        except httpx.HTTPError as error:
+            raise Unanswered(str(error) or type(error).__name__) from error
+        if answer.status_code in (502, 503, 504):
+            raise Unanswered(f"status {answer.status_code}")
+        return answer
+
+    def close(self) -> None:
+        self._http.close()
+
+
+def _ids(queue: Iterable[Sequence[Any]]) -> list[str]:
+    return [str(item[1]) for item in queue]
+
+
+def versions_of(stats: dict[str, Any]) -> dict[str, str]:
+    system = stats.get("system", {})
+    named = {"comfyui": "comfyui_version", "pytorch": "pytorch_version", "python": "python_version"}
+    return {name: str(system[field]) for name, field in named.items() if system.get(field)}

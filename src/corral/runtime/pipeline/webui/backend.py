@@ -1,0 +1,216 @@
+"""The WebUI as a backend: takes its turn at the server, sends a stage there, checks what comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from PIL.Image import Image
+
+from corral import job
+from corral.core.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
+from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell
+from corral.runtime.pipeline.webui import payloads, truth
+from corral.runtime.pipeline.webui.errand import Errand
+from corral.runtime.pipeline.webui.payloads import Look
+from corral.runtime.pipeline.webui.server import ANSWER_S, Down, Server
+from corral.runtime.pipeline.webui.stock import Stock
+from corral.runtime.pipeline.webui.truth import Expected, Info
+from corral.runtime.pipeline.webui.turn import Turn
+
+LOOK_S = 0.1
+STOP_S = 1.5
+"""A cancelled job waits so long for the server; after that the errand goes on alone."""
+
+
+class WebUI:
+    name = "webui"
+
+    def __init__(
+        self,
+        *,
+        url: str = "http://127.0.0.1:7860",
+        username: str = "",
+        password: str = "",
+        folder: str = "",
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        self._server = Server(url, username, password, answer_s=answer_s)
+        self._folder = folder
+        self._stock = Stock(self._server)
+        self._settings: frozenset[str] | None = None
+
+    def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
+        turn = self._take_turn(tell)
+        errand = Errand(
+            self._server, turn, lambda errand: self._work(errand, turn, stage, record, images)
+        )
+        errand.start()
+        try:
+            while not errand.done.wait(LOOK_S):
+                if tell.cancelled():
+                    raise job.Cancelled("The job was cancelled.")
+                tell.progress(*errand.heard)
+        except BaseException:
+            errand.stop(STOP_S)
+            raise
+        try:
+            rendered = errand.result()
+        except Down:
+            self._settings = None
+            self._stock.forget()
+            raise
+        tell.progress(1.0, "done")
+        return rendered
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _take_turn(self, tell: Tell) -> Turn:
+        turn = Turn(self._server.url, self._folder)
+        while True:
+            if tell.cancelled():
+                raise job.Cancelled("The job was cancelled.")
+            if turn.take():
+                return turn
+            tell.progress(0.0, "waiting for another job at the same WebUI")
+            time.sleep(LOOK_S)
+
+    def _work(
+        self, errand: Errand, turn: Turn, stage: Stage, record: Record, images: Sequence[Image]
+    ) -> Rendered:
+        errand.reach()
+        settings = self._prepared(errand)
+        if isinstance(stage, Upscale):
+            return self._upscaled(errand, stage, images)
+        if isinstance(stage, ADetailer):
+            if not self._stock.has_detailer():
+                raise StageFailed(
+                    "stage_missing",
+                    f"The WebUI at {self._server.url} has no ADetailer. Install the extension "
+                    "there, or let another worker take the job.",
+                )
+            self._stock.detector(stage.detector)
+        look = payloads.look_of(stage, record, self._stock, settings)
+        loaded = turn.read().get("model") != look.model.title
+        if isinstance(stage, Txt2Img):
+            made = self._drawn(errand, stage, record, look)
+        else:
+            made = self._redrawn(errand, stage, record, look, images)
+        turn.write(model=look.model.title)
+        made.loaded = loaded
+        return made
+
+    def _prepared(self, errand: Errand) -> frozenset[str]:
+        """Overrides of a request are undone only for settings that stand in the server's own
+        configuration. So each is written there once, as it is. `samples_format` alone is changed:
+        the server puts images into files after it has undone the overrides."""
+        if self._settings is None:
+            errand.idle()
+            options: dict[str, Any] = self._server.get("options")
+            known = {name: options[name] for name in payloads.OVERRIDDEN if name in options}
+            if "sd_model_checkpoint" not in known:
+                raise StageFailed(
+                    "backend_mismatch",
+                    f"The WebUI at {self._server.url} has no setting for its model.",
+                )
+            titles = {model.title for model in self._stock.models()}
+            if known["sd_model_checkpoint"] not in titles:
+                del known["sd_model_checkpoint"]  # it would be refused, and every request names one
+            written = {name: value for name, value in known.items() if value is not None}
+            if "samples_format" in written:
+                written["samples_format"] = payloads.FIXED["samples_format"]
+            self._server.post("options", written)
+            self._settings = frozenset({*known, "sd_model_checkpoint"})
+        return self._settings
+
+    def _drawn(self, errand: Errand, stage: Txt2Img, record: Record, look: Look) -> Rendered:
+        size = payloads.hires_size(record, stage.hires)
+        cut = payloads.slices(record, size[0] * size[1])
+        made = Rendered(images=[], seconds=0.0)
+        for place, seeds in enumerate(cut):
+            errand.share = (place, len(cut))
+            body = payloads.txt2img(stage, record, look, seeds, self._stock)
+            expected = Expected(
+                look=look,
+                seeds=seeds,
+                size=size,
+                base=(record.width, record.height),
+                steps=record.steps,
+                cfg_scale=record.cfg_scale,
+                refined=stage.refiner is not None
+                and stage.refiner.switch_at < (record.steps - 1) / record.steps,
+            )
+            self._add(made, errand.call("txt2img", body), expected)
+        return made
+
+    def _redrawn(
+        self,
+        errand: Errand,
+        stage: Img2Img | ADetailer,
+        record: Record,
+        look: Look,
+        images: Sequence[Image],
+    ) -> Rendered:
+        """Image by image, each with its own seed, so that none depends on its neighbours."""
+        made = Rendered(images=[], seconds=0.0)
+        for place, image in enumerate(images):
+            errand.share = (place, len(images))
+            seed = (record.seed + place) % payloads.SEEDS
+            size = payloads.grown(image.size, 1.0)
+            detector = stage.detector if isinstance(stage, ADetailer) else ""
+            expected = Expected(
+                look=look,
+                seeds=[seed],
+                size=image.size if detector else size,
+                base=size,
+                steps=record.steps if detector else getattr(stage, "steps", 0) or record.steps,
+                cfg_scale=record.cfg_scale,
+                detector=detector,
+            )
+            body = payloads.img2img(stage, record, look, seed, image, size)
+            self._add(made, errand.call("img2img", body), expected)
+        return made
+
+    def _upscaled(self, errand: Errand, stage: Upscale, images: Sequence[Image]) -> Rendered:
+        made = Rendered(images=[], seconds=0.0)
+        for place, image in enumerate(images):
+            errand.share = (place, len(images))
+            body = payloads.upscale(stage, image, self._stock)
+            answer, seconds = errand.call("extra-single-image", body)
+            found = truth.decoded(str(answer.get("image") or ""), self._server.url)
+            wanted = payloads.grown(image.size, stage.factor)
+            truth.complain(truth.sizes([found], wanted), self._server.url)
+            made.images.append(found)
+            made.seconds += seconds
+        return made
+
+    def _add(self, made: Rendered, answered: tuple[Any, float], expected: Expected) -> None:
+        answer, seconds = answered
+        images, info = truth.images_of(answer, expected, self._server.url)
+        made.images += images
+        made.seeds += expected.seeds
+        made.seconds += seconds
+        made.info = self._about(info, expected.look)
+        if not made.warnings and not info.get("sd_model_hash"):
+            made.warnings.append(
+                f"The WebUI does not hash its models: {expected.look.model.title} was told by name."
+            )
+
+    def _about(self, info: Info, look: Look) -> dict[str, Any]:
+        """For the card. A server hashes a model when it first loads it, so the list is asked for
+        again where it had none."""
+        model = look.model
+        if not model.sha256:
+            self._stock.forget()
+            model = self._stock.model(look.model.title)
+        models = {model.name or model.title: model.sha256 or str(info.get("sd_model_hash") or "")}
+        if info.get("sd_vae_name"):
+            models[str(info["sd_vae_name"])] = str(info.get("sd_vae_hash") or "")
+        if look.refiner is not None:
+            models[look.refiner.name] = look.refiner.sha256 or look.refiner.hash
+        about: dict[str, Any] = {"models": models}
+        if info.get("version"):
+            about["versions"] = {"webui": str(info["version"])}
+        return about

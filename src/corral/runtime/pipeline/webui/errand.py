@@ -1,0 +1,220 @@
+"""One stage at the server, on a thread of its own, so that the caller can listen for a cancel."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from corral.runtime.pipeline.backend import Rendered, StageFailed
+from corral.runtime.pipeline.webui.server import Down, Late, Server, State
+from corral.runtime.pipeline.webui.turn import Turn
+
+POLL_S = 0.2
+VERDICT_S = 2.0
+"""How long a call may take to end by itself after the server was found dead."""
+STALLED_S = 120.0
+"""A server that is idle for so long while our call is open has lost it."""
+OTHERS_S = 900.0
+"""How long somebody else's image is waited for."""
+COMING_S = 180.0
+"""How long one that went down just now is waited for: somebody starts it again."""
+MARKED_S = 600.0
+"""After that, it is a new failure."""
+STOPPING_S = 60.0
+"""How long a server may take to notice an interrupt; it loads a model first."""
+
+
+class Stopped(Exception):
+    """The caller does not want it any more."""
+
+
+class Errand:
+    """The stage itself is a function that gets this errand, and calls the server through it. It
+    has the turn until it ends, even where its caller is gone: an interrupt of ours that is still
+    on its way must not meet the next one's job."""
+
+    def __init__(self, server: Server, turn: Turn, work: Callable[[Errand], Rendered]) -> None:
+        self._server = server
+        self._turn = turn
+        self._work = work
+        self.done = threading.Event()
+        self.stopping = threading.Event()
+        self.heard: tuple[float, str] = (0.0, "")
+        """Progress of this stage, for the thread that may tell it."""
+        self.share = (0, 1)
+        """Which of how many calls this is."""
+        self._rendered: Rendered | None = None
+        self._failed: BaseException | None = None
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="webui", daemon=True).start()
+
+    def stop(self, patience_s: float) -> None:
+        """Soon: the errand itself goes on interrupting until the server has noticed."""
+        self.stopping.set()
+        self.done.wait(patience_s)
+
+    def result(self) -> Rendered:
+        if self._failed is not None:
+            raise self._failed
+        assert self._rendered is not None
+        return self._rendered
+
+    def call(self, path: str, body: dict[str, Any]) -> tuple[Any, float]:
+        """The one long request, watched while it runs. Its answer counts only if nobody stopped
+        it: that of an interrupted one looks like any other, with a part of the image."""
+        before = self.idle()
+        self._turn.write(busy=True)
+        sent = _Call(self._server, path, body)
+        sent.start()
+        untouched = not before.interrupted
+        fresh, alive = False, time.monotonic()
+        while not sent.done.wait(POLL_S):
+            if self.stopping.is_set():
+                self._interrupt(sent)
+                raise Stopped
+            state = self._look(sent)
+            if state is None:
+                continue
+            if not state.idle:
+                alive = time.monotonic()
+                untouched = untouched or not state.interrupted
+                fresh = fresh or (state.step, state.steps) != (before.step, before.steps)
+                self._hear(state, fresh)
+            elif time.monotonic() - alive > STALLED_S:
+                raise Down(
+                    f"The WebUI at {self._server.url} does nothing, and does not answer either."
+                )
+        self._turn.write(busy=False)
+        if self.stopping.is_set():
+            raise Stopped
+        answer = sent.answer()
+        if untouched and self._was_interrupted():
+            raise StageFailed(
+                "backend_mismatch",
+                f"Somebody interrupted the WebUI at {self._server.url}: the image is unfinished.",
+            )
+        return answer
+
+    def reach(self) -> None:
+        """One that is found down fails its job at once, which has it started again; the next job
+        waits for it."""
+        down_s = time.time() - float(self._turn.read().get("down") or 0)
+        while True:
+            try:
+                with suppress(Late):
+                    self._server.state()
+                    self._turn.write(down=0)
+                    return
+            except Down:
+                if not 0 <= down_s < COMING_S:
+                    raise
+            self.heard = (0.0, "waiting for the WebUI to come up again")
+            if self.stopping.wait(1.0):
+                raise Stopped
+            down_s += 1.0
+
+    def idle(self) -> State:
+        """Waits until the server is. What was left there by one of us who died is interrupted, and
+        again: an interrupt that comes before its job has begun is forgotten. What somebody else
+        does there is waited for."""
+        ours = bool(self._turn.read().get("busy"))
+        until = time.monotonic() + OTHERS_S
+        while time.monotonic() < until:
+            if self.stopping.is_set():
+                raise Stopped
+            with suppress(Late):
+                state = self._server.state()
+                if state.idle:
+                    return state
+                if ours:
+                    self._server.interrupt()
+                else:
+                    self.heard = (self.heard[0], "waiting: the WebUI works for somebody else")
+            self.stopping.wait(POLL_S)
+        raise Down(
+            f"The WebUI at {self._server.url} has been busy with something else for "
+            f"{OTHERS_S / 60:g} minutes."
+        )
+
+    def _look(self, sent: _Call) -> State | None:
+        try:
+            return self._server.state()
+        except Late:
+            return None
+        except Down:
+            if sent.done.wait(VERDICT_S):  # the call itself knows better what happened
+                return None
+            raise
+        except StageFailed:
+            return None  # progress is a courtesy; the call is what counts
+
+    def _hear(self, state: State, fresh: bool) -> None:
+        """Until the job has begun to count, its steps are those of the job before."""
+        place, count = self.share
+        if not fresh or state.jobs < 0:
+            self.heard = (max(place / count, self.heard[0]), "starting")
+            return
+        done = (place + min(max(state.fraction, 0.0), 1.0)) / count
+        self.heard = (max(done, self.heard[0]), f"step {state.step} of {state.steps}")
+
+    def _interrupt(self, sent: _Call) -> None:
+        until = time.monotonic() + STOPPING_S
+        while time.monotonic() < until:
+            self._server.interrupt()
+            if sent.done.wait(POLL_S):
+                self._turn.write(busy=False)
+                return
+
+    def _was_interrupted(self) -> bool:
+        """By somebody else. The sign stays until the next job begins."""
+        try:
+            return self._server.state().interrupted
+        except (Late, StageFailed):
+            return False
+
+    def _run(self) -> None:
+        try:
+            self._rendered = self._work(self)
+        except BaseException as error:  # raised again where the result is asked for
+            self._failed = error
+        finally:
+            if isinstance(self._failed, Down):
+                self._mark()
+            self._turn.release()
+            self.done.set()
+
+    def _mark(self) -> None:
+        now = time.time()
+        if not 0 <= now - float(self._turn.read().get("down") or 0) < MARKED_S:
+            self._turn.write(down=now)
+
+
+class _Call:
+    """A request that nobody can break off."""
+
+    def __init__(self, server: Server, path: str, body: dict[str, Any]) -> None:
+        self._server, self._path, self._body = server, path, body
+        self.done = threading.Event()
+        self._answer: tuple[Any, float] | None = None
+        self._failed: BaseException | None = None
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="webui-call", daemon=True).start()
+
+    def answer(self) -> tuple[Any, float]:
+        if self._failed is not None:
+            raise self._failed
+        assert self._answer is not None
+        return self._answer
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._server.generate(self._path, self._body)
+        except BaseException as error:
+            self._failed = error
+        finally:
+            self.done.set()

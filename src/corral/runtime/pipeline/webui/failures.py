@@ -1,0 +1,70 @@
+"""What an answer that is no image means. Read from its body: the server's statuses mean little."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from corral.runtime.pipeline.backend import StageFailed
+
+NO_MEMORY = (
+    "outofmemoryerror",
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "memoryerror",
+)
+LACKING = ("could not find checkpoint", "could not find upscaler", "sampler not found")
+BROKEN = ("cuda error", "hip error", "cudnn", "cublas", "device-side assert", "driver")
+"""The card or its driver, not the request: it stays so until the server is started again."""
+CLIENT = ("validationerror", "requestvalidationerror", "httpexception")
+SAID = 400
+"""Characters of a server's own words that are passed on."""
+
+
+def of_answer(url: str, status: int, text: str) -> StageFailed:
+    body = _body(text)
+    words = _words(body, text)
+    said = words.lower()
+    told = f"The WebUI at {url} answered {status}: {words[:SAID] or 'nothing'}"
+    if status in (401, 403):
+        return StageFailed(
+            "backend_down",
+            f"The WebUI at {url} wants another username or password ({status}). Put those of its "
+            "--api-auth into worker.backends as `username` and `password`.",
+        )
+    if any(mark in said for mark in NO_MEMORY):
+        return StageFailed("out_of_memory", told)
+    if body.get("detail") == "Not Found":
+        return StageFailed(
+            "backend_down",
+            f"The WebUI at {url} has no API. Start it with --api, or correct the url in "
+            "worker.backends.",
+        )
+    if any(mark in said for mark in LACKING) or ("model" in said and "not found" in said):
+        return StageFailed("model_missing", told)
+    if "script" in said and "not found" in said:
+        return StageFailed("stage_missing", told)
+    if any(mark in said for mark in BROKEN):
+        return StageFailed("backend_down", f"{told}. Start it again.")
+    if not body:
+        return StageFailed("backend_down", told)
+    if status == 422 or str(body.get("error", "")).lower() in CLIENT:
+        return StageFailed("bad_job", told)
+    return StageFailed("exception", told)
+
+
+def _body(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _words(body: dict[str, Any], text: str) -> str:
+    """`error` is the kind of exception, `errors` its message, `detail` an HTTPException's."""
+    parts = (body.get(name) for name in ("error", "errors", "detail"))
+    words = [part if isinstance(part, str) else json.dumps(part) for part in parts if part]
+    return ": ".join(dict.fromkeys(words)) or text.strip()

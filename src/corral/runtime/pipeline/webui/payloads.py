@@ -1,0 +1,250 @@
+"""Requests that leave nothing to the server: whatever decides a pixel is in them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+from PIL.Image import Image
+
+from corral.core.pipeline import ADetailer, Hires, Img2Img, Record, Stage, Txt2Img, Upscale
+from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.webui.stock import AUTOMATIC, Model, Stock, Word
+
+SAMPLER = "Euler"
+"""Where the record names none."""
+MOST_IMAGES = 8
+MOST_PIXELS = 16 * 1024 * 1024
+"""Of one request. A server takes a hundred thousand images too, and dies of them."""
+MOST_UPSCALED = 128 * 1024 * 1024
+SEEDS = 2**32
+STEPPED = ("DDIM", "DDIM CFG++", "PLMS", "UniPC")
+"""Samplers whose eta is 0 unless somebody says otherwise; that of all others is 1."""
+LORA = re.compile(r"<lora:([^:>]+)(?::[^>]*)?>")
+
+FIXED: dict[str, Any] = {
+    "randn_source": "CPU",
+    "eta_noise_seed_delta": 0,
+    "samples_format": "png",
+    "token_merging_ratio": 0.0,
+    "token_merging_ratio_img2img": 0.0,
+    "token_merging_ratio_hr": 0.0,
+    "img2img_fix_steps": False,
+    "img2img_color_correction": False,
+    "initial_noise_multiplier": 1.0,
+    "always_discard_next_to_last_sigma": False,
+}
+"""Settings of a server that decide pixels, and no record has a word for."""
+OVERRIDDEN = ("sd_model_checkpoint", "sd_vae", "CLIP_stop_at_last_layers", *FIXED)
+
+
+class Look(Struct, frozen=True):
+    """A record in the server's own words."""
+
+    model: Model
+    vae: str
+    sampler: Word
+    schedule: Word
+    prompt: str
+    negative: str
+    clip_skip: int
+    loras: tuple[str, ...]
+    refiner: Model | None
+    settings: frozenset[str]
+    """Those that the server knows: an unknown one is an error to it."""
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        wanted = {
+            "sd_model_checkpoint": self.model.title,
+            "sd_vae": self.vae,
+            "CLIP_stop_at_last_layers": self.clip_skip,
+            **FIXED,
+        }
+        return {name: value for name, value in wanted.items() if name in self.settings}
+
+
+def look_of(stage: Stage, record: Record, stock: Stock, settings: frozenset[str]) -> Look:
+    """Raises `model_missing` for what the server does not have."""
+    if not record.model:
+        raise StageFailed(
+            "bad_job", "The record names no model, and whichever is loaded is nobody's choice."
+        )
+    loras = [stock.lora(lora.name) for lora in record.loras]
+    tags = [
+        f"<lora:{name}:{lora.weight:g}>" for name, lora in zip(loras, record.loras, strict=True)
+    ]
+    loras += [stock.lora(name) for name in LORA.findall(record.positive)]
+    refiner = stage.refiner if isinstance(stage, Txt2Img) else None
+    return Look(
+        model=stock.model(record.model),
+        vae=stock.vae(record.vae),
+        sampler=stock.sampler(record.sampler or SAMPLER),
+        schedule=stock.schedule(record.scheduler or AUTOMATIC),
+        prompt=" ".join((record.positive, *tags)) if tags else record.positive,
+        negative=record.negative,
+        clip_skip=record.clip_skip,
+        loras=tuple(loras),
+        refiner=stock.model(refiner.model) if refiner is not None else None,
+        settings=settings,
+    )
+
+
+def slices(record: Record, pixels: int) -> list[list[int]]:
+    """The seeds of each request. The same on every worker: how many images share a pass shows in
+    their last bits."""
+    most = max(1, min(MOST_IMAGES, MOST_PIXELS // max(pixels, 1)))
+    cut: list[list[int]] = [[]]
+    for place in range(record.batch_size):
+        seed = (record.seed + place) % SEEDS
+        if len(cut[-1]) == most or (cut[-1] and seed == 0):  # the server does not begin anew at 0
+            cut.append([])
+        cut[-1].append(seed)
+    return cut
+
+
+def _closed(
+    record: Record, look: Look, seeds: Sequence[int], size: tuple[int, int]
+) -> dict[str, Any]:
+    return {
+        "prompt": look.prompt,
+        "negative_prompt": look.negative,
+        "styles": [],
+        "seed": seeds[0],
+        "subseed": 0,
+        "subseed_strength": 0.0,
+        "seed_resize_from_w": 0,
+        "seed_resize_from_h": 0,
+        "sampler_name": look.sampler.name,
+        "scheduler": look.schedule.name,
+        "steps": record.steps,
+        "cfg_scale": record.cfg_scale,
+        "width": size[0],
+        "height": size[1],
+        "batch_size": len(seeds),
+        "n_iter": 1,
+        "restore_faces": False,
+        "tiling": False,
+        "eta": 0.0 if look.sampler.name in STEPPED else 1.0,
+        "s_churn": 0.0,
+        "s_tmin": 0.0,
+        "s_tmax": 0.0,
+        "s_noise": 1.0,
+        "s_min_uncond": 0.0,
+        "do_not_save_samples": True,
+        "do_not_save_grid": True,
+        "save_images": False,
+        "send_images": True,
+        "script_name": None,
+        "script_args": [],
+        "alwayson_scripts": {},
+        "override_settings": look.overrides,
+        "override_settings_restore_afterwards": True,
+    }
+
+
+def txt2img(
+    stage: Txt2Img, record: Record, look: Look, seeds: Sequence[int], stock: Stock
+) -> dict[str, Any]:
+    body = _closed(record, look, seeds, (record.width, record.height))
+    body["enable_hr"] = stage.hires is not None
+    if stage.hires is not None:
+        body |= {
+            "hr_scale": stage.hires.factor,
+            "hr_upscaler": stock.upscaler(stage.hires.upscaler, latent=True),
+            "hr_second_pass_steps": stage.hires.steps,
+            "denoising_strength": stage.hires.denoise,
+            "hr_resize_x": 0,
+            "hr_resize_y": 0,
+            "hr_checkpoint_name": None,
+            "hr_sampler_name": None,
+            "hr_scheduler": None,
+            "hr_prompt": "",
+            "hr_negative_prompt": "",
+            "hr_additional_modules": ["Use same choices"],  # Forge fails without it
+        }
+    if stage.refiner is not None and look.refiner is not None:
+        body["refiner_checkpoint"] = look.refiner.title
+        body["refiner_switch_at"] = stage.refiner.switch_at
+    return body
+
+
+def img2img(
+    stage: Img2Img | ADetailer,
+    record: Record,
+    look: Look,
+    seed: int,
+    image: Image,
+    size: tuple[int, int],
+) -> dict[str, Any]:
+    body = _closed(record, look, [seed], size)
+    body |= {
+        "init_images": [encoded(image)],
+        "resize_mode": 0,
+        "denoising_strength": stage.denoise,
+        "initial_noise_multiplier": 1.0,
+        "include_init_images": False,
+    }
+    if isinstance(stage, Img2Img):
+        body["steps"] = stage.steps or record.steps
+        return body
+    found = {
+        "ad_model": stage.detector,
+        "ad_prompt": stage.positive,
+        "ad_negative_prompt": stage.negative,
+        "ad_confidence": stage.confidence,
+        "ad_denoising_strength": stage.denoise,
+        "ad_dilate_erode": 4,
+        "ad_mask_blur": 4,
+        "ad_x_offset": 0,
+        "ad_y_offset": 0,
+        "ad_mask_merge_invert": "None",
+        "ad_inpaint_only_masked": True,
+        "ad_inpaint_only_masked_padding": 32,
+    }
+    # On, without an img2img of the whole image, and with one detector.
+    body["alwayson_scripts"] = {"ADetailer": {"args": [True, True, found]}}
+    return body
+
+
+def upscale(stage: Upscale, image: Image, stock: Stock) -> dict[str, Any]:
+    wide, tall = grown(image.size, stage.factor)
+    if wide * tall > MOST_UPSCALED:
+        raise StageFailed(
+            "bad_job",
+            f"{wide}x{tall} is more than the {MOST_UPSCALED >> 20} megapixels that one image may "
+            "have. Upscale by less.",
+        )
+    return {
+        "image": encoded(image),
+        "resize_mode": 0,
+        "upscaling_resize": stage.factor,
+        "upscaler_1": stock.upscaler(stage.upscaler),
+        "upscaler_2": "None",
+        "extras_upscaler_2_visibility": 0.0,
+        "upscale_first": False,
+        "gfpgan_visibility": 0.0,
+        "codeformer_visibility": 0.0,
+        "codeformer_weight": 0.0,
+        "show_extras_results": True,
+    }
+
+
+def hires_size(record: Record, hires: Hires | None) -> tuple[int, int]:
+    return grown((record.width, record.height), 1.0 if hires is None else hires.factor)
+
+
+def grown(size: tuple[int, int], factor: float) -> tuple[int, int]:
+    """As the server reckons: whole blocks of eight pixels."""
+    wide, tall = (int(side * factor) // 8 * 8 for side in size)
+    return wide, tall
+
+
+def encoded(image: Image) -> str:
+    held = io.BytesIO()
+    image.save(held, "PNG", compress_level=1)
+    return base64.b64encode(held.getvalue()).decode()

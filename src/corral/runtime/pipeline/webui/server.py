@@ -1,0 +1,176 @@
+"""One WebUI server: small questions, the one long call, and what no answer means."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import httpx
+
+from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.webui import failures
+
+ANSWER_S = 15.0
+"""For small questions; a server that loads a model is slow to answer them."""
+CONNECT_S = 5.0
+INTERRUPT_S = 1.0
+CRASHED = 3
+"""Timeouts in a row that are a crash; fewer are a busy server."""
+
+
+class Late(Exception):
+    """No answer in time, which by itself means nothing."""
+
+
+class Down(StageFailed):
+    """It is not there, or not any more."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("backend_down", message)
+
+
+class State(NamedTuple):
+    """`/progress`, which is about whatever the server does and names no job."""
+
+    jobs: int
+    """0: idle. -1: a job has begun and does not know yet how much it is."""
+    fraction: float
+    step: int
+    steps: int
+    interrupted: bool
+
+    @property
+    def idle(self) -> bool:
+        return self.jobs == 0
+
+
+class Server:
+    def __init__(
+        self, url: str, username: str = "", password: str = "", *, answer_s: float = ANSWER_S
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._answer_s = answer_s
+        # A fresh connection each time: one that was kept may be closed by the server at any
+        # moment, which would look like its death.
+        self._client = httpx.Client(
+            base_url=f"{self.url}/",
+            auth=(username, password) if username or password else None,
+            timeout=httpx.Timeout(answer_s, connect=min(CONNECT_S, answer_s)),
+            limits=httpx.Limits(max_keepalive_connections=0),
+            trust_env=False,
+        )
+        self._counting = threading.Lock()
+        self._late = 0
+
+    def get(self, path: str, **params: str) -> Any:
+        return self._patiently("GET", path, None, params)
+
+    def find(self, path: str) -> Any | None:
+        """From the root of the server; None where there is nothing."""
+        while True:
+            try:
+                answer = self._ask("GET", path)
+            except Late:
+                continue
+            return None if answer.status_code == 404 else self._read(answer)
+
+    def post(self, path: str, body: Any = None) -> Any:
+        return self._patiently("POST", path, body, {})
+
+    def generate(self, path: str, body: dict[str, Any]) -> tuple[Any, float]:
+        """The answer and the server's own seconds. It takes as long as it takes: whether the
+        server still lives is for those to find out who ask for its progress meanwhile."""
+        timeout = httpx.Timeout(None, connect=CONNECT_S)
+        while True:
+            began = time.perf_counter()
+            try:
+                answer = self._ask("POST", f"sdapi/v1/{path}", body, timeout=timeout)
+            except Late:  # it could not connect: nothing was sent
+                continue
+            break
+        taken = time.perf_counter() - began
+        with suppress(ValueError):
+            taken = min(float(answer.headers.get("X-Process-Time", taken)), taken)
+        return self._read(answer), taken
+
+    def state(self) -> State:
+        """Raises Late: the next one may be in time."""
+        answer = self._read(
+            self._ask("GET", "sdapi/v1/progress", params={"skip_current_image": "true"})
+        )
+        state = answer.get("state") or {}
+        return State(
+            jobs=int(state.get("job_count") or 0),
+            fraction=float(answer.get("progress") or 0.0),
+            step=int(state.get("sampling_step") or 0),
+            steps=int(state.get("sampling_steps") or 0),
+            interrupted=bool(state.get("interrupted")),
+        )
+
+    def interrupt(self) -> None:
+        """Whatever it does now. One that comes before the job has begun is forgotten."""
+        try:
+            self._client.post("sdapi/v1/interrupt", timeout=INTERRUPT_S)
+        except httpx.HTTPError:
+            return  # whether the job has ended is seen elsewhere
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _patiently(self, method: str, path: str, body: Any, params: dict[str, str]) -> Any:
+        while True:
+            try:
+                return self._read(self._ask(method, f"sdapi/v1/{path}", body, params=params))
+            except Late:
+                continue
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        params: dict[str, str] | None = None,
+        timeout: httpx.Timeout | None = None,
+    ) -> httpx.Response:
+        try:
+            answer = self._client.request(
+                method,
+                path,
+                json=body,
+                params=params,
+                timeout=httpx.USE_CLIENT_DEFAULT if timeout is None else timeout,
+            )
+        except httpx.TimeoutException as error:
+            with self._counting:
+                self._late += 1
+                late = self._late
+            if late >= CRASHED:
+                raise Down(
+                    f"The WebUI at {self.url} gave no answer {late} times in a row "
+                    f"({self._answer_s:g} s each). It hangs, or its machine is off."
+                ) from error
+            raise Late from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Down(_no_answer(self.url, error)) from error
+        with self._counting:
+            self._late = 0
+        return answer
+
+    def _read(self, answer: httpx.Response) -> Any:
+        if answer.status_code != 200:
+            raise failures.of_answer(self.url, answer.status_code, answer.text)
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise StageFailed(
+                "backend_down", f"What answers at {self.url} is no WebUI: {answer.text[:100]!r}"
+            ) from error
+
+
+def _no_answer(url: str, error: Exception) -> str:
+    if isinstance(error, httpx.ConnectError):
+        return f"Nothing answers at {url} ({error}). Start the WebUI there with --api."
+    return f"The WebUI at {url} closed the connection without an answer: it died ({error})."

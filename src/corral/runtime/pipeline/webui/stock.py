@@ -1,0 +1,216 @@
+"""What a server has, and its own spelling of the names that records use.
+
+It takes an unknown name for another one without a word, so nothing is sent that is not here.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.webui.server import Server
+
+FRESH_S = 60.0
+AUTOMATIC = "Automatic"
+ENDINGS = re.compile(r"\.(safetensors|ckpt|pt|pth|bin|gguf)$", re.IGNORECASE)
+HASH = re.compile(r"\s*\[[0-9a-f]{4,64}\]$", re.IGNORECASE)
+DETAILER = "adetailer"
+
+
+def plain(name: str) -> str:
+    """`x.safetensors [hash]`, `x.safetensors` and `x` are one model."""
+    return ENDINGS.sub("", HASH.sub("", name.strip()).replace("\\", "/")).lower()
+
+
+def last(name: str) -> str:
+    return plain(name).rsplit("/", 1)[-1]
+
+
+def folded(name: str) -> str:
+    """`DPM++ 2M`, `dpmpp_2m` and `k_dpmpp_2m` are one sampler."""
+    letters = re.sub(r"[^a-z0-9+]", "", name.lower().removeprefix("k_"))
+    return letters.replace("++", "pp").replace("ancestral", "a")
+
+
+class Model(Struct, frozen=True):
+    title: str
+    name: str
+    file: str
+    hash: str
+    sha256: str
+
+    @property
+    def spellings(self) -> set[str]:
+        return {plain(self.title), plain(self.name), last(self.title), last(self.file)} - {""}
+
+    def is_called(self, name: str, digest: str) -> bool:
+        """Whether `info` or a card means this one; a digest says more than a name."""
+        known = (self.sha256 or self.hash).lower()
+        if digest and known:
+            return known.startswith(digest.lower()) or digest.lower().startswith(known)
+        return plain(name) in self.spellings
+
+
+class Word(Struct, frozen=True):
+    """A sampler or a schedule."""
+
+    name: str
+    """As it is sent."""
+    others: frozenset[str]
+    """All its spellings, folded."""
+    schedule: str = ""
+    """Of a sampler: the one that `Automatic` means."""
+
+
+class Stock:
+    """Lists are asked for when they are needed, and again when they are old or lack something."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._lists: dict[str, tuple[float, Any]] = {}
+
+    def forget(self) -> None:
+        self._lists.clear()
+
+    def models(self) -> list[Model]:
+        return [
+            Model(
+                title=str(one.get("title") or ""),
+                name=str(one.get("model_name") or ""),
+                file=str(one.get("filename") or ""),
+                hash=str(one.get("hash") or ""),
+                sha256=str(one.get("sha256") or ""),
+            )
+            for one in self._list("sd-models")
+        ]
+
+    def model(self, name: str) -> Model:
+        found = _model(name, self.models())
+        if not found:
+            self._server.post("refresh-checkpoints")
+            self.forget()
+            found = _model(name, self.models())
+        if len(found) > 1:
+            titles = ", ".join(model.title for model in found)
+            raise StageFailed(
+                "model_missing",
+                f"The WebUI at {self._server.url} has several models {name!r}: {titles}. "
+                "Name one by its folder or its hash.",
+            )
+        if not found:
+            raise self._lacks("model", name, [model.title for model in self.models()])
+        return found[0]
+
+    def vae(self, name: str) -> str:
+        """`None` is the one inside the model."""
+        if plain(name) in ("", "none"):
+            return "None"
+        names = [str(one.get("model_name") or "") for one in self._list("sd-vae")]
+        for known in names:
+            if plain(name) in (plain(known), last(known)):
+                return known
+        raise self._lacks("VAE", name, names)
+
+    def lora(self, name: str) -> str:
+        found = self._optional("loras") or []
+        for one in found:
+            spellings = {last(str(one.get(key) or "")) for key in ("name", "alias", "path")}
+            if last(name) in spellings - {"", "none"}:
+                return str(one["name"])
+        raise self._lacks("LoRA", name, [str(one.get("name")) for one in found])
+
+    def samplers(self) -> list[Word]:
+        return [
+            Word(
+                name=str(one["name"]),
+                others=_spellings(one["name"], one.get("aliases")),
+                schedule=str((one.get("options") or {}).get("scheduler") or ""),
+            )
+            for one in self._list("samplers")
+        ]
+
+    def sampler(self, name: str) -> Word:
+        words = self.samplers()
+        return _word(name, words) or self._no_word("sampler", name, words)
+
+    def schedules(self) -> list[Word]:
+        return [
+            Word(
+                name=str(one.get("label") or one["name"]),
+                others=_spellings(one["name"], [one.get("label"), *(one.get("aliases") or [])]),
+            )
+            for one in self._list("schedulers")
+        ]
+
+    def schedule(self, name: str) -> Word:
+        words = self.schedules()
+        return _word(name, words) or self._no_word("schedule", name, words)
+
+    def upscalers(self) -> list[str]:
+        return [str(one["name"]) for one in self._list("upscalers") if one["name"] != "None"]
+
+    def upscaler(self, name: str, *, latent: bool = False) -> str:
+        names = self.upscalers()
+        if latent:
+            modes = self._optional("latent-upscale-modes") or []
+            names = [*(str(one["name"]) for one in modes), *names]
+        for known in names:
+            if folded(known) == folded(name) or known == name:
+                return known
+        raise self._lacks("upscaler", name, names)
+
+    def has_detailer(self) -> bool:
+        scripts = self._list("scripts").get("img2img") or []
+        return DETAILER in (str(name).lower() for name in scripts)
+
+    def detector(self, name: str) -> str:
+        """ADetailer passes over a detector that it does not have."""
+        found = self._server.find("adetailer/v1/ad_model")
+        names = [str(one) for one in (found or {}).get("ad_model") or []]
+        if names and name not in names:
+            raise self._lacks("detector", name, names)
+        return name
+
+    def _no_word(self, kind: str, name: str, words: Sequence[Word]) -> Word:
+        raise self._lacks(kind, name, [word.name for word in words])
+
+    def _lacks(self, kind: str, name: str, has: Sequence[str]) -> StageFailed:
+        few = ", ".join(has[:8]) + (f" and {len(has) - 8} more" if len(has) > 8 else "")
+        self.forget()  # it may be there the next time
+        return StageFailed(
+            "model_missing",
+            f"The WebUI at {self._server.url} has no {kind} {name!r}. It has {few or 'none'}.",
+        )
+
+    def _list(self, path: str) -> Any:
+        return self._kept(path, lambda: self._server.get(path))
+
+    def _optional(self, path: str) -> Any:
+        return self._kept(path, lambda: self._server.find(f"sdapi/v1/{path}"))
+
+    def _kept(self, path: str, ask: Any) -> Any:
+        asked, known = self._lists.get(path, (0.0, None))
+        if known is None or time.monotonic() - asked > FRESH_S:
+            known = ask()
+            self._lists[path] = (time.monotonic(), known)
+        return known
+
+
+def _model(name: str, models: Sequence[Model]) -> list[Model]:
+    exact = [model for model in models if name in (model.title, model.sha256, model.hash)]
+    named = exact or [model for model in models if plain(name) == plain(model.title)]
+    return named or [model for model in models if plain(name) in model.spellings]
+
+
+def _word(name: str, words: Iterable[Word]) -> Word | None:
+    exact = [word for word in words if word.name == name]
+    return next(iter(exact or [word for word in words if folded(name) in word.others]), None)
+
+
+def _spellings(name: str, others: Iterable[str | None] | None) -> frozenset[str]:
+    return frozenset(folded(word) for word in (name, *(others or ())) if word)

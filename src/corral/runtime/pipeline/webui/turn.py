@@ -1,0 +1,77 @@
+"""Whose turn it is at a server: one request at a time, from all processes of this worker."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from contextlib import suppress
+from typing import Any
+
+SHARED = "/dev/shm"  # noqa: S108
+"""Confined runners have temporary folders of their own; this one they share."""
+LOCKED_BYTE = 1 << 30
+"""Far behind the text: on Windows nobody else may read a locked byte."""
+
+
+class Turn:
+    """A lock in a file, which the system frees when its holder dies. The file keeps what the next
+    one must know: whether the last holder ended properly, and which model it left loaded."""
+
+    def __init__(self, url: str, folder: str = "") -> None:
+        usable = os.path.isdir(SHARED) and os.access(SHARED, os.W_OK)
+        folder = folder or (SHARED if usable else tempfile.gettempdir())
+        name = hashlib.sha256(url.encode()).hexdigest()[:16]
+        self._path = os.path.join(folder, f"corral-webui-{_owner()}-{name}")
+        self._fd = -1
+
+    def take(self) -> bool:
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        if not _locked(fd):
+            os.close(fd)
+            return False
+        self._fd = fd
+        return True
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def read(self) -> dict[str, Any]:
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        with suppress(ValueError):
+            found = json.loads(os.read(self._fd, 65_536))
+            if isinstance(found, dict):
+                return found
+        return {}
+
+    def write(self, **values: Any) -> None:
+        text = json.dumps({**self.read(), **values}).encode()
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        os.write(self._fd, text)
+        os.ftruncate(self._fd, len(text))
+
+
+def _owner() -> str:
+    if sys.platform == "win32":
+        return "me"
+    return str(os.getuid())
+
+
+def _locked(fd: int) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

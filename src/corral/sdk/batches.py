@@ -1,0 +1,288 @@
+"""Batches of image jobs: handing over a plan, following what becomes of it, fetching the images."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from corral.core.errors import CorralError, Forbidden, Unavailable
+
+if TYPE_CHECKING:
+    from corral.sdk import views
+    from corral.sdk.connection import Connection
+
+T = TypeVar("T")
+Plan = Mapping[str, Any] | str | os.PathLike[str]
+"""As it stands in a plan file, or where that file is."""
+AT_ONCE = 8
+"""How many files are fetched side by side."""
+PAGE = 500
+IMAGES = "pipeline"
+"""The workload of an image job."""
+IMAGE = re.compile(r"\.(png|json)$")
+"""The artifacts of an image job: images, and a replay card beside each."""
+
+
+class AsyncBatchHandle:
+    """One batch, for as long as somebody is interested in it. It holds nothing open by itself."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        batch: str,
+        *,
+        jobs: int = 0,
+        estimate_s: float | None = None,
+        warnings: tuple[str, ...] = (),
+    ) -> None:
+        self.id = batch
+        self.count = jobs
+        """How many jobs it was built of; 0 of one that was opened by its name."""
+        self.estimate_s = estimate_s
+        """About how long it takes, if nothing else ran; None where nobody knows."""
+        self.warnings = warnings
+        self._connection = connection
+        self._workload = IMAGES if jobs else ""
+        """Decides how results are read; empty: to be asked."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    async def progress(self) -> views.BatchView:
+        """How far it is: by state, by worker, and about how long it still takes."""
+        from corral.api import corral_pb2 as pb
+        from corral.sdk import views
+
+        request = pb.BatchRequest(batch=self.id)
+        view: views.BatchView = views.read(await self._connection.call("GetBatch", request))
+        return view
+
+    async def wait(self, timeout: float | None = None) -> views.BatchView:  # noqa: ASYNC109
+        """Until all of it has ended. TimeoutError leaves it running."""
+        try:
+            async with asyncio.timeout(timeout):
+                async for _ in self.ends():
+                    pass
+        except TimeoutError:
+            raise TimeoutError(
+                f"The batch {self.id} has not ended within {timeout:g} s; it goes on. Ask again, "
+                "or cancel() it."
+            ) from None
+        return await self.progress()
+
+    async def ends(self) -> AsyncGenerator[views.Ended, None]:
+        """How each of its jobs ended, in the order in which they do."""
+        from corral.sdk import views
+
+        count = (await self.progress()).jobs
+        seen = set[str]()
+        watched = self._connection.watch(batch=self.id)
+        async with contextlib.aclosing(watched) as lists:
+            async for messages in lists:
+                for event in map(views.read_event, messages):
+                    if isinstance(event, views.Ended) and event.job_id not in seen:
+                        seen.add(event.job_id)
+                        yield event
+                if len(seen) >= count:
+                    return
+
+    async def results(self) -> AsyncIterator[tuple[str, Any]]:
+        """Each job's id and what it returned, as they end; an error in its place where it failed.
+        For an image job that says which images there are, and how long each stage took."""
+        from corral.sdk.handles import AsyncHandle, value
+
+        async for ended in self.ends():
+            workload = self._workload
+            if not workload:
+                workload = (await AsyncHandle(self._connection, ended.job_id).status()).workload
+            try:
+                yield ended.job_id, await value(self._connection, ended, workload)
+            except CorralError as error:
+                yield ended.job_id, error
+
+    async def jobs(self) -> list[views.JobView]:
+        """All of them, in the order in which they were submitted."""
+        from corral.api import corral_pb2 as pb
+        from corral.sdk import views
+
+        found: list[views.JobView] = []
+        while True:
+            before = found[-1].job_id if found else ""
+            request = pb.ListJobsRequest(batch=self.id, limit=PAGE, before=before)
+            reply = await self._connection.call("ListJobs", request)
+            found += [views.read(job) for job in reply.jobs]
+            if len(reply.jobs) < PAGE:
+                return found[::-1]
+
+    async def images(self) -> list[views.ImageView]:
+        """Every image that there is by now, in the order of the jobs."""
+        return [
+            one for job in await self.jobs() for one in images_of(job) if one.name.endswith(".png")
+        ]
+
+    async def download(
+        self, folder: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
+    ) -> list[tuple[views.ImageView, Path]]:
+        """Fetches images and their replay cards into a folder, and leaves out what is there
+        already, byte for byte. Asked again, it goes on where it was."""
+        from corral.sdk.handles import fetched
+
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        wanted = [one for job in await self.jobs() for one in images_of(job)]
+        slots, done = asyncio.Semaphore(AT_ONCE), 0
+
+        async def fetch(one: views.ImageView) -> tuple[views.ImageView, Path]:
+            nonlocal done
+            path = _place(target, one.name)
+            async with slots:
+                if await asyncio.to_thread(_digest, path) != one.file_sha256:
+                    await fetched(self._connection, one.job_id, one.name, one.file_sha256, path)
+            done += 1
+            if progress is not None:
+                progress(done, len(wanted))
+            return one, path
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(fetch(one)) for one in wanted]
+        return [task.result() for task in tasks]
+
+    async def cancel(self) -> int:
+        """Cancels everything of it that lives; how many."""
+        from corral.api import corral_pb2 as pb
+
+        request = pb.BatchRequest(batch=self.id)
+        return int((await self._connection.call("CancelBatch", request)).cancelled)
+
+
+class BatchHandle:
+    """One batch of a synchronous program. See AsyncBatchHandle for what each method does."""
+
+    def __init__(self, handle: AsyncBatchHandle, bridge: Any) -> None:
+        self._handle, self._bridge = handle, bridge
+        self.id, self.count = handle.id, handle.count
+        self.estimate_s, self.warnings = handle.estimate_s, handle.warnings
+
+    def __repr__(self) -> str:
+        return f"<BatchHandle {self.id}>"
+
+    def progress(self) -> views.BatchView:
+        return self._call(self._handle.progress())
+
+    def wait(self, timeout: float | None = None) -> views.BatchView:
+        return self._call(self._handle.wait(timeout))
+
+    def results(self) -> Iterator[tuple[str, Any]]:
+        """Each job's id and what it returned, as they end; an error in its place where it failed.
+        For an image job that says which images there are, and how long each stage took."""
+        found: Iterator[tuple[str, Any]] = self._bridge.each(_alone(self._handle.results()))
+        return found
+
+    def jobs(self) -> list[views.JobView]:
+        return self._call(self._handle.jobs())
+
+    def images(self) -> list[views.ImageView]:
+        return self._call(self._handle.images())
+
+    def download(
+        self, folder: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
+    ) -> list[tuple[views.ImageView, Path]]:
+        return self._call(self._handle.download(folder, progress))
+
+    def cancel(self) -> int:
+        return self._call(self._handle.cancel())
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        found: T = self._bridge.call(coroutine)
+        return found
+
+
+async def _alone(found: AsyncIterator[T]) -> AsyncGenerator[list[T], None]:
+    async for one in found:
+        yield [one]
+
+
+class Answered:
+    """What a controller said of a plan."""
+
+    def __init__(self) -> None:
+        self.batch, self.jobs = "", 0
+        self.estimate_s: float | None = None
+        self.warnings: tuple[str, ...] = ()
+        self.records: list[dict[str, Any]] = []
+
+
+async def build(
+    connection: Connection, plan: Plan, *, key: str | None = None, dry_run: bool = False
+) -> Answered:
+    """Hands a plan over. The key makes asking again the same batch, so an interrupted call is
+    simply made again."""
+    from corral.api import corral_pb2 as pb
+    from corral.sdk.plan_files import whole_plan
+
+    value = await whole_plan(connection, plan)
+    request = pb.BuildBatchRequest(
+        plan=json.dumps(value).encode(), dry_run=dry_run, key=key or os.urandom(16).hex()
+    )
+    patience = connection.patience()
+    while True:
+        answered = Answered()
+        lines: list[bytes] = []
+        try:
+            async with contextlib.aclosing(connection.stream("BuildBatch", request)) as replies:
+                async for reply in replies:
+                    if reply.records:
+                        lines.append(reply.records)
+                    else:
+                        answered.batch, answered.jobs = reply.batch, reply.jobs
+                        answered.warnings = tuple(reply.warnings)
+                        if reply.HasField("estimate_s"):
+                            answered.estimate_s = reply.estimate_s
+            if not dry_run and not answered.batch:
+                raise Unavailable("The controller hung up before it had answered.")
+        except CorralError as error:
+            await patience.pause(error)
+            continue
+        answered.records = [json.loads(line) for line in b"".join(lines).splitlines()]
+        return answered
+
+
+def images_of(job: views.JobView) -> list[views.ImageView]:
+    """Images of a job and their cards, by name."""
+    from corral.sdk import views
+
+    return [
+        views.ImageView(
+            job_id=job.job_id,
+            name=one.name,
+            size=one.size,
+            file_sha256=one.file_sha256,
+            worker=job.worker,
+        )
+        for one in sorted(job.artifacts, key=lambda one: one.name)
+        if job.workload == IMAGES and IMAGE.search(one.name)
+    ]
+
+
+def _place(folder: Path, name: str) -> Path:
+    """Where an artifact goes: below the folder, with the folders of its own name."""
+    target = folder / name
+    if not target.resolve().is_relative_to(folder.resolve()):
+        raise Forbidden(f"The artifact {name!r} would leave {folder}; fetch it by its name.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""

@@ -1,0 +1,118 @@
+"""A contact sheet: one HTML file that shows all images of a folder, small, with what made them.
+
+It carries its own thumbnails and asks nobody for anything. Whatever comes from a plan or a worker
+is text in it, never markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct
+
+NAME = "index.html"
+SIDE = 256
+"""Pixels of a thumbnail's longer side."""
+LARGEST = 100_000_000
+"""Pixels beyond which an image is linked and not opened."""
+STYLE = """
+:root { color-scheme: light dark; font: 14px/1.4 system-ui, sans-serif; }
+body { margin: 1.5rem; }
+h1 { font-size: 1.3rem; margin: 0; }
+main { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1rem; }
+p { margin: .3rem 0 1rem; }
+figure { margin: 0; border: 1px solid #8885; border-radius: 6px; overflow: hidden; }
+figure a { display: block; background: #8882; text-align: center; }
+img { max-width: 100%; height: auto; vertical-align: bottom; }
+figcaption { padding: .5rem .7rem; overflow-wrap: anywhere; }
+figcaption b { font-weight: 600; display: block; }
+dl { display: grid; grid-template-columns: auto 1fr; gap: 0 .7rem; margin: .3rem 0 0; }
+dt { opacity: .6; } dd { margin: 0; }
+"""
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+"""What a browser may load for it: what is in it."""
+
+
+class Entry(Struct, frozen=True):
+    path: Path
+    job_id: str
+    worker: str
+    card: dict[str, Any]
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """The replay card beside an image, or nothing where there is none that can be read."""
+    try:
+        found = json.loads(path.with_suffix(".json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write(folder: Path, title: str, entries: Iterable[Entry]) -> Path:
+    """Writes the sheet into the folder of the images, in the place of an older one."""
+    figures = [_figure(folder, entry) for entry in entries]
+    count = f"{len(figures)} image{'s' * (len(figures) != 1)}"
+    page = "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
+            f"<h1>{escape(title)}</h1><p>{count}</p><main>",
+            *figures,
+            "</main></body></html>",
+        ]
+    )
+    target = folder / NAME
+    incoming = folder / f".{NAME}.part"
+    incoming.write_text(page, encoding="utf-8", errors="replace")
+    incoming.replace(target)
+    return target
+
+
+def _figure(folder: Path, entry: Entry) -> str:
+    card = entry.card
+    record = card.get("record") if isinstance(card.get("record"), dict) else {}
+    assert isinstance(record, dict)
+    prompt = str(record.get("positive", ""))
+    facts = [
+        ("negative", record.get("negative", "")),
+        ("seed", card.get("seed", record.get("seed", ""))),
+        ("model", record.get("model", "")),
+        ("worker", entry.worker or card.get("worker", "")),
+        ("job", entry.job_id),
+    ]
+    told = "".join(
+        f"<dt>{name}</dt><dd>{escape(str(value))}</dd>" for name, value in facts if value != ""
+    )
+    link = quote(entry.path.relative_to(folder).as_posix())
+    shown = f'<img src="{_thumbnail(entry.path)}" alt="{escape(prompt)}" loading="lazy">'
+    return (
+        f'<figure><a href="{link}">{shown}</a>'
+        f"<figcaption><b>{escape(prompt)}</b><dl>{told}</dl></figcaption></figure>"
+    )
+
+
+def _thumbnail(path: Path) -> str:
+    """The image, small, as a part of the page."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            if image.width * image.height > LARGEST:
+                return ""
+            image.thumbnail((SIDE, SIDE))
+            held = io.BytesIO()
+            image.convert("RGB").save(held, "JPEG", quality=82)
+    except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError):
+        return ""
+    return f"data:image/jpeg;base64,{base64.b64encode(held.getvalue()).decode()}"

@@ -1,0 +1,242 @@
+"""Plans become batches: once, whatever is interrupted, and with ids that records know."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.controller.plans import Plans, check_base
+from corral.controller.presets import Presets
+from corral.controller.queue import Accepted
+from corral.core.access import Caller, Role
+from corral.core.errors import (
+    CorralError,
+    ExceedsAllWorkers,
+    InvalidPlan,
+    InvalidRequest,
+    PresetNotFound,
+    Unavailable,
+)
+from corral.core.job import Job, PipelineCall, decode_document
+from corral.core.worker import Worker
+from tests.controller.shell import Shell, shell, worker
+
+ANN = Caller("ann", Role.SUBMIT)
+PLAN: dict[str, Any] = {
+    "name": "castles",
+    "backend": "sketch",
+    "base": {"txt2img": {"model": "sketch", "width": 64, "height": 64}},
+    "prompts": [{"positive": "a castle, [[weather]]"}],
+    "matrix": {"slots": {"weather": ["rain", "snow", "sun"]}},
+    "batches": 2,
+}
+
+
+def drawer(name: str = "w1", **more: Any) -> Worker:
+    return worker(name, workloads=("python", "pipeline"), task_types=("sketch",), **more)
+
+
+def plans_of(corral: Shell, home: Path) -> Plans:
+    presets = Presets(home / "presets", check_base)
+    return Plans(corral.queue, corral.loop, corral.store.world, presets)
+
+
+def sent(**changes: Any) -> bytes:
+    return json.dumps({**PLAN, **changes}).encode()
+
+
+def documents(corral: Shell) -> dict[str, Job]:
+    found = {}
+    for job, head in corral.store.world.heads.items():
+        found[job] = decode_document(corral.store.journal.document(head.submitted_seq))
+    return found
+
+
+async def test_a_record_knows_its_jobs_id(tmp_path: Path) -> None:
+    async with shell(tmp_path, []) as corral:
+        built = await plans_of(corral, tmp_path).submit(sent(), "k1", ANN)
+        found = documents(corral)
+        assert len(found) == len(built.jobs) == 6
+        for job, document in found.items():
+            assert isinstance(document.work, PipelineCall)
+            assert document.work.record.job_id == job
+            assert (document.user, document.batch) == ("ann", built.batch)
+            assert document.labels == {"row": str(document.work.record.row), "model": "sketch"}
+            assert document.needs.task == "sketch"
+        assert built.batch.startswith("castles-")
+        assert [one for one in built.warnings if "No worker is known" in one]
+
+
+async def test_a_retried_image_job_has_an_id_of_its_own(tmp_path: Path) -> None:
+    async with shell(tmp_path, []) as corral:
+        await plans_of(corral, tmp_path).submit(sent(batches=1), "k", ANN)
+        first = min(documents(corral))
+        await corral.queue.cancel(first)
+        again = await corral.queue.retry(first, worker="w9", apart=True)
+        document = documents(corral)[again]
+        assert isinstance(document.work, PipelineCall)
+        assert document.work.record.job_id == again != first
+        assert (document.needs.worker, document.batch, document.retry_of) == ("w9", "", first)
+
+
+async def test_the_same_key_is_the_same_batch(tmp_path: Path) -> None:
+    async with shell(tmp_path, []) as corral:
+        plans = plans_of(corral, tmp_path)
+        both = await asyncio.gather(*(plans.submit(sent(), "k1", ANN) for _ in range(2)))
+        third = await plans.submit(sent(), "k1", ANN)
+        assert {one.batch for one in (*both, third)} == {both[0].batch}
+        assert len(documents(corral)) == 6
+        other = await plans.submit(sent(), "k2", ANN)
+        assert other.batch != third.batch
+        assert len(documents(corral)) == 12
+
+
+async def test_an_interrupted_submission_is_completed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shell(tmp_path, []) as corral:
+        plans = plans_of(corral, tmp_path)
+        monkeypatch.setattr("corral.controller.plans.SLICE", 2)
+        submit, calls = corral.queue.submit, 0
+
+        async def cut(jobs: Sequence[Job], **more: Any) -> list[Accepted]:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise Unavailable("The controller is stopping.")
+            return await submit(jobs, **more)
+
+        monkeypatch.setattr(corral.queue, "submit", cut)
+        with pytest.raises(Unavailable):
+            await plans.submit(sent(), "k", ANN)
+        before = documents(corral)
+        assert len(before) == 2
+        built = await plans.submit(sent(), "k", ANN)
+        after = documents(corral)
+        assert len(after) == 6
+        assert before.items() <= after.items()
+        assert {one.batch for one in after.values()} == {built.batch}
+        seeds = [
+            one.work.record.seed for one in after.values() if isinstance(one.work, PipelineCall)
+        ]
+        assert len(set(seeds)) == 6
+
+
+async def test_who_leaves_has_submitted_all_of_it(tmp_path: Path) -> None:
+    async with shell(tmp_path, []) as corral:
+        leaving = asyncio.create_task(plans_of(corral, tmp_path).submit(sent(), "k", ANN))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await corral.eventually(lambda: len(corral.store.world.heads) == 6)
+
+
+async def test_a_dry_run_submits_nothing_and_shows_whole_records(tmp_path: Path) -> None:
+    async with shell(tmp_path, []) as corral:
+        plans = plans_of(corral, tmp_path)
+        built = await plans.build(sent(seed=7))
+        again = await plans.build(sent(seed=7))
+        assert not documents(corral)
+        assert (built.batch, built.estimate_s) == ("", None)
+        lines = b"".join([some async for some in plans.lines(built)]).splitlines()
+        assert [json.loads(line) for line in lines] == list(again.records)
+        first = json.loads(lines[0])
+        assert first["positive"] == "a castle, rain"
+        assert first["steps"] == 20, "what is as usual is shown too"
+        assert first["stages"][0]["stage"] == "txt2img"
+        assert "job_id" not in first
+
+
+async def test_an_interactive_plan_is_refused_whole(tmp_path: Path) -> None:
+    async with shell(tmp_path, [worker("w1", gpus=0)]) as corral:
+        mixed = sent(**{"class": "interactive"})
+        with pytest.raises(ExceedsAllWorkers, match="does not accept pipeline") as refused:
+            await plans_of(corral, tmp_path).submit(mixed, "k", ANN)
+        assert refused.value.job_id
+        assert not documents(corral)
+
+
+async def test_an_estimate_comes_from_what_was_seen(tmp_path: Path) -> None:
+    async with shell(tmp_path, [drawer(cpus=2)], lambda _: 0.05) as corral:
+        plans = plans_of(corral, tmp_path)
+        assert (await plans.build(sent())).estimate_s is None
+        await plans.submit(sent(), "k", ANN)
+        await corral.eventually(lambda: not corral.store.world.heads)
+        known = (await plans.build(sent())).estimate_s
+        assert known is not None
+        assert 6 / 2 * 0.01 < known < 6 / 2 * 5
+        nobody = (await plans.build(sent(needs={"worker": "elsewhere"}))).estimate_s
+        assert nobody is None
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"{", "no JSON"),
+        (b"[]", "A plan is"),
+        (b"\xff", "no JSON"),
+        (b"[" * 100_000, "no JSON|A plan is"),
+        (sent(name="a\nb"), "printed"),
+        (sent(stages=["upscale"], inputs=["x.png"]), "no image 'x.png'"),
+        (sent(files={"x.png": {}}), "needs the sha256"),
+        (sent(files={"../x": {"sha256": "0" * 64}}), r"\.\./x"),
+        (sent(files=[]), "files"),
+    ],
+)
+async def test_a_plan_that_is_none(tmp_path: Path, data: bytes, said: str) -> None:
+    async with shell(tmp_path, []) as corral:
+        with pytest.raises(CorralError, match=said):
+            await plans_of(corral, tmp_path).submit(data, "k", ANN)
+        with pytest.raises(InvalidRequest, match="printable"):
+            await plans_of(corral, tmp_path).submit(sent(), "k\n", ANN)
+        assert not documents(corral)
+
+
+async def test_presets(tmp_path: Path) -> None:
+    presets = Presets(tmp_path / "presets", check_base)
+    assert presets.names() == []
+    base = {"txt2img": {"model": "sketch", "width": 64, "height": 64, "steps": 3}}
+    saved = await presets.save("small", json.dumps(base).encode())
+    assert (saved.name, saved.value) == ("small", base)
+    file = tmp_path / "presets" / "small.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert [name for name, _ in Presets(tmp_path / "presets").names()] == ["small"]
+    async with shell(tmp_path / "home", []) as corral:
+        plans = Plans(corral.queue, corral.loop, corral.store.world, presets)
+        plan = {"preset": "small", "backend": "sketch", "prompts": ["x"]}
+        (record,) = (await plans.build(json.dumps(plan).encode())).records
+        assert (record["steps"], record["width"]) == (3, 64)
+        with pytest.raises(PresetNotFound, match="Did you mean `small`"):
+            await plans.build(json.dumps({**plan, "preset": "smal"}).encode())
+    await presets.remove("small")
+    with pytest.raises(PresetNotFound):
+        presets.get("small")
+    with pytest.raises(PresetNotFound):
+        await presets.remove("small")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "-x", "x" * 65, "a\0b", "é"])
+async def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    presets = Presets(tmp_path / "presets", check_base)
+    for call in (lambda: presets.get(name), lambda: presets._path(name)):
+        with pytest.raises(InvalidRequest):
+            call()
+    with pytest.raises(InvalidRequest):
+        await presets.save(name, b"{}")
+    assert not (tmp_path / "presets").exists()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{", b"\xff", b'{"txt2img": {"step": 3}}', b'{"a":' * 100_000]
+)
+async def test_what_is_no_base_is_not_saved(tmp_path: Path, data: bytes) -> None:
+    presets = Presets(tmp_path / "presets", check_base)
+    with pytest.raises((InvalidRequest, InvalidPlan)):
+        await presets.save("x", data)
+    assert presets.names() == []

@@ -1,0 +1,1 @@
+"""Servers that behave as the real ones were seen to, over real sockets."""

@@ -1,0 +1,585 @@
+"""A ComfyUI over real HTTP and WebSocket, as version 0.7.0 was seen to behave; levers for its bad
+days. It renders small images that the graph alone decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email
+import hashlib
+import json
+import socket
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi.responses import JSONResponse, PlainTextResponse
+from PIL.Image import Image
+
+from corral.runtime.pipeline import images
+from tests.fakes.comfyui_nodes import LINKS, described, options, outputs_of, picture, png
+
+FILES = {
+    "checkpoints": ["anime.safetensors", "SDXL/sdxl_1.0.safetensors", "refiner.safetensors"],
+    "vae": ["good.vae.safetensors"],
+    "loras": ["styles/ink.safetensors", "grain.safetensors"],
+    "upscale_models": ["4x-UltraSharp.pth"],
+    "ultralytics": ["bbox/face_yolov8n.pt", "segm/person.pt"],
+}
+
+
+class Interrupted(Exception):
+    pass
+
+
+class NodeFailed(Exception):
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind, self.message = kind, message
+
+
+class Hold:
+    """Sampling stands still before a step until somebody lets it go on."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.reached = threading.Event()
+        self.released = threading.Event()
+
+
+def until(true: Callable[[], bool]) -> None:
+    latest = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < latest, "it did not happen within 10 s"
+        time.sleep(0.005)
+
+
+class FakeComfyUI:
+    def __init__(self, packs: bool = False) -> None:
+        self.files = {folder: list(names) for folder, names in FILES.items()}
+        self.packs = packs
+        self.step_s = 0.0
+        self.preview = png(picture("preview", (16, 16)))
+        self.hold: Hold | None = None
+        self.failing: dict[str, tuple[str, str]] = {}
+        """A node's class to the exception that it raises."""
+        self.names_taken = False
+        """Somebody else's image lies under whatever name is uploaded."""
+        self.own_ids = False
+        """An old server: it ignores a client's prompt_id, and interrupts whatever runs."""
+        self.answer: tuple[int, str] | None = None
+        """To every submission, instead of taking it."""
+        self.loses_answers = False
+        """It takes a submission and a proxy in front of it says that it did not."""
+        self.deaf = False
+        """No new WebSocket is let in."""
+        self.forgets = False
+        """It forgets what it was given, as if it restarted each time."""
+        self.lag_s = 0.02
+        """From the announcement of an end until the history has it."""
+        self.outputs: dict[tuple[str, str], bytes] = {}
+        self.inputs: dict[str, bytes] = {}
+        self.submitted: list[dict[str, Any]] = []
+        self.executed: list[str] = []
+        """Classes of nodes that were executed and not cached."""
+        self.freed = threading.Event()
+        self.sockets_taken = 0
+        with contextlib.closing(socket.socket()) as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._life: _Life | None = None
+
+    def start(self) -> None:
+        self._life = _Life(self)
+        self._life.start()
+
+    def stop(self) -> None:
+        """Ends as a killed process does: what it knew of queue and history is gone."""
+        life, self._life = self._life, None
+        if life is not None:
+            life.stop()
+        self.outputs = {key: data for key, data in self.outputs.items() if key[0] == "output"}
+
+    @property
+    def life(self) -> _Life:
+        assert self._life is not None
+        return self._life
+
+    def wait_for_history(self, count: int) -> list[dict[str, Any]]:
+        until(lambda: len(self.life.history) >= count)
+        return list(self.life.history.values())
+
+    def wait_for_pending(self, count: int) -> None:
+        until(lambda: len(self.life.pending) >= count)
+
+    def wait_for_socket(self, count: int) -> None:
+        """Since the first start."""
+        until(lambda: self.sockets_taken >= count)
+
+    def wait_for_idle(self) -> None:
+        until(lambda: self.life.running is None and not self.life.pending)
+
+    def drop_sockets(self) -> None:
+        """The connections break; the work goes on and nobody hears of it."""
+        self.life.drop_sockets()
+
+
+class _Life:
+    """From one start of the server to its end."""
+
+    def __init__(self, fake: FakeComfyUI) -> None:
+        self.fake = fake
+        self.pending: list[list[Any]] = []
+        self.running: list[Any] | None = None
+        self.history: dict[str, Any] = {}
+        self.sockets: dict[str, WebSocket] = {}
+        self.cache: dict[str, tuple[list[Any], dict[str, Any] | None]] = {}
+        self.interrupt = threading.Event()
+        self.over = threading.Event()
+        self.number = 0
+        self.files_made = 0
+        self.lock = threading.RLock()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        config = uvicorn.Config(
+            self._app(), host="127.0.0.1", port=fake.port, log_level="critical",
+            ws="websockets-sansio", lifespan="off", timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        self.server = uvicorn.Server(config)
+        self.threads = [
+            threading.Thread(target=self._serve, daemon=True),
+            threading.Thread(target=self._work, daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self.threads:
+            thread.start()
+        until(lambda: self.server.started)
+
+    def _serve(self) -> None:
+        asyncio.run(self._served())
+
+    async def _served(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        await self.server.serve()
+
+    def stop(self) -> None:
+        self.over.set()
+        self.drop_sockets()
+        self.server.should_exit = True
+        for thread in self.threads:
+            thread.join(10)
+
+    def drop_sockets(self) -> None:
+        sockets, self.sockets = list(self.sockets.values()), {}
+
+        async def close() -> None:
+            for one in sockets:
+                with contextlib.suppress(Exception):
+                    await one.close(1012)
+
+        if self.loop is not None:
+            asyncio.run_coroutine_threadsafe(close(), self.loop).result(5)
+
+    # What it says ----------------------------------------------------------------------------
+
+    def say(self, event: str, data: dict[str, Any], client: str | None) -> None:
+        """Whoever is not there now never hears of it."""
+        self._send(json.dumps({"type": event, "data": data}), client)
+
+    def _send(self, said: str | bytes, client: str | None) -> None:
+        async def send() -> None:
+            heard = list(self.sockets.values()) if client is None else [self.sockets.get(client)]
+            for one in heard:
+                with contextlib.suppress(Exception):
+                    if one is not None and isinstance(said, str):
+                        await one.send_text(said)
+                    elif one is not None and isinstance(said, bytes):
+                        await one.send_bytes(said)
+
+        if self.loop is not None and not self.over.is_set():
+            with contextlib.suppress(RuntimeError):
+                asyncio.run_coroutine_threadsafe(send(), self.loop).result(5)
+
+    # What it is asked ------------------------------------------------------------------------
+
+    def _app(self) -> FastAPI:
+        app = FastAPI()
+        fake = self.fake
+
+        @app.middleware("http")
+        async def same_origin(request: Request, call_next: Any) -> Response:
+            origin = request.headers.get("origin")
+            if origin is not None and origin.split("://")[-1] != request.headers.get("host"):
+                return Response(status_code=403)
+            answer: Response = await call_next(request)
+            return answer
+
+        @app.websocket("/ws")
+        async def events(websocket: WebSocket) -> None:
+            if fake.deaf or websocket.headers.get("origin") is not None:
+                await websocket.close(1008)
+                return
+            await websocket.accept()
+            client = websocket.query_params.get("clientId") or uuid.uuid4().hex
+            self.sockets[client] = websocket
+            fake.sockets_taken += 1
+            status = {"status": {"exec_info": {"queue_remaining": len(self.pending)}}}
+            await websocket.send_text(
+                json.dumps({"type": "status", "data": {**status, "sid": client}})
+            )
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                while True:
+                    await websocket.receive()
+            if self.sockets.get(client) is websocket:
+                del self.sockets[client]
+
+        @app.post("/prompt")
+        async def prompt(request: Request) -> Response:
+            if fake.answer is not None:
+                return PlainTextResponse(fake.answer[1], fake.answer[0])
+            try:
+                body = json.loads(await request.body())
+            except ValueError:
+                return PlainTextResponse("500 Internal Server Error", 500)
+            answer = await asyncio.to_thread(self._take, body)
+            return Response(status_code=502) if fake.loses_answers else answer
+
+        @app.get("/queue")
+        async def queue() -> Any:
+            with self.lock:
+                running = [self.running] if self.running is not None else []
+                return JSONResponse({"queue_running": running, "queue_pending": self.pending})
+
+        @app.post("/queue")
+        async def change_queue(request: Request) -> Response:
+            doomed = (await request.json()).get("delete", [])
+            with self.lock:
+                self.pending = [item for item in self.pending if item[1] not in doomed]
+            return Response()
+
+        @app.post("/interrupt")
+        async def interrupt(request: Request) -> Response:
+            raw = await request.body()
+            named = json.loads(raw).get("prompt_id") if raw else None
+            with self.lock:
+                running = self.running[1] if self.running is not None else None
+                if fake.own_ids or named in (None, running):
+                    self.interrupt.set()
+            return Response()
+
+        @app.get("/history/{prompt_id}")
+        async def history(prompt_id: str) -> Any:
+            found = self.history.get(prompt_id)
+            return JSONResponse({prompt_id: found} if found is not None else {})
+
+        @app.get("/object_info/{kind}")
+        async def object_info(kind: str) -> Any:
+            known = described(fake.files, fake.packs)
+            return JSONResponse({kind: known[kind]} if kind in known else {})
+
+        @app.get("/system_stats")
+        async def system_stats() -> Any:
+            return JSONResponse(
+                {
+                    "system": {"comfyui_version": "0.7.0", "pytorch_version": "2.9.0+cpu",
+                               "python_version": "3.12.3"},
+                    "devices": [{"name": "cpu", "type": "cpu", "vram_free": 8_000_000_000}],
+                }
+            )  # fmt: skip
+
+        @app.post("/free")
+        async def free(request: Request) -> Response:
+            body = await request.json()
+            if body.get("unload_models") and body.get("free_memory"):
+                threading.Timer(0.05, self._free).start()
+            return Response()
+
+        @app.post("/upload/image")
+        async def upload(request: Request) -> Any:
+            form = _form(request.headers["content-type"], await request.body())
+            (name, data), folder = form["image"], form["subfolder"][1].decode()
+            stem, dot, end = name.rpartition(".")
+            prefix = f"{folder}/" if folder else ""
+            if fake.names_taken:
+                fake.inputs.setdefault(prefix + name, png(picture("somebody else's", (64, 64))))
+            n = 1
+            while prefix + name in fake.inputs and fake.inputs[prefix + name] != data:
+                name = f"{stem} ({n}){dot}{end}"
+                n += 1
+            fake.inputs[prefix + name] = data
+            return JSONResponse({"name": name, "subfolder": folder, "type": "input"})
+
+        @app.get("/view")
+        async def view(filename: str, subfolder: str = "", type: str = "output") -> Response:
+            path = f"{subfolder}/{filename}" if subfolder else filename
+            data = fake.outputs.get((type, path))
+            if data is None:
+                return Response(status_code=404)
+            return Response(data, media_type="image/png")
+
+        return app
+
+    def _free(self) -> None:
+        self.cache.clear()
+        self.fake.freed.set()
+
+    # What it makes of a graph ----------------------------------------------------------------
+
+    def _take(self, body: dict[str, Any]) -> Response:
+        graph = body.get("prompt")
+        if not isinstance(graph, dict):
+            return JSONResponse(
+                {"error": {"type": "no_prompt", "message": "No prompt provided", "details": ""},
+                 "node_errors": {}}, 400)  # fmt: skip
+        known = described(self.fake.files, self.fake.packs)
+        for node, about in graph.items():
+            if about.get("class_type") not in known:
+                said = f"Cannot execute because node {about.get('class_type')} does not exist."
+                error = {"type": "invalid_prompt", "message": said, "details": f"Node ID '#{node}'"}
+                return JSONResponse({"error": error, "node_errors": {}}, 400)
+        outputs = [node for node in graph if known[graph[node]["class_type"]]["output_node"]]
+        if not outputs:
+            error = {"type": "prompt_no_outputs", "message": "Prompt has no outputs", "details": ""}
+            return JSONResponse({"error": error, "node_errors": {}}, 400)
+        node_errors: dict[str, Any] = {}
+        good = [node for node in outputs if self._valid(graph, known, node, node_errors)]
+        if not good:
+            error = {
+                "type": "prompt_outputs_failed_validation",
+                "message": "Prompt outputs failed validation", "details": "",
+            }  # fmt: skip
+            return JSONResponse({"error": error, "node_errors": node_errors}, 400)
+        ours = str(uuid.uuid4())
+        prompt_id = ours if self.fake.own_ids else str(body.get("prompt_id", ours))
+        extra = {"client_id": body["client_id"]} if "client_id" in body else {}
+        with self.lock:
+            self.number += 1
+            self.fake.submitted.append({"prompt_id": prompt_id, "prompt": graph, **extra})
+            if not self.fake.forgets:
+                self.pending.append([self.number, prompt_id, graph, extra, good])
+        return JSONResponse(
+            {"prompt_id": prompt_id, "number": self.number, "node_errors": node_errors}
+        )
+
+    def _valid(
+        self, graph: dict[str, Any], known: dict[str, Any], node: str, errors: dict[str, Any]
+    ) -> bool:
+        kind = graph[node]["class_type"]
+        inputs, found, below = graph[node]["inputs"], [], True
+
+        def wrong(what: str, field: str, details: str) -> None:
+            found.append({"type": what, "message": what.replace("_", " ").capitalize(),
+                          "details": details, "extra_info": {"input_name": field}})  # fmt: skip
+
+        for field, about in known[kind]["input"]["required"].items():
+            if field not in inputs:
+                wrong("required_input_missing", field, field)
+                continue
+            value, offered = inputs[field], options(about)
+            if isinstance(value, list):
+                linked = graph.get(value[0])
+                if linked is None:
+                    wrong("bad_linked_input", field, f"{field}, node {value[0]}")
+                elif known[linked["class_type"]]["output"][value[1]] != about[0]:
+                    wrong("return_type_mismatch", field, f"{field}, {about[0]}")
+                else:
+                    below = self._valid(graph, known, value[0], errors) and below
+            elif offered is None and about[0] in LINKS:
+                wrong("bad_linked_input", field, f"{field}, {value}")
+            elif kind == "LoadImage":
+                if value not in self.fake.inputs:
+                    said = f"image - Invalid image file: {value}"
+                    wrong("custom_validation_failed", field, said)
+            elif offered is not None:
+                if value not in offered:
+                    wrong("value_not_in_list", field, f"{field}: '{value}' not in {offered}")
+            elif len(about) > 1 and "min" in about[1] and value < about[1]["min"]:
+                wrong("value_smaller_than_min", field, field)
+            elif len(about) > 1 and "max" in about[1] and value > about[1]["max"]:
+                wrong("value_bigger_than_max", field, field)
+        if found:
+            errors[node] = {"errors": found, "dependent_outputs": [], "class_type": kind}
+        return not found and below
+
+    def _work(self) -> None:
+        while not self.over.is_set():
+            with self.lock:
+                if self.pending:
+                    self.running = self.pending.pop(0)
+                    self.interrupt.clear()
+            if self.running is None:
+                time.sleep(0.002)
+                continue
+            Run(self, self.running).go()
+
+    def ended(self, prompt_id: str, entry: dict[str, Any]) -> None:
+        with self.lock:
+            self.running = None
+            if not self.over.is_set():
+                self.history[prompt_id] = entry
+
+
+def _form(kind: str, body: bytes) -> dict[str, tuple[str, bytes]]:
+    """A multipart form: the file name and content of each field."""
+    message = email.message_from_bytes(f"Content-Type: {kind}\r\n\r\n".encode() + body)
+    found = {}
+    for part in message.walk():
+        name = part.get_param("name", header="content-disposition")
+        data = part.get_payload(decode=True)
+        if isinstance(name, str) and isinstance(data, bytes):
+            found[name] = (part.get_filename() or "", data)
+    return found
+
+
+class Run:
+    """One prompt."""
+
+    def __init__(self, life: _Life, item: list[Any]) -> None:
+        self.life, self.fake = life, life.fake
+        _, self.id, self.graph, extra, self.wanted = item
+        self.client = extra.get("client_id")
+        self.item = item
+        self.keys: dict[str, str] = {}
+        self.ui: dict[str, Any] = {}
+        self.messages: list[Any] = []
+
+    def go(self) -> None:
+        self.log("execution_start", {})
+        order = list(self.order())
+        cached = [node for node in order if self.key(node) in self.life.cache]
+        self.log("execution_cached", {"nodes": cached})
+        try:
+            for node in order:
+                self.node(node)
+        except Interrupted:
+            self.log("execution_interrupted", {"node_id": "0", "executed": []})
+        except NodeFailed as error:
+            self.log("execution_error", {
+                "node_id": node, "node_type": self.graph[node]["class_type"], "executed": [],
+                "exception_type": error.kind, "exception_message": error.message,
+                "traceback": []})  # fmt: skip
+        else:
+            self.log("execution_success", {})
+        good = self.messages[-1][0] == "execution_success"
+        # As with the real cache, only what this graph names is kept, used or not.
+        used = {self.key(node) for node in self.graph}
+        self.life.cache = {key: made for key, made in self.life.cache.items() if key in used}
+        self.life.over.wait(self.fake.lag_s)
+        self.life.ended(self.id, {
+            "prompt": self.item, "outputs": self.ui,
+            "status": {"status_str": "success" if good else "error", "completed": good,
+                       "messages": self.messages}})  # fmt: skip
+        if self.client is not None:
+            self.life.say("executing", {"node": None, "prompt_id": self.id}, self.client)
+
+    def log(self, event: str, data: dict[str, Any]) -> None:
+        data = {**data, "prompt_id": self.id, "timestamp": int(time.time() * 1000)}
+        self.messages.append([event, data])
+        if self.client is not None or event != "execution_cached":
+            self.life.say(event, data, self.client)
+
+    def order(self) -> Iterator[str]:
+        seen: set[str] = set()
+
+        def visit(node: str) -> Iterator[str]:
+            if node in seen:
+                return
+            seen.add(node)
+            for value in self.graph[node]["inputs"].values():
+                if isinstance(value, list):
+                    yield from visit(value[0])
+            yield node
+
+        for node in self.wanted:
+            yield from visit(node)
+
+    def key(self, node: str) -> str:
+        if node not in self.keys:
+            about = self.graph[node]
+            inputs = {
+                name: [self.key(value[0]), value[1]] if isinstance(value, list) else value
+                for name, value in about["inputs"].items()
+            }
+            if about["class_type"] == "LoadImage":
+                data = self.fake.inputs[about["inputs"]["image"]]
+                inputs = {"image": hashlib.sha256(data).hexdigest()}
+            said = json.dumps([about["class_type"], inputs], sort_keys=True)
+            self.keys[node] = hashlib.sha256(said.encode()).hexdigest()
+        return self.keys[node]
+
+    def node(self, node: str) -> None:
+        kind = self.graph[node]["class_type"]
+        if self.key(node) in self.life.cache:
+            _, ui = self.life.cache[self.key(node)]
+            if ui is not None and self.client is not None:
+                self.ui[node] = ui
+                self.executed(node, ui)
+            return
+        self.fake.executed.append(kind)
+        if self.client is not None:
+            state = {"prompt_id": self.id, "nodes": {node: {"value": 0, "max": 1}}}
+            self.life.say("progress_state", state, self.client)
+            self.life.say("executing", {"node": node, "prompt_id": self.id}, self.client)
+        self.look()
+        if kind in self.fake.failing:
+            raise NodeFailed(*self.fake.failing[kind])
+        inputs = {
+            name: self.life.cache[self.key(value[0])][0][value[1]]
+            if isinstance(value, list)
+            else value
+            for name, value in self.graph[node]["inputs"].items()
+        }
+        if "steps" in inputs:
+            self.steps(node, inputs)
+        if "images" in inputs:
+            ui = {"images": [self.save(kind, inputs)]}
+            self.life.cache[self.key(node)] = ([], ui)
+            self.ui[node] = ui
+            self.executed(node, ui)
+            return
+        loaded: Image | None = None
+        if kind == "LoadImage":
+            loaded = images.from_bytes(self.fake.inputs[inputs["image"]]).convert("RGB")
+        made = outputs_of(kind, self.key(node), inputs, loaded)
+        self.life.cache[self.key(node)] = (made, None)
+
+    def executed(self, node: str, ui: dict[str, Any]) -> None:
+        data = {"node": node, "output": ui, "prompt_id": self.id}
+        if self.client is not None:
+            self.life.say("executed", data, self.client)
+
+    def steps(self, node: str, inputs: dict[str, Any]) -> None:
+        first = inputs.get("start_at_step", 0)
+        count = min(inputs.get("end_at_step", inputs["steps"]), inputs["steps"]) - first
+        for step in range(1, count + 1):
+            hold = self.fake.hold
+            if hold is not None and step == hold.step:
+                hold.reached.set()
+                while not hold.released.wait(0.005):
+                    self.look()
+            self.life.over.wait(self.fake.step_s)
+            self.look()
+            data = {"value": step, "max": count, "prompt_id": self.id, "node": node}
+            self.life.say("progress", data, self.client)
+            if self.client is not None:
+                self.life._send(struct.pack(">II", 1, 2) + self.fake.preview, self.client)
+
+    def look(self) -> None:
+        if self.life.interrupt.is_set() or self.life.over.is_set():
+            raise Interrupted
+
+    def save(self, kind: str, inputs: dict[str, Any]) -> dict[str, str]:
+        self.life.files_made += 1
+        place = "output" if kind == "SaveImage" else "temp"
+        prefix = inputs.get("filename_prefix", "ComfyUI_temp_abcde")
+        folder, _, stem = str(prefix).rpartition("/")
+        name = f"{stem}_{self.life.files_made:05}_.png"
+        path = f"{folder}/{name}" if folder else name
+        self.fake.outputs[place, path] = png(inputs["images"])
+        return {"filename": name, "subfolder": folder, "type": place}

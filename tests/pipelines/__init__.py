@@ -1,0 +1,1 @@
+"""Building image jobs: what the rules say, written out by hand, and what must always hold."""

@@ -1,0 +1,1 @@
+"""The WebUI backend against a server that sets every trap of the real one."""

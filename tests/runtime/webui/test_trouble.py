@@ -1,0 +1,165 @@
+"""Servers that refuse, run out of memory, hang and die."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from corral.runtime.pipeline.webui import WebUI, errand
+from corral.runtime.pipeline.webui.failures import of_answer
+from tests.fakes.webui import FakeWebUI
+from tests.runtime.webui.rendering import (
+    RECORD,
+    Background,
+    Open,
+    raw,
+    refused,
+    render,
+    sent,
+    until,
+)
+
+SLOW = replace(RECORD, steps=40)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "errors", "detail", "code"),
+    [
+        (500, "OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", "",
+         "out_of_memory"),
+        (500, "RuntimeError", "[enforce fail] DefaultCPUAllocator: can't allocate memory", "",
+         "out_of_memory"),
+        (500, "HTTPException", "", "Invalid encoded image", "bad_job"),
+        (422, "HTTPException", "", "Script 'x' not found", "stage_missing"),
+        (422, "HTTPException", "", "always on script ADetailer not found", "stage_missing"),
+        (404, "HTTPException", "", "Init image not found", "bad_job"),
+        (404, "HTTPException", "", "Sampler not found", "model_missing"),
+        (500, "AssertionError", "could not find upscaler named x", "", "model_missing"),
+        (500, "RuntimeError", "model 'x' not found", "", "model_missing"),
+        (500, "RuntimeError", "CUDA error: device-side assert triggered", "", "backend_down"),
+        (500, "ZeroDivisionError", "division by zero", "", "exception"),
+        (500, "NansException", "A tensor with all NaNs was produced in Unet.", "", "exception"),
+    ],
+)  # fmt: skip
+def test_failures_by_their_body(
+    status: int, error: str, errors: str, detail: str, code: str
+) -> None:
+    body = json.dumps({"error": error, "detail": detail, "body": "", "errors": errors})
+    failed = of_answer("http://gpu:7860", status, body)
+    assert failed.code == code
+    assert (errors or detail) in failed.message
+
+
+def test_the_status_alone_says_nothing() -> None:
+    invalid = json.dumps({"detail": [{"loc": ["body", "steps"], "msg": "not an integer"}]})
+    assert of_answer("http://gpu:7860", 422, invalid).code == "bad_job"
+    assert of_answer("http://gpu:7860", 502, "<html>Bad Gateway</html>").code == "backend_down"
+
+
+def test_a_card_that_is_too_small(webui: WebUI, fake: FakeWebUI) -> None:
+    fake.vram_pixels = 64 * 64
+    assert refused(webui, replace(RECORD, width=128)).code == "out_of_memory"
+    assert render(webui).images  # it survives
+
+
+def test_the_wrong_password(opened: Open, fake: FakeWebUI) -> None:
+    fake.auth = ("ada", "engine")
+    failed = refused(opened(username="ada", password="wrong"))
+    assert failed.code == "backend_down"
+    assert "username" in failed.message
+    assert "--api-auth" in refused(opened()).message
+    assert render(opened(username="ada", password="engine")).images
+
+
+def test_a_server_without_its_api(opened: Open, fake: FakeWebUI) -> None:
+    failed = refused(opened(url=f"{fake.url}/elsewhere"))
+    assert failed.code == "backend_down"
+    assert "--api" in failed.message
+
+
+def test_a_server_that_is_not_there(webui: WebUI, fake: FakeWebUI) -> None:
+    fake.die()
+    failed = refused(webui)
+    assert failed.code == "backend_down"
+    assert "Nothing answers" in failed.message
+
+
+def test_a_server_that_dies_while_it_renders(webui: WebUI, fake: FakeWebUI) -> None:
+    expected = render(webui).images[0].tobytes()
+    fake.step_s, fake.die_at = 0.01, 2
+    failed = refused(webui)
+    assert failed.code == "backend_down"
+    assert "died" in failed.message
+    fake.restart()
+    assert render(webui).images[0].tobytes() == expected
+
+
+def test_the_next_job_waits_until_the_server_is_up_again(webui: WebUI, fake: FakeWebUI) -> None:
+    fake.die()
+    refused(webui)
+    waiting = Background(webui)
+    until(lambda: any("come up" in message for _, message in waiting.tell.told))
+    fake.restart()
+    waiting.wait()
+    assert waiting.rendered is not None
+
+
+def test_nobody_waits_for_long(
+    webui: WebUI, fake: FakeWebUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.die()
+    refused(webui)
+    monkeypatch.setattr(errand, "COMING_S", 1.5)
+    assert refused(webui).code == "backend_down"
+
+
+def test_a_batch_that_would_kill_it_is_never_sent(webui: WebUI, fake: FakeWebUI) -> None:
+    """A hundred thousand images at once are accepted, and are the end of the process."""
+    with pytest.raises(Exception, match="disconnected"):
+        raw(fake, "txt2img", {"batch_size": 100_000})
+    fake.restart()
+    render(webui, replace(RECORD, batch_size=64))
+    assert max(body["batch_size"] for body in sent(fake, "txt2img")[1:]) == 8
+
+
+def test_one_or_two_timeouts_are_a_busy_server(opened: Open, fake: FakeWebUI) -> None:
+    fake.step_s = 0.05
+    running = Background(opened(answer_s=0.4), SLOW)
+    assert fake.stepped.wait(20)
+    fake.frozen.set()
+    until(lambda: fake.held >= 2)
+    fake.frozen.clear()
+    running.wait()
+    assert running.rendered is not None
+
+
+def test_three_timeouts_in_a_row_are_a_crash(opened: Open, fake: FakeWebUI) -> None:
+    fake.step_s = 0.2
+    running = Background(opened(answer_s=0.2), SLOW)
+    assert fake.stepped.wait(20)
+    fake.frozen.set()
+    running.wait()
+    assert "3 times in a row" in str(running.error)
+    assert fake.held == 3
+
+
+def test_an_early_timeout_is_asked_again(opened: Open, fake: FakeWebUI) -> None:
+    fake.frozen.set()
+    running = Background(opened(answer_s=0.4))
+    until(lambda: fake.held >= 2)
+    fake.frozen.clear()
+    running.wait()
+    assert running.rendered is not None
+
+
+def test_progress_that_fails_does_not_end_a_job(webui: WebUI, fake: FakeWebUI) -> None:
+    fake.step_s = 0.02
+    running = Background(webui, SLOW)
+    assert fake.stepped.wait(20)
+    fake.auth = ("somebody", "else")
+    until(lambda: fake.turned_away >= 2)
+    fake.auth = None
+    running.wait()
+    assert running.rendered is not None

@@ -1,0 +1,72 @@
+"""What the server says it did is compared with what it was asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from corral.runtime.pipeline.webui import WebUI
+from tests.fakes.webui import FakeWebUI
+from tests.fakes.webui_parts import Json
+from tests.runtime.webui.rendering import RECORD, raw, refused, render
+
+
+def override(name: str, value: Any) -> Callable[[Json], None]:
+    return lambda body: body["override_settings"].update({name: value})
+
+
+def field(name: str, value: Any) -> Callable[[Json], None]:
+    return lambda body: body.update({name: value})
+
+
+@pytest.mark.parametrize(
+    ("twist", "word"),
+    [
+        (override("sd_model_checkpoint", "nowhere"), "model alpha"),
+        (override("sd_model_checkpoint", "gamma"), "model gamma"),
+        (override("sd_vae", "nowhere"), "VAE None"),
+        (override("sd_vae", "hard.pt"), "VAE hard"),
+        (override("CLIP_stop_at_last_layers", 1), "clip skip 1"),
+        (field("sampler_name", "nowhere"), "sampler DPM++ 2M"),
+        (field("scheduler", "nowhere"), "schedule Automatic"),
+        (field("width", 72), "72x64"),
+        (field("batch_size", 1), "1 images"),
+        (field("seed", -1), "seeds"),
+        (field("steps", 3), "steps 3"),
+        (field("cfg_scale", 1.5), "cfg scale"),
+        (field("prompt", "a castle, masterpiece"), "prompt"),
+    ],
+)
+def test_an_answer_that_is_another_image(
+    webui: WebUI, fake: FakeWebUI, twist: Callable[[Json], None], word: str
+) -> None:
+    record = replace(RECORD, model="beta", vae="soft", clip_skip=2, batch_size=2)
+    assert len(render(webui, record).images) == 2
+    raw(fake, "txt2img", {"steps": 1})  # somebody's own model is loaded again
+    fake.twist = twist
+    failed = refused(webui, record)
+    assert failed.code == "backend_mismatch"
+    assert word in failed.message
+
+
+def test_a_size_that_only_the_image_shows(webui: WebUI, fake: FakeWebUI) -> None:
+    """70 pixels become 64, and `info` still says 70."""
+    fake.twist = field("height", 70)
+    assert "70" in refused(webui, replace(RECORD, height=72)).message
+    fake.twist = lambda body: body.update(enable_hr=True, hr_upscaler="Latent")
+    assert "128x128" in refused(webui).message
+
+
+def test_terms_that_the_server_adds(webui: WebUI, fake: FakeWebUI) -> None:
+    fake.adds_to_prompt = ", best quality"
+    assert "best quality" in refused(webui).message
+
+
+def test_a_grid_is_left_out(webui: WebUI, fake: FakeWebUI) -> None:
+    record = replace(RECORD, batch_size=3)
+    alone = [image.tobytes() for image in render(webui, record).images]
+    fake.grid = True
+    assert [image.tobytes() for image in render(webui, record).images] == alone
