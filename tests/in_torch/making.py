@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,3 +123,7 @@ def _tokenizer(folder: Path) -> Any:
         )
     )
     return CLIPTokenizer.from_pretrained(str(written))
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))
