@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Asset": "corral.sdk.assets",
     "AsyncClient": "corral.sdk.aio",
+    "BatchHandle": "corral.sdk.batches",
     "Client": "corral.sdk.client",
     "Handle": "corral.sdk.client",
     "remote": "corral.sdk.functions",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from corral.sdk.aio import AsyncClient as AsyncClient
     from corral.sdk.assets import Asset as Asset
     from corral.sdk.assets import shared as shared
+    from corral.sdk.batches import BatchHandle as BatchHandle
     from corral.sdk.client import Client as Client
     from corral.sdk.client import Handle as Handle
     from corral.sdk.functions import remote as remote

@@ -16,8 +16,8 @@ from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
 from tests.fakes.comfyui import FakeComfyUI, Hold
+from tests.runtime.comfyui.test_workflow import MAP, WORKFLOW
 from tests.runtime.harness import Controller as Transfers
-from tests.runtime.test_comfyui import MAP, WORKFLOW
 
 CASTLE = Record(
     positive="a castle",

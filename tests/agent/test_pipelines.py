@@ -56,6 +56,13 @@ def transfers(controller: FakeController) -> Iterator[Transfers]:
                 *("sketch", "sketch+adetailer"),
             ),
         ),
+        # PyTorch is not among what Corral itself needs.
+        ({"worker.backends": [{"type": "diffusers"}]}, ("python",), ()),
+        (
+            {"worker.backends": [{"type": "diffusers"}, {"type": "sketch"}]},
+            ("python", "pipeline"),
+            ("sketch", "sketch+adetailer"),
+        ),
     ],
 )
 async def test_a_worker_says_what_it_renders(

@@ -74,8 +74,9 @@ class Ranch:
 async def ranch(
     home: Path, seconds: Callable[[Attempt], float] = lambda _: 0.0
 ) -> AsyncIterator[Ranch]:
-    can = {"workloads": ("python", "pipeline"), "task_types": ("sketch", "render")}
-    workers = [worker(f"w{n}", **can) for n in range(3)]
+    workers = [
+        worker(f"w{n}", workloads=("pipeline",), task_types=("sketch", "render")) for n in range(3)
+    ]
     async with shell(home, workers, seconds) as made:
         one = Ranch(made, home)
         tasks = [asyncio.create_task(part.run()) for part in (one.learnings, one.runs)]

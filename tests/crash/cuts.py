@@ -83,8 +83,7 @@ def main(arguments: Sequence[str]) -> None:
         shutil.rmtree(root)
         root.mkdir()
         power.write(left, root)
-        heard = said[: found[2]]
-        wrong = apart(lambda heard=heard: asyncio.run(check(root / "home", heard)))
+        wrong = apart(partial(asyncio.run, check(root / "home", said[: found[2]])))
         told = {"sync": sync, "variant": variant, "said": said[: found[2]], "wrong": wrong}
         print(json.dumps(told), flush=True)
     shutil.rmtree(root)

@@ -12,7 +12,7 @@ from corral.core.events import JobSucceeded
 from tests.controller.paintings import studio
 from tests.crash.scenario import quiet
 
-Say = Callable[[str], None]
+Say = Callable[[str], object]
 """An acknowledgement leaves the controller."""
 
 
@@ -33,7 +33,7 @@ async def play(home: Path, say: Say) -> None:
 def run(home: Path) -> None:
     """The story as a program: acknowledgements go to stdout, one write each."""
     quiet()
-    asyncio.run(play(home, lambda line: os.write(1, line.encode()) and None))
+    asyncio.run(play(home, lambda line: os.write(1, line.encode())))
 
 
 async def check(home: Path, said: Sequence[str]) -> None:

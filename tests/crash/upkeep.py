@@ -145,7 +145,7 @@ async def _pruned(home: Path) -> None:
 
 def _learn(home: Path) -> None:
     with home.with_suffix(".said").open("ab", buffering=0) as file:
-        asyncio.run(painting.play(home, lambda line: file.write(line.encode()) and None))
+        asyncio.run(painting.play(home, lambda line: file.write(line.encode())))
 
 
 def _learned(home: Path) -> None:

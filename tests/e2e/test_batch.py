@@ -221,6 +221,20 @@ def test_presets_by_every_door(
     assert client.presets.list() == []
 
 
+def test_presets_come_back_from_a_backup(
+    controller: LiveController, client: corral.Client, tmp_path: Path
+) -> None:
+    base = {"txt2img": {"model": "kept", "steps": 7}}
+    client.presets.save("kept", base)
+    backup, home = tmp_path / "kept.tar", tmp_path / "new"
+    command(controller, "backup", str(backup))
+    client.presets.remove("kept")
+    command(LiveController(home), "restore", str(backup), "--yes")
+    file = home / "presets" / "kept.json"
+    assert json.loads(file.read_text()) == base
+    assert file.stat().st_mode & 0o077 == 0
+
+
 def test_a_plan_over_rest(rest: Rest, client: corral.Client) -> None:
     shown = rest("POST", "/batches?dry_run=true", PLAN)
     assert (shown.status, shown.json["batch"], len(shown.json["records"])) == (200, "", 4)

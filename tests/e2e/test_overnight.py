@@ -98,6 +98,25 @@ def pixels(batch: BatchHandle) -> list[str]:
     return found
 
 
+def history(batch: BatchHandle) -> list[Any]:
+    """What a person sees of its jobs, but for where and when."""
+    return [(job.name, job.state, job.labels, len(job.artifacts)) for job in batch.jobs()]
+
+
+def learned(client: corral.Client, batch: BatchHandle) -> list[dict[str, Any]]:
+    """What was learned from it, in the order of its jobs, but for names, where and when."""
+    eventually(lambda: len(list(client.learning.records(batch=batch.id))) == batch.count)
+    found = []
+    for record in sorted(client.learning.records(batch=batch.id), key=lambda one: one["job_id"]):
+        kept = ("name", "labels", "backend", "seeds", "warnings", "record_digest", "rating")
+        images = [(one["pixel_sha256"], one["seed"], one["size"]) for one in record["images"]]
+        stages = [(one["stage"], one["backend"]) for one in record["stages"]]
+        config = {key: value for key, value in record["record"].items() if key != "job_id"}
+        rest = {key: record[key] for key in kept}
+        found.append({**rest, "images": images, "stages": stages, "record": config})
+    return found
+
+
 def test_a_night_with_a_lost_machine(
     client: corral.Client, machines: list[Machine], tmp_path: Path
 ) -> None:
@@ -126,6 +145,10 @@ def test_a_night_with_a_lost_machine(
     }
     assert [cards[job.job_id]["pixel_sha256"] for job in jobs] == first
     assert pixels(client.batch(PLAN)) == first
-    alone = client.batch({**PLAN, "needs": {"worker": "local"}})
+    here = {**PLAN, "needs": {"worker": "local"}}
+    alone = client.batch(here)
     assert pixels(alone) == first
     assert len({one.worker for one in alone.progress().workers}) == 1
+    assert client.preview(here) == client.preview(PLAN)
+    assert history(alone) == history(batch)
+    assert learned(client, alone) == learned(client, batch)

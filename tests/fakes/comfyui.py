@@ -7,23 +7,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import email
-import hashlib
 import json
 import socket
-import struct
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import JSONResponse, PlainTextResponse
-from PIL.Image import Image
 
-from corral.runtime.pipeline import images
-from tests.fakes.comfyui_nodes import LINKS, described, options, outputs_of, picture, png
+from tests.fakes.comfyui_nodes import LINKS, described, options, picture, png
+from tests.fakes.comfyui_run import Run
 
 FILES = {
     "checkpoints": ["anime.safetensors", "SDXL/sdxl_1.0.safetensors", "refiner.safetensors"],
@@ -32,15 +29,6 @@ FILES = {
     "upscale_models": ["4x-UltraSharp.pth"],
     "ultralytics": ["bbox/face_yolov8n.pt", "segm/person.pt"],
 }
-
-
-class Interrupted(Exception):
-    pass
-
-
-class NodeFailed(Exception):
-    def __init__(self, kind: str, message: str) -> None:
-        self.kind, self.message = kind, message
 
 
 class Hold:
@@ -78,6 +66,10 @@ class FakeComfyUI:
         """It takes a submission and a proxy in front of it says that it did not."""
         self.deaf = False
         """No new WebSocket is let in."""
+        self.mute = False
+        """Connections stand and nothing comes through them any more."""
+        self.no_last_word = False
+        """Ends are announced, and nothing comes after that."""
         self.forgets = False
         """It forgets what it was given, as if it restarted each time."""
         self.lag_s = 0.02
@@ -93,10 +85,10 @@ class FakeComfyUI:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._life: _Life | None = None
+        self._life: Life | None = None
 
     def start(self) -> None:
-        self._life = _Life(self)
+        self._life = Life(self)
         self._life.start()
 
     def stop(self) -> None:
@@ -107,7 +99,7 @@ class FakeComfyUI:
         self.outputs = {key: data for key, data in self.outputs.items() if key[0] == "output"}
 
     @property
-    def life(self) -> _Life:
+    def life(self) -> Life:
         assert self._life is not None
         return self._life
 
@@ -130,7 +122,7 @@ class FakeComfyUI:
         self.life.drop_sockets()
 
 
-class _Life:
+class Life:
     """From one start of the server to its end."""
 
     def __init__(self, fake: FakeComfyUI) -> None:
@@ -190,10 +182,10 @@ class _Life:
 
     def say(self, event: str, data: dict[str, Any], client: str | None) -> None:
         """Whoever is not there now never hears of it."""
-        self._send(json.dumps({"type": event, "data": data}), client)
+        self.send(json.dumps({"type": event, "data": data}), client)
 
-    def _send(self, said: str | bytes, client: str | None) -> None:
-        async def send() -> None:
+    def send(self, said: str | bytes, client: str | None) -> None:
+        async def sending() -> None:
             heard = list(self.sockets.values()) if client is None else [self.sockets.get(client)]
             for one in heard:
                 with contextlib.suppress(Exception):
@@ -202,9 +194,9 @@ class _Life:
                     elif one is not None and isinstance(said, bytes):
                         await one.send_bytes(said)
 
-        if self.loop is not None and not self.over.is_set():
+        if self.loop is not None and not self.over.is_set() and not self.fake.mute:
             with contextlib.suppress(RuntimeError):
-                asyncio.run_coroutine_threadsafe(send(), self.loop).result(5)
+                asyncio.run_coroutine_threadsafe(sending(), self.loop).result(5)
 
     # What it is asked ------------------------------------------------------------------------
 
@@ -435,151 +427,3 @@ def _form(kind: str, body: bytes) -> dict[str, tuple[str, bytes]]:
         if isinstance(name, str) and isinstance(data, bytes):
             found[name] = (part.get_filename() or "", data)
     return found
-
-
-class Run:
-    """One prompt."""
-
-    def __init__(self, life: _Life, item: list[Any]) -> None:
-        self.life, self.fake = life, life.fake
-        _, self.id, self.graph, extra, self.wanted = item
-        self.client = extra.get("client_id")
-        self.item = item
-        self.keys: dict[str, str] = {}
-        self.ui: dict[str, Any] = {}
-        self.messages: list[Any] = []
-
-    def go(self) -> None:
-        self.log("execution_start", {})
-        order = list(self.order())
-        cached = [node for node in order if self.key(node) in self.life.cache]
-        self.log("execution_cached", {"nodes": cached})
-        try:
-            for node in order:
-                self.node(node)
-        except Interrupted:
-            self.log("execution_interrupted", {"node_id": "0", "executed": []})
-        except NodeFailed as error:
-            self.log("execution_error", {
-                "node_id": node, "node_type": self.graph[node]["class_type"], "executed": [],
-                "exception_type": error.kind, "exception_message": error.message,
-                "traceback": []})  # fmt: skip
-        else:
-            self.log("execution_success", {})
-        good = self.messages[-1][0] == "execution_success"
-        # As with the real cache, only what this graph names is kept, used or not.
-        used = {self.key(node) for node in self.graph}
-        self.life.cache = {key: made for key, made in self.life.cache.items() if key in used}
-        self.life.over.wait(self.fake.lag_s)
-        self.life.ended(self.id, {
-            "prompt": self.item, "outputs": self.ui,
-            "status": {"status_str": "success" if good else "error", "completed": good,
-                       "messages": self.messages}})  # fmt: skip
-        if self.client is not None:
-            self.life.say("executing", {"node": None, "prompt_id": self.id}, self.client)
-
-    def log(self, event: str, data: dict[str, Any]) -> None:
-        data = {**data, "prompt_id": self.id, "timestamp": int(time.time() * 1000)}
-        self.messages.append([event, data])
-        if self.client is not None or event != "execution_cached":
-            self.life.say(event, data, self.client)
-
-    def order(self) -> Iterator[str]:
-        seen: set[str] = set()
-
-        def visit(node: str) -> Iterator[str]:
-            if node in seen:
-                return
-            seen.add(node)
-            for value in self.graph[node]["inputs"].values():
-                if isinstance(value, list):
-                    yield from visit(value[0])
-            yield node
-
-        for node in self.wanted:
-            yield from visit(node)
-
-    def key(self, node: str) -> str:
-        if node not in self.keys:
-            about = self.graph[node]
-            inputs = {
-                name: [self.key(value[0]), value[1]] if isinstance(value, list) else value
-                for name, value in about["inputs"].items()
-            }
-            if about["class_type"] == "LoadImage":
-                data = self.fake.inputs[about["inputs"]["image"]]
-                inputs = {"image": hashlib.sha256(data).hexdigest()}
-            said = json.dumps([about["class_type"], inputs], sort_keys=True)
-            self.keys[node] = hashlib.sha256(said.encode()).hexdigest()
-        return self.keys[node]
-
-    def node(self, node: str) -> None:
-        kind = self.graph[node]["class_type"]
-        if self.key(node) in self.life.cache:
-            _, ui = self.life.cache[self.key(node)]
-            if ui is not None and self.client is not None:
-                self.ui[node] = ui
-                self.executed(node, ui)
-            return
-        self.fake.executed.append(kind)
-        if self.client is not None:
-            state = {"prompt_id": self.id, "nodes": {node: {"value": 0, "max": 1}}}
-            self.life.say("progress_state", state, self.client)
-            self.life.say("executing", {"node": node, "prompt_id": self.id}, self.client)
-        self.look()
-        if kind in self.fake.failing:
-            raise NodeFailed(*self.fake.failing[kind])
-        inputs = {
-            name: self.life.cache[self.key(value[0])][0][value[1]]
-            if isinstance(value, list)
-            else value
-            for name, value in self.graph[node]["inputs"].items()
-        }
-        if "steps" in inputs:
-            self.steps(node, inputs)
-        if "images" in inputs:
-            ui = {"images": [self.save(kind, inputs)]}
-            self.life.cache[self.key(node)] = ([], ui)
-            self.ui[node] = ui
-            self.executed(node, ui)
-            return
-        loaded: Image | None = None
-        if kind == "LoadImage":
-            loaded = images.from_bytes(self.fake.inputs[inputs["image"]]).convert("RGB")
-        made = outputs_of(kind, self.key(node), inputs, loaded)
-        self.life.cache[self.key(node)] = (made, None)
-
-    def executed(self, node: str, ui: dict[str, Any]) -> None:
-        data = {"node": node, "output": ui, "prompt_id": self.id}
-        if self.client is not None:
-            self.life.say("executed", data, self.client)
-
-    def steps(self, node: str, inputs: dict[str, Any]) -> None:
-        first = inputs.get("start_at_step", 0)
-        count = min(inputs.get("end_at_step", inputs["steps"]), inputs["steps"]) - first
-        for step in range(1, count + 1):
-            hold = self.fake.hold
-            if hold is not None and step == hold.step:
-                hold.reached.set()
-                while not hold.released.wait(0.005):
-                    self.look()
-            self.life.over.wait(self.fake.step_s)
-            self.look()
-            data = {"value": step, "max": count, "prompt_id": self.id, "node": node}
-            self.life.say("progress", data, self.client)
-            if self.client is not None:
-                self.life._send(struct.pack(">II", 1, 2) + self.fake.preview, self.client)
-
-    def look(self) -> None:
-        if self.life.interrupt.is_set() or self.life.over.is_set():
-            raise Interrupted
-
-    def save(self, kind: str, inputs: dict[str, Any]) -> dict[str, str]:
-        self.life.files_made += 1
-        place = "output" if kind == "SaveImage" else "temp"
-        prefix = inputs.get("filename_prefix", "ComfyUI_temp_abcde")
-        folder, _, stem = str(prefix).rpartition("/")
-        name = f"{stem}_{self.life.files_made:05}_.png"
-        path = f"{folder}/{name}" if folder else name
-        self.fake.outputs[place, path] = png(inputs["images"])
-        return {"filename": name, "subfolder": folder, "type": place}

@@ -130,6 +130,12 @@ def test_the_matrix_of_the_plan_goes_before_that_of_the_pack() -> None:
     assert [one.positive for one in own] == ["z"]
 
 
+def test_a_limit_of_the_pack_holds() -> None:
+    matrix = {"slots": [{"name": "a", "values": ["x", "y", "z"]}], "limit": 2}
+    found = built(pack={"prompts": ["[[a]]"], "matrix": matrix}).records
+    assert [one.positive for one in found] == ["x", "y"]
+
+
 def test_a_pack_by_name() -> None:
     found = built(pack="castles", packs={"castles": ["a"]})
     assert found.records[0].pack == "castles"

@@ -253,6 +253,9 @@ def test_a_default_that_is_written_out_changes_no_digest() -> None:
         "txt2img": {"model": "m", "cfg_scale": 7, "steps": 20, "sampler": "euler", "clip_skip": 1},
         "upscale": {"factor": 2.0, "upscaler": "lan" + "czos"},
     }
+    bare, told = {"name": "x"}, {"name": "x", "weight": 1.0}
+    rows = [[{"positive": "a", "loras": [lora]}] for lora in (bare, told)]
+    assert built(prompts=rows[0]).digests == built(prompts=rows[1]).digests
     assert built(base=short).digests == built(base=long, output="{job}-{index:03}").digests
 
 

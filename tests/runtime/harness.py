@@ -267,18 +267,18 @@ class Runner:
         frame: Frame = json.loads(line)
         return frame
 
-    def until(self, *kinds: str) -> Frame:
+    def until(self, *kinds: str, patience_s: float = PATIENCE_S) -> Frame:
         """Frames up to the first of one of these kinds; all of them are in `frames`."""
         while True:
-            frame = self.next()
+            frame = self.next(patience_s)
             self.frames.append(frame)
             if frame["frame"] in kinds:
                 return frame
 
-    def end(self) -> Frame:
+    def end(self, patience_s: float = PATIENCE_S) -> Frame:
         """The last frame of the attempt; those before it are in `frames`."""
         self.frames = []
-        return self.until("result", "error")
+        return self.until("result", "error", patience_s=patience_s)
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Frame:
         self.start(function, *args, **kwargs)

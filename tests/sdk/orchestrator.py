@@ -440,6 +440,7 @@ class Orchestrator:
             queue_class=record.submission.queue_class,
             attempt=1,
             worker="attic",
+            workload="python",
             batch=record.submission.batch,
             retry_of=record.retry_of,
             submitted_at=time.time(),

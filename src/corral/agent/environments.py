@@ -24,7 +24,7 @@ import structlog
 from msgspec import Struct
 
 from corral.agent import system
-from corral.agent.inventory import GIB, python_minor
+from corral.agent.inventory import DIFFUSERS_EXTRA, GIB, python_minor
 from corral.core.job import Failure
 from corral.runtime import confined
 
@@ -369,7 +369,7 @@ def own_environment() -> Environment:
 def own_packages() -> list[str]:
     """Folders with what a pipeline imports, wherever Corral was installed: a runner looks at its
     interpreter's own alone."""
-    specs = map(find_spec, ("msgspec", "PIL", "httpx", "websockets"))
+    specs = map(find_spec, ("msgspec", "PIL", "httpx", "websockets", *DIFFUSERS_EXTRA))
     places = (str(Path(spec.origin).parent.parent) for spec in specs if spec and spec.origin)
     return list(dict.fromkeys(places))
 

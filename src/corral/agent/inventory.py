@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
 
 import psutil
 
+from corral.core.backends import DiffusersEntry, Entry
 from corral.core.errors import InvalidSettings
 from corral.core.worker import GPU, Capabilities, DeclaredGPU
 from corral.settings import WorkerSettings
 
 GIB = 1024**3
+DIFFUSERS_EXTRA = ("torch", "transformers", "diffusers")
+"""What the diffusers backend imports beyond Corral's own parts."""
 
 
 def processor_ids(*, pins: bool = True) -> tuple[int, ...]:
@@ -59,6 +64,16 @@ def offered_gpus(detected: tuple[GPU, ...], declared: tuple[DeclaredGPU, ...]) -
     return detected or declared_gpus(declared)
 
 
+def lacking(entry: Entry) -> list[str]:
+    """Packages that a backend needs and that are not installed here. Nothing is imported."""
+    needed = DIFFUSERS_EXTRA if isinstance(entry, DiffusersEntry) else ()
+    return [name for name in needed if find_spec(name) is None]
+
+
+def usable(backends: Sequence[Entry]) -> tuple[Entry, ...]:
+    return tuple(entry for entry in backends if not lacking(entry))
+
+
 def capabilities(
     settings: WorkerSettings,
     detected: tuple[GPU, ...] = (),
@@ -71,7 +86,8 @@ def capabilities(
         memory_gb=settings.memory_gb or memory_gb,
         gpus=offered_gpus(detected, settings.gpus),
         labels=settings.labels,
-        workloads=("python",) * settings.allow_code + ("pipeline",) * bool(settings.backends),
+        workloads=("python",) * settings.allow_code
+        + ("pipeline",) * bool(usable(settings.backends)),
         platform=platform.system().lower(),
         python=python_minor(),
         reserved_for=settings.reserved_for,

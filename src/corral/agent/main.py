@@ -212,7 +212,7 @@ class Agent:
         self._connection = Connection(self._address, self, gives_up=self._embedded)
         if not self._embedded:
             self._updates = Updates.of_this(self._address, build_environment())
-        self._offers = ServerOffers(settings.backends, self._offers_seen)
+        self._offers = ServerOffers(inventory.usable(settings.backends), self._offers_seen)
         await self._offers.first()
         self._gpus = GpuWatch(
             self._driver,
@@ -228,6 +228,14 @@ class Agent:
         )
         if settings.gpus and any(gpu.vendor != "declared" for gpu in self._capabilities.gpus):
             log.warning("declared_gpus_ignored", detected=len(self._capabilities.gpus))
+        for entry in settings.backends:
+            if lacks := inventory.lacking(entry):
+                log.warning(
+                    "backend_not_offered",
+                    backend=entry.kind,
+                    lacks=lacks,
+                    hint=f"pip install 'corral[{entry.kind}]', then start the worker again",
+                )
         self._restarts = Restarts(settings.backends, build_environment(), home / "restarts.log")
         self._ledger = Ledger(
             self._capabilities,
@@ -244,7 +252,7 @@ class Agent:
         self._ledger.others_hold(self._gpus.taken)
         self._reached()
         self._describe()
-        if settings.allow_code or settings.backends:
+        if self._capabilities.workloads:
             self._capabilities = replace(self._capabilities, enforced=await self._probe())
 
     def _address(self) -> Address:
@@ -256,7 +264,9 @@ class Agent:
         told = {
             "worker": self._settings.worker.name or self._address().name,
             "driver": ", ".join(sorted(drivers)),
-            "backends": [self._options(entry) for entry in self._settings.worker.backends],
+            "backends": [
+                self._options(entry) for entry in inventory.usable(self._settings.worker.backends)
+            ],
         }
         self._ledger.pipeline = msgspec.json.encode(told)
 

@@ -182,10 +182,10 @@ class LearningRuns:
 
     def _write(self, name: str, file: str, value: dict[str, Any]) -> None:
         folder = self._folder / name
-        if not folder.is_dir():
-            folder.mkdir(mode=0o700, parents=True)
-            for made in (folder.parent, self._folder.parent):
-                sync_folder(made)
+        for made in (self._folder, folder):
+            if not made.is_dir():
+                made.mkdir(mode=0o700)
+                sync_folder(made.parent)
         write_private_json(folder / file, value)
 
     def _ended(self, change: Change) -> None:

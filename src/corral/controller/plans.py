@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -68,6 +68,15 @@ class Built(Struct, frozen=True):
         return (shown(job.work.record) for job in self.jobs if isinstance(job.work, PipelineCall))
 
 
+class Draft(Struct, frozen=True):
+    """A plan worked out."""
+
+    jobs: tuple[Job, ...]
+    warnings: tuple[str, ...]
+    alike: dict[Needs, list[Job]]
+    """The same jobs by what they need."""
+
+
 def check_base(value: dict[str, Any]) -> None:
     """InvalidPlan where this cannot be the base of a plan."""
     bases.parse(value)
@@ -83,8 +92,8 @@ class Plans:
 
     async def build(self, plan: bytes, key: str = "") -> Built:
         """What a plan means, and nothing is submitted."""
-        jobs, warnings = await self._built(plan, key or secrets.token_hex(8), NOBODY)
-        return Built("", jobs, self._estimate(jobs), warnings)
+        draft = await self._draft(plan, key or secrets.token_hex(8), NOBODY)
+        return Built("", draft.jobs, self._estimate(draft), list(draft.warnings))
 
     async def submit(self, plan: bytes, key: str, caller: Caller) -> Built:
         """All of it, durable when this returns. Whoever goes away meanwhile has submitted it."""
@@ -100,34 +109,32 @@ class Plans:
 
     async def _submit(self, plan: bytes, key: str, caller: Caller) -> Built:
         self._queue.check_room()
-        jobs, warnings = await self._built(plan, key, caller)
-        estimate_s = self._estimate(jobs)
-        await self._refuse_all_or_none(jobs)
-        told = dict.fromkeys(warnings)
-        for some in _slices(jobs):
+        draft = await self._draft(plan, key, caller)
+        estimate_s = self._estimate(draft)
+        await self._refuse_all_or_none(draft)
+        told = dict.fromkeys(draft.warnings)
+        for some in _slices(draft.jobs):
             accepted = await self._queue.submit(some)
             told.update(dict.fromkeys(one.warning for one in accepted if one.warning))
             await asyncio.sleep(0)
-        batch = jobs[0].batch
-        log.info("batch_submitted", batch=batch, jobs=len(jobs))
-        return Built(batch, jobs, estimate_s, list(told))
+        batch = draft.jobs[0].batch
+        log.info("batch_submitted", batch=batch, jobs=len(draft.jobs))
+        return Built(batch, draft.jobs, estimate_s, list(told))
 
-    async def _refuse_all_or_none(self, jobs: Sequence[Job]) -> None:
+    async def _refuse_all_or_none(self, draft: Draft) -> None:
         """Where one would be refused none is accepted; that one stays in the history."""
         workers = self._loop.workers()
-        for job in {job.needs: job for job in jobs}.values():
-            if admit(job, workers)[1] is not None:
-                await self._queue.submit([job])
+        for first, *_ in draft.alike.values():
+            if admit(first, workers)[1] is not None:
+                await self._queue.submit([first])
 
-    async def _built(
-        self, data: bytes, key: str, caller: Caller
-    ) -> tuple[tuple[Job, ...], list[str]]:
+    async def _draft(self, data: bytes, key: str, caller: Caller) -> Draft:
         if len(key) > MAX_KEY or not key.isprintable():
             raise InvalidRequest(f"A key has up to {MAX_KEY} printable characters.")
         async with self._one:
             return await asyncio.to_thread(self._made, data, key, caller)
 
-    def _made(self, data: bytes, key: str, caller: Caller) -> tuple[tuple[Job, ...], list[str]]:
+    def _made(self, data: bytes, key: str, caller: Caller) -> Draft:
         """On a thread of its own."""
         value = _object(data)
         files = _files(value.pop("files", None))
@@ -141,35 +148,36 @@ class Plans:
             presets=self.presets.all() if plan.preset else {},
             seed=int(digest[:8], 16),
         )
-        name, alike = plan.name or NAMELESS, dict[tuple[Needs, str], Needs]()
-        batch = f"{name}-{digest[:8]}"
-        jobs = tuple(
-            _job(
+        name, settled = plan.name or NAMELESS, dict[tuple[Needs, str], Needs]()
+        batch, user = f"{name}-{digest[:8]}", caller.user("")
+        jobs: list[Job] = []
+        alike: dict[Needs, list[Job]] = {}
+        for number, (record, asked) in enumerate(zip(built.records, built.needs, strict=True)):
+            needs = _settled(asked, record, settled)
+            job = _job(
                 record,
-                _settled(needs, record, alike),
+                needs,
                 plan,
                 files,
                 name=name,
                 batch=batch,
+                user=user,
                 key=f"batch:{key}/{number}",
             )
-            for number, (record, needs) in enumerate(zip(built.records, built.needs, strict=True))
-        )
-        user = caller.user("")
-        return tuple(replace(job, user=user) for job in jobs) if user else jobs, list(
-            built.warnings
-        )
+            jobs.append(job)
+            alike.setdefault(needs, []).append(job)
+        return Draft(tuple(jobs), built.warnings, alike)
 
-    def _estimate(self, jobs: Sequence[Job]) -> float | None:
-        counts: dict[Shape, int] = {}
-        for job in jobs:
-            shape = Shape(
-                needs=job.needs,
-                workload=job.workload,
-                queue_class=job.queue_class,
-                priority=job.priority,
-            )
-            counts[shape] = counts.get(shape, 0) + 1
+    def _estimate(self, draft: Draft) -> float | None:
+        counts = {
+            Shape(
+                needs=needs,
+                workload=jobs[0].workload,
+                queue_class=jobs[0].queue_class,
+                priority=jobs[0].priority,
+            ): len(jobs)
+            for needs, jobs in draft.alike.items()
+        }
         return estimate(counts, self._world, self._loop.workers())
 
     async def lines(self, built: Built) -> AsyncIterator[bytes]:
@@ -197,6 +205,7 @@ def _job(
     *,
     name: str,
     batch: str,
+    user: str,
     key: str,
 ) -> Job:
     missing = [one for one in record.inputs if one not in files]
@@ -216,6 +225,7 @@ def _job(
         priority=plan.priority,
         retries=RETRIES,
         batch=batch,
+        user=user,
         key=key,
         inputs=tuple(sorted((files[one] for one in record.inputs), key=lambda one: one.name)),
     )

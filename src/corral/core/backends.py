@@ -69,7 +69,10 @@ class ComfyUIEntry(BackendEntry, frozen=True, tag="comfyui"):
 class DiffusersEntry(BackendEntry, frozen=True, tag="diffusers"):
     device: str = ""
     """As PyTorch names it; empty: a GPU where there is one."""
-    dtype: str = ""
+    dtype: Literal["", "float16", "bfloat16", "float32"] = ""
+    """Empty: float16 on a GPU, float32 without one."""
+    models: Annotated[int, Meta(ge=1, le=16)] = 1
+    """As many stay loaded; what must go goes before the next one comes."""
 
 
 class SketchEntry(BackendEntry, frozen=True, tag=SKETCH):
@@ -84,6 +87,10 @@ class SketchEntry(BackendEntry, frozen=True, tag=SKETCH):
 Entry = WebUIEntry | ComfyUIEntry | DiffusersEntry | SketchEntry
 
 
+WITHOUT = {"diffusers": (ADETAILER,)}
+"""Stages that a kind never has."""
+
+
 def tasks_of(
     kinds: Iterable[str], lacking: Mapping[str, Collection[str]] = MappingProxyType({})
 ) -> tuple[str, ...]:
@@ -93,6 +100,6 @@ def tasks_of(
     for kind in kinds:
         for task in (kind,) if kind == SKETCH else (kind, RENDER):
             found[task] = None
-            if ADETAILER not in lacking.get(kind, ()):
+            if ADETAILER not in (*WITHOUT.get(kind, ()), *lacking.get(kind, ())):
                 found[f"{task}{WITH}{ADETAILER}"] = None
     return tuple(found)

@@ -8,13 +8,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.core.errors import TooManyRecords
-from corral.core.pipeline import STAGES, Learning, Record, Upscale, canonical
+from corral.core.pipeline import SKETCH, STAGES, Learning, Record, Upscale, canonical
 from corral.pipelines import loras, matrix, packs, presets, seeds, stages, sweep, variants
 from corral.pipelines.config import Config, Txt2ImgSettings
 from corral.pipelines.merge import merge
 from corral.pipelines.mistakes import invalid
 from corral.pipelines.plan import Plan, Row, Variants
-from corral.pipelines.vram import SKETCH
 
 _SETTINGS = tuple(
     name

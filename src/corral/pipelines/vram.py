@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 
 from corral.core.job import Needs
-from corral.core.pipeline import ADetailer, Record, Txt2Img, Upscale
+from corral.core.pipeline import SKETCH, ADetailer, Record, Txt2Img, Upscale
 from corral.pipelines.plan import OwnNeeds
 from corral.pipelines.vram_table import TABLE, Family, Table
-
-SKETCH = "sketch"
-"""The renderer that needs neither model nor GPU."""
 
 
 def needs_of(record: Record, own: OwnNeeds | None = None, *, table: Table = TABLE) -> Needs:

@@ -37,13 +37,11 @@ class Telling:
     def __init__(self) -> None:
         self.told: list[tuple[float, str]] = []
         self.cancel = threading.Event()
-        self.looks: list[float] = []
 
     def progress(self, fraction: float, message: str = "") -> None:
         self.told.append((fraction, message))
 
     def cancelled(self) -> bool:
-        self.looks.append(time.monotonic())
         return self.cancel.is_set()
 
 

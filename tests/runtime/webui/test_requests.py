@@ -95,6 +95,7 @@ def test_a_server_that_does_not_hash(webui: WebUI, fake: FakeWebUI) -> None:
         ("euler_ancestral", "sgm_uniform", "Euler a", "SGM Uniform"),
         ("", "", "Euler", "Automatic"),
         ("Euler a", "Exponential", "Euler a", "Exponential"),
+        ("DPM++ SDE Karras", "", "DPM++ SDE", "Karras"),
     ],
 )
 def test_samplers_and_schedules_by_any_name(

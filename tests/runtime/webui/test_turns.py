@@ -5,14 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from corral import job
+from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.webui import WebUI
 from corral.runtime.pipeline.webui.turn import Turn
 from tests.fakes.webui import FakeWebUI
@@ -31,10 +30,8 @@ def test_a_cancel_interrupts_and_the_partial_image_is_gone(webui: WebUI, fake: F
     fake.stepped.clear()
     running = Background(webui, LONG)
     assert fake.stepped.wait(20)
-    began = time.monotonic()
     running.tell.cancel.set()
     running.wait()
-    assert time.monotonic() - began < 2
     assert isinstance(running.error, job.Cancelled)
     assert running.rendered is None
     assert fake.interrupts >= 1
@@ -64,15 +61,17 @@ def test_an_interrupt_that_is_forgotten_is_sent_again(webui: WebUI, fake: FakeWe
     assert fake.interrupts >= 3
 
 
-def test_a_cancel_does_not_wait_for_a_slow_model(webui: WebUI, fake: FakeWebUI) -> None:
+def test_a_cancel_does_not_wait_for_a_slow_model(
+    webui: WebUI, fake: FakeWebUI, tmp_path: Path
+) -> None:
     fake.load_s = 5.0
     running = Background(webui, replace(LONG, model="beta"))
     until(lambda: state(fake)["job_count"] == -1)
-    began = time.monotonic()
     running.tell.cancel.set()
     running.wait()
-    assert time.monotonic() - began < 2.5
     assert isinstance(running.error, job.Cancelled)
+    assert state(fake)["job_count"] == -1, "it still loads"
+    assert not Turn(fake.url, str(tmp_path)).take(), "our next interrupt would meet another's job"
     fake.load_s = 0.0
     assert render(webui).images  # after what was left there has ended
     assert fake.most_at_once == 1
@@ -88,12 +87,12 @@ def test_a_cancel_before_anything_was_sent(webui: WebUI, fake: FakeWebUI) -> Non
 
 def test_a_cancel_is_looked_for_while_the_server_hangs(opened: Open, fake: FakeWebUI) -> None:
     fake.frozen.set()
-    running = Background(opened(answer_s=5.0))
+    running = Background(opened(answer_s=10.0))
     until(lambda: fake.held >= 1)
-    began = time.monotonic()
     running.tell.cancel.set()
     running.wait()
-    assert time.monotonic() - began < 2.5
+    assert isinstance(running.error, job.Cancelled)
+    assert fake.held == 1, "it has not even been asked again"
     fake.frozen.clear()
 
 
@@ -107,22 +106,42 @@ def test_somebody_elses_interrupt_is_no_image(webui: WebUI, fake: FakeWebUI) -> 
     assert "interrupted" in str(running.error)
 
 
-def test_what_a_dead_runner_left_is_interrupted(
+def test_what_a_killed_runner_left_is_interrupted(
     webui: WebUI, fake: FakeWebUI, tmp_path: Path
 ) -> None:
     """A client that is gone does not stop its job."""
-    fake.step_s = 0.02
-    left = threading.Thread(target=raw, args=(fake, "txt2img", {"steps": 1000, "seed": 1}))
-    left.start()
+    fake.step_s = 0.05
+    runner = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from tests.runtime.webui.test_turns import LONG, Telling, WebUI\n"
+            f"webui = WebUI(url={fake.url!r}, folder={str(tmp_path)!r})\n"
+            "webui.render(LONG.stages[0], LONG, (), Telling())",
+        ]
+    )
     assert fake.stepped.wait(20)
-    turn = Turn(fake.url, str(tmp_path))
-    assert turn.take()
-    turn.write(busy=True)
-    turn.release()
+    runner.kill()
+    runner.wait()
+    assert state(fake)["job_count"] == 1
     assert render(webui).images[0].size == (64, 64)
-    left.join(20)
     assert fake.interrupts >= 1
     assert fake.most_at_once == 1
+
+
+def test_what_died_with_its_server_is_not_looked_for(webui: WebUI, fake: FakeWebUI) -> None:
+    """It would be somebody else's job that is interrupted."""
+    fake.step_s, fake.die_at = 0.02, 2
+    with pytest.raises(StageFailed):
+        render(webui)
+    fake.restart()
+    person = threading.Thread(target=raw, args=(fake, "txt2img", {"steps": 30, "seed": 1}))
+    fake.stepped.clear()
+    person.start()
+    assert fake.stepped.wait(20)
+    render(webui)
+    person.join(20)
+    assert fake.interrupts == 0
 
 
 def test_what_a_person_does_there_is_waited_for(webui: WebUI, fake: FakeWebUI) -> None:
@@ -188,5 +207,3 @@ def test_progress_with_steps_and_without_those_of_the_job_before(
     assert "starting" in messages
     assert not any("of 9" in message for message in messages)
     assert any(message.startswith("step ") and message.endswith("of 50") for message in messages)
-    looks = running.tell.looks
-    assert max(b - a for a, b in pairwise(looks)) < 0.5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -12,6 +14,7 @@ from corral.api.rest.answers import answer, errors, json
 from corral.api.rest.parts import Parts, caller_of
 from corral.api.views import batch_view, whole_batch_view
 from corral.controller.batches import look
+from corral.controller.plans import Built
 from corral.sdk import views
 from corral.sdk.views import read
 
@@ -84,9 +87,10 @@ def routes(parts: Parts) -> APIRouter:
             built = await parts.plans.build(plan, idempotency_key)
         else:
             built = await parts.plans.submit(plan, idempotency_key, caller_of(request))
-        records = [msgspec.to_builtins(one) for one in built.records] if dry_run else []
-        told = (built.batch, len(built.jobs), built.estimate_s, built.warnings, records)
-        return json(BatchBuilt(*told), 200 if dry_run else 202)
+        if not dry_run:
+            return json(_told(built), 202)
+        # Thousands of records are not written down while others wait.
+        return await asyncio.to_thread(lambda: json(_told(built, list(built.records))))
 
     @router.get(
         "/batches",
@@ -126,3 +130,13 @@ def routes(parts: Parts) -> APIRouter:
         return json(BatchCancelled(batch, await parts.queue.cancel_batch(batch)))
 
     return router
+
+
+def _told(built: Built, records: Sequence[dict[str, Any]] = ()) -> BatchBuilt:
+    return BatchBuilt(
+        batch=built.batch,
+        jobs=len(built.jobs),
+        estimate_s=built.estimate_s,
+        warnings=built.warnings,
+        records=list(records),
+    )

@@ -109,6 +109,7 @@ def routes(parts: Parts) -> APIRouter:
         status_code=202,
         summary="Try one setting at several values, as one batch",
         responses={
+            200: answer("LearningRunView", "What a dry run would be."),
             202: answer("LearningRunView", "Submitted, or the run that this plan is already."),
             **errors(404, 408, 409, 413, 507),
         },

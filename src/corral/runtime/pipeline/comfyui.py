@@ -59,10 +59,11 @@ class ComfyUI:
         url: str = "http://127.0.0.1:8188",
         workflow: Any = None,
         patience_s: float = PATIENCE_S,
+        look_s: float = LOOK_S,
     ) -> None:
         self._server = Server(url)
         self._workflow = comfyui_workflow.read_workflow(workflow)
-        self._patience_s = patience_s
+        self._patience_s, self._look_s = patience_s, look_s
 
     def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
         try:
@@ -213,7 +214,7 @@ class ComfyUI:
 
     def _follow(self, prompt_id: str, events: Events, progress: Progress) -> Ended | None:
         began = heard = time.monotonic()
-        look_at = began if not events.connected else began + LOOK_S
+        look_at = began if not events.connected else began + self._look_s
         while True:
             if progress.tell.cancelled():
                 raise job.Cancelled
@@ -222,12 +223,13 @@ class ComfyUI:
                     events.connect()
                     look_at = 0.0  # whatever happened meanwhile is not told again
                 event = events.next(WAIT_S)
-                if event is not None and event[1].get("prompt_id", prompt_id) == prompt_id:
+                if event is not None:
                     heard = time.monotonic()
-                    if progress.note(*event):
+                    about = event[1].get("prompt_id")
+                    if about in (None, prompt_id) and progress.note(*event):
                         look_at = 0.0
-                    elif look_at:
-                        look_at = heard + LOOK_S
+                    elif about == prompt_id and look_at:
+                        look_at = heard + self._look_s
                 if time.monotonic() < look_at:
                     continue
                 found = self._server.find(prompt_id)
@@ -242,7 +244,7 @@ class ComfyUI:
             if found.lost:
                 return None
             progress.waiting(found.waiting_behind)
-            look_at = heard + (SOON_S if progress.over else LOOK_S)
+            look_at = heard + (SOON_S if progress.over else self._look_s)
 
     def _fetch(self, graph: Graph, ended: Ended) -> list[Image] | None:
         """None: a file is there no longer."""

@@ -54,7 +54,7 @@ def key(name: str) -> str:
 
 def sampler_and_scheduler(sampler: str, scheduler: str) -> tuple[str, str]:
     """Both as ComfyUI spells them, as far as we know it; others are left as they are."""
-    found, ending = key(sampler), ""
+    found, ending = key(sampler.removeprefix("k_")), ""
     for suffix in SUFFIXES:
         if found.endswith(suffix) and found != suffix:
             found, ending = found.removesuffix(suffix), suffix

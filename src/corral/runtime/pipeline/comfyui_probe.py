@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from corral.runtime.models import model_name
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui_names import RESIZES
 from corral.runtime.pipeline.comfyui_server import Server, Unanswered, versions_of
@@ -24,6 +26,7 @@ NODES = {
 
 class Probe(Struct, frozen=True):
     models: tuple[str, ...] = ()
+    """By the names that records have for them; of two files with one name, by their whole way."""
     vaes: tuple[str, ...] = ()
     loras: tuple[str, ...] = ()
     samplers: tuple[str, ...] = ()
@@ -45,7 +48,13 @@ def probe(config: Mapping[str, Any]) -> Probe:
             return tuple(server.choices(kind, field))
 
         return Probe(
-            models=names("CheckpointLoaderSimple", "ckpt_name"),
+            models=plain(
+                (
+                    *names("CheckpointLoaderSimple", "ckpt_name"),
+                    # Our own graphs read checkpoints alone, a user's may begin with a bare model.
+                    *(names("UNETLoader", "unet_name") if config.get("workflow") else ()),
+                )
+            ),
             vaes=names("VAELoader", "vae_name"),
             loras=names("LoraLoader", "lora_name"),
             samplers=names("KSampler", "sampler_name"),
@@ -64,3 +73,11 @@ def probe(config: Mapping[str, Any]) -> Probe:
         ) from error
     finally:
         server.close()
+
+
+def plain(files: Sequence[str]) -> tuple[str, ...]:
+    whole = [model_name(file.replace("\\", "/")) for file in files]
+    last = [name.rsplit("/", 1)[-1] for name in whole]
+    alone = Counter(last)
+    found = (short if alone[short] == 1 else full for short, full in zip(last, whole, strict=True))
+    return tuple(dict.fromkeys(found))

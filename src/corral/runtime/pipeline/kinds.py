@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 KINDS = {
     "webui": ("corral.runtime.pipeline.webui", "WebUI"),
     "comfyui": ("corral.runtime.pipeline.comfyui", "ComfyUI"),
-    "diffusers": ("corral.runtime.pipeline.diffusers_", "Diffusers"),
+    "diffusers": ("corral.runtime.pipeline.diffusers_backend", "Diffusers"),
     "sketch": ("corral.runtime.pipeline.sketch", "Sketch"),
 }
 

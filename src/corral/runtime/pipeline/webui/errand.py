@@ -184,11 +184,13 @@ class Errand:
             self._failed = error
         finally:
             if isinstance(self._failed, Down):
-                self._mark()
+                self._mark(self._failed)
             self._turn.release()
             self.done.set()
 
-    def _mark(self) -> None:
+    def _mark(self, failed: Down) -> None:
+        if failed.gone:
+            self._turn.write(busy=False)
         now = time.time()
         if not 0 <= now - float(self._turn.read().get("down") or 0) < MARKED_S:
             self._turn.write(down=now)

@@ -13,7 +13,7 @@ from PIL.Image import Image
 
 from corral.core.pipeline import ADetailer, Hires, Img2Img, Record, Stage, Txt2Img, Upscale
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.webui.stock import AUTOMATIC, Model, Stock, Word
+from corral.runtime.pipeline.webui.stock import Model, Stock, Word
 
 SAMPLER = "Euler"
 """Where the record names none."""
@@ -81,11 +81,12 @@ def look_of(stage: Stage, record: Record, stock: Stock, settings: frozenset[str]
     ]
     loras += [stock.lora(name) for name in LORA.findall(record.positive)]
     refiner = stage.refiner if isinstance(stage, Txt2Img) else None
+    sampler, schedule = stock.drawn_by(record.sampler or SAMPLER, record.scheduler)
     return Look(
         model=stock.model(record.model),
         vae=stock.vae(record.vae),
-        sampler=stock.sampler(record.sampler or SAMPLER),
-        schedule=stock.schedule(record.scheduler or AUTOMATIC),
+        sampler=sampler,
+        schedule=schedule,
         prompt=" ".join((record.positive, *tags)) if tags else record.positive,
         negative=record.negative,
         clip_skip=record.clip_skip,

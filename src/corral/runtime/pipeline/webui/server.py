@@ -27,8 +27,10 @@ class Late(Exception):
 class Down(StageFailed):
     """It is not there, or not any more."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, gone: bool = False) -> None:
         super().__init__("backend_down", message)
+        self.gone = gone
+        """And what it did is gone with it. One that hangs may come back to it."""
 
 
 class State(NamedTuple):
@@ -154,7 +156,7 @@ class Server:
                 ) from error
             raise Late from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Down(_no_answer(self.url, error)) from error
+            raise Down(_no_answer(self.url, error), gone=True) from error
         with self._counting:
             self._late = 0
         return answer

@@ -151,6 +151,14 @@ class Stock:
         words = self.schedules()
         return _word(name, words) or self._no_word("schedule", name, words)
 
+    def drawn_by(self, sampler: str, schedule: str) -> tuple[Word, Word]:
+        """Many still write both into one name, as in `DPM++ 2M Karras`."""
+        if not schedule and _word(sampler, self.samplers()) is None:
+            for word in self.schedules():
+                if sampler.lower().endswith(f" {word.name.lower()}"):
+                    return self.sampler(sampler[: -len(word.name) - 1]), word
+        return self.sampler(sampler), self.schedule(schedule or AUTOMATIC)
+
     def upscalers(self) -> list[str]:
         return [str(one["name"]) for one in self._list("upscalers") if one["name"] != "None"]
 

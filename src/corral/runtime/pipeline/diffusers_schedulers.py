@@ -1,0 +1,103 @@
+"""The samplers and schedules of a record, as diffusers knows them: schedulers and their options.
+
+What it does not have is said; nothing is ever replaced by something else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any, NamedTuple
+
+from corral.runtime.pipeline.backend import StageFailed
+
+SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "euler": ("EulerDiscreteScheduler", {}),
+    "eulera": ("EulerAncestralDiscreteScheduler", {}),
+    "heun": ("HeunDiscreteScheduler", {}),
+    "lms": ("LMSDiscreteScheduler", {}),
+    "dpm2": ("KDPM2DiscreteScheduler", {}),
+    "dpm2a": ("KDPM2AncestralDiscreteScheduler", {}),
+    "dpmpp2m": ("DPMSolverMultistepScheduler", {"algorithm_type": "dpmsolver++"}),
+    "dpmpp2msde": ("DPMSolverMultistepScheduler", {"algorithm_type": "sde-dpmsolver++"}),
+    "ddim": ("DDIMScheduler", {}),
+    "ddpm": ("DDPMScheduler", {}),
+    "plms": ("PNDMScheduler", {"skip_prk_steps": True}),
+    "unipc": ("UniPCMultistepScheduler", {}),
+    "deis": ("DEISMultistepScheduler", {}),
+    "lcm": ("LCMScheduler", {}),
+}
+OTHER_NAMES = {"": "euler", "eulerancestral": "eulera", "dpm2ancestral": "dpm2a", "pndm": "plms"}
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "normal": {},
+    "karras": {"use_karras_sigmas": True},
+    "exponential": {"use_exponential_sigmas": True},
+    "beta": {"use_beta_sigmas": True},
+    "sgmuniform": {"timestep_spacing": "trailing"},
+}
+OTHER_SCHEDULES = {"uniform": "normal", "trailing": "sgmuniform"}
+AUTOMATIC = {"dpm2": "karras", "dpm2a": "karras", "dpmpp2m": "karras", "dpmpp2msde": "exponential"}
+"""What WebUI makes of the schedule `Automatic`; `normal` for all others. A record that names none
+is meant alike by every backend."""
+SPACING = {"leading": ("ddim", "ddpm", "plms", "lcm")}
+"""Where the steps lie: said here and not left to the model's own settings, so that a model means
+the same as a folder and as a file. `linspace` for all others."""
+OFF = {"use_karras_sigmas": False, "use_exponential_sigmas": False, "use_beta_sigmas": False}
+
+
+class Choice(NamedTuple):
+    """A scheduler of diffusers by name, and how it is made from a model's own settings."""
+
+    kind: str
+    options: dict[str, Any]
+
+
+def key(name: str) -> str:
+    """The same for all spellings of a name: `DPM++ 2M`, `dpmpp_2m`, `k_dpmpp_2m`."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower().replace("++", "pp"))
+    return plain[1:] if plain[1:] in SAMPLERS and plain.startswith("k") else plain
+
+
+def choose(sampler: str, schedule: str) -> Choice:
+    found, ending = key(sampler), ""
+    for suffix in SCHEDULES:
+        if found.endswith(suffix) and found != suffix:
+            found, ending = found.removesuffix(suffix), suffix
+    found = OTHER_NAMES.get(found, found)
+    if found not in SAMPLERS:
+        raise StageFailed(
+            "stage_missing",
+            f"diffusers has no sampler {sampler!r} here. It has {', '.join(SAMPLERS)}.",
+        )
+    wanted = key(schedule) or ending
+    if wanted in ("", "automatic"):
+        wanted = AUTOMATIC.get(found, "normal")
+    wanted = OTHER_SCHEDULES.get(wanted, wanted)
+    if wanted not in SCHEDULES:
+        raise StageFailed(
+            "stage_missing",
+            f"diffusers has no scheduler {schedule!r} here. It has {', '.join(SCHEDULES)}.",
+        )
+    kind, options = SAMPLERS[found]
+    spacing = next((name for name, those in SPACING.items() if found in those), "linspace")
+    return Choice(kind, {**OFF, "timestep_spacing": spacing, **options, **SCHEDULES[wanted]})
+
+
+def make(diffusers: Any, own: dict[str, Any], sampler: str, schedule: str) -> Any:
+    """A fresh scheduler, from the settings that the model itself came with."""
+    kind, options = choose(sampler, schedule)
+    if str(own.get("prediction_type", "")).startswith("flow") or "shift" in own:
+        raise StageFailed(
+            "stage_missing",
+            "The model is of a kind (flow matching) whose schedulers this backend does not have.",
+        )
+    made = getattr(diffusers, kind)
+    known = inspect.signature(made.__init__).parameters
+    lacking = [name for name, value in options.items() if value is True and name not in known]
+    if lacking or (options["timestep_spacing"] == "trailing" and "timestep_spacing" not in known):
+        raise StageFailed(
+            "stage_missing",
+            f"diffusers has no schedule {schedule!r} for the sampler {sampler!r}.",
+        )
+    fitting = {name: value for name, value in options.items() if name in known}
+    return made.from_config(own, **fitting)

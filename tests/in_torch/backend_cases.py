@@ -1,0 +1,425 @@
+"""The diffusers backend with a tiny model on the CPU: pixels, samplers, LoRAs, failures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from PIL import Image as Images
+from PIL.Image import Image
+
+from corral import job
+from corral.core.pipeline import (
+    ADetailer,
+    Hires,
+    Img2Img,
+    Lora,
+    Record,
+    Refiner,
+    Stage,
+    Txt2Img,
+    Upscale,
+)
+from corral.runtime.pipeline import diffusers_schedulers
+from corral.runtime.pipeline.backend import Rendered, StageFailed
+from corral.runtime.pipeline.diffusers_backend import Diffusers
+from corral.runtime.pipeline.images import pixel_sha256
+from corral.runtime.pipeline.kinds import open_backend
+from tests.in_torch import making
+from tests.in_torch.telling import Tell
+
+CASTLE = Record(
+    positive="a castle", negative="blurry", model="tiny", width=64, height=64, steps=2, seed=5
+)
+PLAIN = Txt2Img()
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("models")
+    making.make(folder / "tiny")
+    making.make(folder / "other", seed=1)
+    os.environ["CORRAL_MODEL_PATHS"] = str(folder)
+    yield folder
+    del os.environ["CORRAL_MODEL_PATHS"]
+
+
+@pytest.fixture(scope="session")
+def backend(models: Path) -> Iterator[Diffusers]:
+    found = open_backend({"type": "diffusers", "device": "", "dtype": "", "models": 1})
+    assert isinstance(found, Diffusers)
+    yield found
+    found.close()
+
+
+def render(
+    backend: Diffusers,
+    record: Record = CASTLE,
+    stage: Stage = PLAIN,
+    images: tuple[Image, ...] = (),
+    tell: Tell | None = None,
+) -> Rendered:
+    return backend.render(stage, record, images, tell or Tell())
+
+
+def pixels(backend: Diffusers, **changed: Any) -> str:
+    return pixel_sha256(render(backend, replace(CASTLE, **changed)).images[0])
+
+
+def refused(backend: Diffusers, record: Record = CASTLE, stage: Stage = PLAIN) -> StageFailed:
+    with pytest.raises(StageFailed) as failed:
+        render(backend, record, stage, (Images.new("RGB", (64, 64)),))
+    return failed.value
+
+
+# --- pixels --------------------------------------------------------------------------------------
+
+
+def test_the_same_record_gives_the_same_pixels(backend: Diffusers) -> None:
+    first, other = render(backend), pixels(backend, seed=6)
+    again = Diffusers()
+    assert first.images[0].size == (64, 64)
+    assert pixel_sha256(first.images[0]) == pixels(backend) == pixels(again) != other
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"positive": "a tower"},
+        {"negative": "sharp"},
+        {"model": "other"},
+        {"sampler": "euler a"},
+        {"scheduler": "karras", "steps": 3},
+        {"steps": 3},
+        {"cfg_scale": 3.0},
+        {"clip_skip": 2},
+        {"width": 128},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_whatever_decides_a_pixel_is_seen(backend: Diffusers, changed: dict[str, Any]) -> None:
+    same = {"steps": changed["steps"]} if "scheduler" in changed else {}
+    assert pixels(backend, **changed) != pixels(backend, **same)
+
+
+def test_images_of_one_pass_have_seeds_in_a_row(backend: Diffusers) -> None:
+    three = render(backend, replace(CASTLE, batch_size=3, seed=2**32 - 1))
+    assert three.seeds == [2**32 - 1, 0, 1]
+    assert len({pixel_sha256(image) for image in three.images}) == 3
+    again = render(backend, replace(CASTLE, batch_size=3, seed=2**32 - 1))
+    assert list(map(pixel_sha256, three.images)) == list(map(pixel_sha256, again.images))
+
+
+def test_img2img_keeps_more_with_less_denoise(backend: Diffusers) -> None:
+    image = Images.linear_gradient("L").resize((64, 64)).convert("RGB")
+    record = replace(CASTLE, steps=4)
+    little = render(backend, record, Img2Img(denoise=0.25), (image,))
+    much = render(backend, record, Img2Img(denoise=1.0), (image,))
+    assert little.images[0].size == image.size
+    assert pixel_sha256(little.images[0]) != pixel_sha256(much.images[0])
+    again = render(backend, record, Img2Img(denoise=0.25), (image,))
+    assert pixel_sha256(little.images[0]) == pixel_sha256(again.images[0])
+    assert not little.loaded
+
+
+def test_img2img_takes_images_of_several_sizes(backend: Diffusers) -> None:
+    given = tuple(Images.new("RGB", size) for size in ((64, 64), (96, 64), (96, 64)))
+    tell = Tell()
+    made = render(backend, replace(CASTLE, batch_size=2), Img2Img(denoise=0.5), given, tell)
+    assert [image.size for image in made.images] == [(64, 64), (96, 64), (96, 64)]
+    assert made.seeds == [5, 6, 7]
+    shares = [fraction for fraction, message in tell.told if message.startswith("step ")]
+    assert shares == [pytest.approx(1 / 3), pytest.approx(1.0)]
+
+
+def test_no_denoise_leaves_the_image_as_it_is(backend: Diffusers) -> None:
+    image = Images.linear_gradient("L").convert("RGB")
+    made = render(backend, CASTLE, Img2Img(denoise=0.0), (image,))
+    assert pixel_sha256(made.images[0]) == pixel_sha256(image)
+
+
+def test_upscale_is_pillows(backend: Diffusers) -> None:
+    image = Images.linear_gradient("L").resize((30, 20)).convert("RGB")
+    made = render(backend, CASTLE, Upscale(factor=1.5), (image,)).images[0]
+    assert pixel_sha256(made) == pixel_sha256(image.resize((45, 30), Images.Resampling.LANCZOS))
+
+
+# --- samplers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", [*diffusers_schedulers.SAMPLERS, "DPM++ 2M Karras"])
+def test_every_sampler_renders_the_same_twice(backend: Diffusers, sampler: str) -> None:
+    made = render(backend, replace(CASTLE, sampler=sampler, steps=3))
+    assert pixel_sha256(made.images[0]) == pixels(backend, sampler=sampler, steps=3)
+    kind, _ = diffusers_schedulers.choose(sampler, "")
+    assert made.info["scheduler"] == kind
+
+
+@pytest.mark.parametrize("schedule", diffusers_schedulers.SCHEDULES)
+def test_every_schedule_is_one_of_its_own(backend: Diffusers, schedule: str) -> None:
+    record = replace(CASTLE, sampler="dpmpp_2m", steps=4)
+    own = render(backend, replace(record, scheduler=schedule))
+    automatic = render(backend, record)
+    same = pixel_sha256(own.images[0]) == pixel_sha256(automatic.images[0])
+    assert same is (schedule == "karras")  # what WebUI means by Automatic here
+
+
+def test_a_sampler_leaves_nothing_to_the_next(backend: Diffusers) -> None:
+    before = pixels(backend)
+    pixels(backend, sampler="dpm++ 2m", scheduler="karras")
+    assert pixels(backend) == before
+
+
+@pytest.mark.parametrize(
+    ("sampler", "scheduler"),
+    [("restart", ""), ("euler", "polyexponential"), ("euler a", "karras"), ("ddim", "karras")],
+)
+def test_an_unknown_sampler_or_schedule_is_named(
+    backend: Diffusers, sampler: str, scheduler: str
+) -> None:
+    failed = refused(backend, replace(CASTLE, sampler=sampler, scheduler=scheduler))
+    assert failed.code == "stage_missing"
+    assert (scheduler or sampler) in failed.message
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+def test_one_model_is_kept_and_each_load_counted(backend: Diffusers) -> None:
+    render(backend)
+    loads = [render(backend, replace(CASTLE, model=name)).loaded for name in
+             ("tiny.safetensors", "other", "other", "tiny")]  # fmt: skip
+    assert loads == [False, True, False, True]
+
+
+def test_two_models_are_kept_where_there_is_room(models: Path) -> None:
+    both = Diffusers(models=2)
+    names = ("tiny", "other", "tiny", "other")
+    loads = [render(both, replace(CASTLE, model=name)).loaded for name in names]
+    assert loads == [True, True, False, False]
+    both.close()
+
+
+def test_the_hash_is_that_which_workers_tell(backend: Diffusers, models: Path) -> None:
+    """As docs/workers.md says of a folder."""
+    made = render(backend)
+    files = sorted(str(file) for file in (models / "tiny").rglob("*") if file.is_file())
+    lines = [
+        f"{os.path.relpath(file, models / 'tiny')} "
+        f"{hashlib.sha256(Path(file).read_bytes()).hexdigest()}\n"
+        for file in files
+    ]
+    assert made.info["models"] == {"tiny": hashlib.sha256("".join(lines).encode()).hexdigest()}
+    assert made.info["versions"].keys() == {"torch", "transformers", "diffusers"}
+    json.dumps(made.info)
+
+
+def test_a_vae_of_its_own(backend: Diffusers, models: Path) -> None:
+    shutil.copytree(models / "other" / "vae", models / "soft-vae", dirs_exist_ok=True)
+    made = render(backend, replace(CASTLE, vae="soft-vae"))
+    assert made.loaded
+    assert made.info["models"].keys() == {"tiny", "soft-vae"}
+    assert pixel_sha256(made.images[0]) != pixels(backend)
+    assert pixels(backend, vae="Automatic") == pixels(backend)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"model": "gone"}, {"vae": "gone"}, {"loras": (Lora("gone"),)}],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_what_is_not_there_is_named(backend: Diffusers, changed: dict[str, Any]) -> None:
+    failed = refused(backend, replace(CASTLE, **changed))
+    assert failed.code == "model_missing"
+    assert "'gone'" in failed.message
+
+
+def test_a_damaged_model_is_no_model(backend: Diffusers, models: Path) -> None:
+    shutil.copytree(models / "tiny", models / "damaged", dirs_exist_ok=True)
+    weights = models / "damaged" / "unet" / "diffusion_pytorch_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    failed = refused(backend, replace(CASTLE, model="damaged"))
+    assert failed.code == "model_missing"
+    assert "damaged" in failed.message
+
+
+def test_a_pickle_is_not_loaded(backend: Diffusers, models: Path) -> None:
+    (models / "old.ckpt").write_bytes(b"\x80\x04")
+    failed = refused(backend, replace(CASTLE, model="old"))
+    assert failed.code == "model_missing"
+    assert "safetensors" in failed.message
+
+
+# --- LoRAs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def lora(models: Path) -> str:
+    """One that changes the attention of the tiny model."""
+    from diffusers import StableDiffusionPipeline, UNet2DConditionModel
+    from diffusers.utils import convert_state_dict_to_diffusers
+    from peft import LoraConfig
+    from peft.utils import get_peft_model_state_dict
+
+    unet = UNet2DConditionModel.from_pretrained(str(models / "tiny"), subfolder="unet")
+    torch.manual_seed(3)
+    unet.add_adapter(
+        LoraConfig(r=4, init_lora_weights=False, target_modules=["to_q", "to_k", "to_v"])
+    )
+    state = convert_state_dict_to_diffusers(get_peft_model_state_dict(unet))
+    StableDiffusionPipeline.save_lora_weights(
+        str(models), unet_lora_layers=state, weight_name="detail.safetensors"
+    )
+    return "detail"
+
+
+def test_a_lora_counts_by_its_weight_and_leaves_nothing(backend: Diffusers, lora: str) -> None:
+    before = pixels(backend)
+    worn = render(backend, replace(CASTLE, loras=(Lora(lora),)))
+    found = {
+        before,
+        pixel_sha256(worn.images[0]),
+        pixels(backend, loras=(Lora(lora, 0.5),)),
+    }
+    assert len(found) == 3
+    assert pixels(backend, loras=(Lora(lora),)) == pixel_sha256(worn.images[0])
+    assert worn.info["models"].keys() == {"tiny", lora}
+    assert pixels(backend) == before
+
+
+def test_two_loras_at_a_time(backend: Diffusers, models: Path, lora: str) -> None:
+    shutil.copy(models / f"{lora}.safetensors", models / "more.safetensors")
+    both = pixels(backend, loras=(Lora(lora, 0.5), Lora("more", 0.25)))
+    assert both not in (pixels(backend, loras=(Lora(lora, 0.5),)), pixels(backend))
+
+
+def test_a_lora_of_another_model_is_named(backend: Diffusers, models: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"nobody.knows": torch.zeros(2)}, str(models / "wrong.safetensors"))
+    failed = refused(backend, replace(CASTLE, loras=(Lora("wrong"),)))
+    assert failed.code == "model_missing"
+    assert "'wrong'" in failed.message
+    assert pixels(backend) == pixels(backend)
+
+
+# --- the way back --------------------------------------------------------------------------------
+
+
+def test_every_step_is_told(backend: Diffusers) -> None:
+    tell = Tell()
+    render(backend, replace(CASTLE, steps=4), tell=tell)
+    assert tell.steps == [f"step {n} of 4" for n in (1, 2, 3, 4)]
+    fractions = [fraction for fraction, _ in tell.told]
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1.0
+
+
+def test_a_cancel_ends_it_within_the_step(backend: Diffusers) -> None:
+    before = pixels(backend)
+    tell = Tell(lambda: len(tell.steps) >= 2)
+    with pytest.raises(job.Cancelled):
+        render(backend, replace(CASTLE, steps=1000), tell=tell)
+    assert len(tell.steps) == 2
+    after = render(backend)
+    assert pixel_sha256(after.images[0]) == before
+    assert not after.loaded
+
+
+def test_a_cancel_in_the_middle_of_a_step(backend: Diffusers) -> None:
+    """Before the first step ends: a step may take a minute on a slow machine."""
+    render(backend)
+    asked = iter(range(1 << 30))
+    tell = Tell(lambda: next(asked) >= 0)
+    with pytest.raises(job.Cancelled):
+        render(backend, CASTLE, tell=tell)
+    assert tell.steps == []
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        (ADetailer(), "ADetailer"),
+        (Txt2Img(hires=Hires()), "hires"),
+        (Txt2Img(refiner=Refiner("other")), "refiner"),
+    ],
+    ids=("adetailer", "hires", "refiner"),
+)
+def test_what_it_cannot_do_is_said(backend: Diffusers, stage: Stage, words: str) -> None:
+    failed = refused(backend, CASTLE, stage)
+    assert failed.code == "stage_missing"
+    assert words in failed.message
+
+
+def test_an_unknown_upscaler_is_named(backend: Diffusers) -> None:
+    failed = refused(backend, CASTLE, Upscale(upscaler="R-ESRGAN 4x+"))
+    assert failed.code == "model_missing"
+    assert "R-ESRGAN" in failed.message
+
+
+def test_more_clip_skip_than_layers_is_a_bad_job(backend: Diffusers) -> None:
+    assert refused(backend, replace(CASTLE, clip_skip=12)).code == "bad_job"
+
+
+def test_no_model_is_a_bad_job(backend: Diffusers) -> None:
+    assert refused(backend, replace(CASTLE, model="")).code == "bad_job"
+
+
+def test_a_prompt_that_is_cut_off_is_said(backend: Diffusers) -> None:
+    (warning,) = render(backend, replace(CASTLE, positive="castle " * 40)).warnings
+    assert "77" in warning
+
+
+def test_out_of_memory_frees_what_it_held(backend: Diffusers) -> None:
+    """By the very exception that torch raises: no test has a card to fill."""
+
+    def full(*_: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    with torch.nn.modules.module.register_module_forward_pre_hook(full):
+        failed = refused(backend)
+    assert failed.code == "out_of_memory"
+    assert "20.00 GiB" in failed.message
+    assert render(backend).loaded
+
+
+def test_too_much_for_the_memory_of_the_machine(backend: Diffusers) -> None:
+    """What torch itself says when a machine has no more."""
+    render(backend)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 30), hard))
+    try:
+        failed = refused(backend, replace(CASTLE, width=8192, height=8192))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert failed.code == "out_of_memory"
+
+
+def test_numbers_that_are_no_colours_are_not_an_image(backend: Diffusers, models: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(models / "tiny", models / "broken", dirs_exist_ok=True)
+    weights = models / "broken" / "vae" / "diffusion_pytorch_model.safetensors"
+    state = load_file(str(weights))
+    save_file(
+        {name: torch.full_like(value, float("nan")) for name, value in state.items()},
+        str(weights),
+        metadata={"format": "pt"},
+    )
+    failed = refused(backend, replace(CASTLE, model="broken"))
+    assert failed.code == "backend_mismatch"
+    assert "NaN" in failed.message

@@ -1,0 +1,319 @@
+"""A prompt is followed to its end, whatever the connection, the server and people do meanwhile."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import msgspec
+import pytest
+
+from corral import job
+from corral.core.backends import ComfyUIEntry
+from corral.core.pipeline import (
+    Img2Img,
+    Txt2Img,
+)
+from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.comfyui import ComfyUI
+from corral.runtime.pipeline.comfyui_probe import probe
+from corral.runtime.pipeline.images import pixel_sha256
+from corral.runtime.pipeline.kinds import open_backend
+from tests.fakes.comfyui import FakeComfyUI
+from tests.fakes.comfyui_nodes import picture
+from tests.runtime.comfyui.rendering import (
+    RECORD,
+    Rendering,
+    Told,
+    changed,
+    held,
+    render,
+)
+
+
+def test_progress_has_the_step_and_only_grows(server: FakeComfyUI, backend: ComfyUI) -> None:
+    told = Told()
+
+    render(backend, changed(batch_size=2), told=told)
+
+    fractions = [fraction for fraction, _ in told.said]
+    assert fractions == sorted(fractions)
+    assert fractions[0] >= 0
+    assert fractions[-1] <= 1
+    said = [message for _, message in told.said]
+    assert "image 1 of 2, loading sdxl_1.0" in said
+    assert "image 2 of 2, step 3 of 4" in said
+
+
+def test_a_large_preview_does_not_end_the_connection(server: FakeComfyUI, backend: ComfyUI) -> None:
+    server.preview = bytes(3 << 20)
+    told = Told()
+
+    render(backend, told=told)
+
+    assert server.sockets_taken == 1
+    assert (told.said[-1][1], len(server.submitted)) == ("", 1)
+
+
+def test_an_end_that_nobody_heard_is_found_in_the_history(server: FakeComfyUI) -> None:
+    backend = ComfyUI(url=server.url, look_s=3600)
+    hold = held(server)
+    rendering = Rendering(backend)
+    rendering.start()
+    assert hold.reached.wait(10)
+
+    server.deaf = True
+    server.drop_sockets()
+    hold.released.set()
+    server.wait_for_history(1)
+    server.deaf = False
+
+    assert len(rendering.outcome().images) == 1
+    assert len(server.submitted) == 1
+    backend.close()
+
+
+def test_an_end_that_is_told_to_nobody_is_asked_for(server: FakeComfyUI) -> None:
+    backend = ComfyUI(url=server.url, look_s=0.2)
+    server.mute = True
+
+    assert len(render(backend).images) == 1
+    assert len(server.submitted) == 1
+    backend.close()
+
+
+def test_a_connection_that_breaks_does_not_lose_a_running_prompt(
+    server: FakeComfyUI, backend: ComfyUI
+) -> None:
+    hold = held(server)
+    rendering = Rendering(backend)
+    rendering.start()
+    assert hold.reached.wait(10)
+
+    server.drop_sockets()
+    server.wait_for_socket(2)
+    hold.released.set()
+
+    assert len(rendering.outcome().images) == 1
+    assert len(server.submitted) == 1
+    assert rendering.told.said[-1][0] >= 0.9
+
+
+@pytest.mark.parametrize("last_word", [True, False])
+def test_an_end_is_announced_before_the_history_has_it(
+    server: FakeComfyUI, last_word: bool
+) -> None:
+    backend = ComfyUI(url=server.url, look_s=3600)
+    server.lag_s = 0.5
+    server.no_last_word = not last_word
+
+    assert len(render(backend).images) == 1
+    assert len(server.submitted) == 1
+    backend.close()
+
+
+def test_what_a_restarted_server_forgot_is_submitted_again(
+    server: FakeComfyUI, backend: ComfyUI
+) -> None:
+    hold = held(server)
+    rendering = Rendering(backend)
+    rendering.start()
+    assert hold.reached.wait(10)
+
+    server.stop()
+    server.hold = None
+    server.start()
+
+    rendered = rendering.outcome()
+    assert [one["prompt"] for one in server.submitted] == [server.submitted[0]["prompt"]] * 2
+    assert len({one["prompt_id"] for one in server.submitted}) == 2
+    assert pixel_sha256(rendered.images[0]) == pixel_sha256(render(backend).images[0])
+
+
+def test_an_uploaded_image_is_brought_again_after_a_restart(
+    server: FakeComfyUI, backend: ComfyUI
+) -> None:
+    render(backend, stage=Img2Img(), images=(picture("one", (64, 64)),))
+    server.stop()
+    server.inputs.clear()
+    server.start()
+
+    again = render(backend, stage=Img2Img(), images=(picture("one", (64, 64)),))
+
+    assert len(again.images) == 1
+
+
+def test_a_server_that_forgets_everything_is_down(server: FakeComfyUI) -> None:
+    backend = ComfyUI(url=server.url, look_s=0.05)
+    server.forgets = True
+
+    with pytest.raises(StageFailed, match="forgot the prompt 3 times") as failed:
+        render(backend)
+
+    assert failed.value.code == "backend_down"
+    assert len(server.submitted) == 3
+    backend.close()
+
+
+def test_what_others_do_there_does_not_put_off_the_question(server: FakeComfyUI) -> None:
+    backend = ComfyUI(url=server.url, look_s=0.3)
+    server.forgets = True
+    rendering = Rendering(backend)
+    rendering.start()
+    while rendering.is_alive():
+        server.life.say("status", {"status": {"exec_info": {"queue_remaining": 1}}}, None)
+        rendering.join(0.05)
+
+    with pytest.raises(StageFailed, match="forgot"):
+        rendering.outcome()
+    backend.close()
+
+
+def test_a_server_that_is_not_there_is_down(server: FakeComfyUI, backend: ComfyUI) -> None:
+    server.stop()
+    began = time.monotonic()
+
+    with pytest.raises(StageFailed, match="Start it") as failed:
+        render(backend)
+
+    assert failed.value.code == "backend_down"
+    assert time.monotonic() - began < 3
+
+
+def test_a_server_that_does_not_come_back_is_down(server: FakeComfyUI) -> None:
+    backend = ComfyUI(url=server.url, patience_s=0.5)
+    hold = held(server)
+    rendering = Rendering(backend)
+    rendering.start()
+    assert hold.reached.wait(10)
+
+    server.stop()
+
+    with pytest.raises(StageFailed) as failed:
+        rendering.outcome()
+    assert failed.value.code == "backend_down"
+    backend.close()
+
+
+def test_a_submission_without_an_answer_is_not_made_twice(
+    server: FakeComfyUI, backend: ComfyUI
+) -> None:
+    server.loses_answers = True
+
+    assert len(render(backend).images) == 1
+    assert len(server.submitted) == 1
+
+
+def test_the_servers_own_prompt_id_counts(server: FakeComfyUI, backend: ComfyUI) -> None:
+    server.own_ids = True
+
+    assert len(render(backend).images) == 1
+
+
+def test_a_cancel_stops_what_runs_within_two_seconds(server: FakeComfyUI, backend: ComfyUI) -> None:
+    hold = held(server)
+    rendering = Rendering(backend)
+    rendering.start()
+    assert hold.reached.wait(10)
+
+    began = time.monotonic()
+    rendering.told.stop.set()
+
+    with pytest.raises(job.Cancelled):
+        rendering.outcome()
+    assert time.monotonic() - began < 2
+    (entry,) = server.wait_for_history(1)
+    assert entry["status"]["messages"][-1][0] == "execution_interrupted"
+
+
+def test_a_cancel_takes_back_what_waits_and_nothing_else(
+    server: FakeComfyUI, backend: ComfyUI
+) -> None:
+    server.own_ids = True  # an old server: a careless interrupt would hit the other
+    hold = held(server)
+    other = Rendering(backend, changed(seed=1))
+    other.start()
+    assert hold.reached.wait(10)
+    second = ComfyUI(url=server.url)
+    ours = Rendering(second)
+    ours.start()
+    server.wait_for_pending(1)
+
+    ours.told.stop.set()
+
+    with pytest.raises(job.Cancelled):
+        ours.outcome()
+    assert server.life.pending == []
+    hold.released.set()
+    assert len(other.outcome().images) == 1
+    second.close()
+
+
+def test_a_cancel_by_signal_stops_the_server_too(server: FakeComfyUI, backend: ComfyUI) -> None:
+    server.step_s = 0.05
+    told = Told()
+
+    def signalled() -> None:
+        if "step 2" in told.said[-1][1]:
+            raise job.Cancelled
+
+    told.on_progress = signalled
+    with pytest.raises(job.Cancelled):
+        render(backend, changed(steps=100), told=told)
+
+    (entry,) = server.wait_for_history(1)
+    assert entry["status"]["messages"][-1][0] == "execution_interrupted"
+
+
+def test_an_interrupt_of_somebody_else_is_no_failure_of_the_graph(
+    server: FakeComfyUI, backend: ComfyUI
+) -> None:
+    hold = held(server)
+    rendering = Rendering(backend)
+    rendering.start()
+    assert hold.reached.wait(10)
+
+    server.life.interrupt.set()
+
+    with pytest.raises(StageFailed, match="Somebody interrupted it") as failed:
+        rendering.outcome()
+    assert failed.value.code == "exception"
+
+
+def test_frees_its_memory_when_asked(server: FakeComfyUI, backend: ComfyUI) -> None:
+    backend.free()
+
+    assert server.freed.wait(5)
+
+
+def test_a_probe_tells_what_there_is(server: FakeComfyUI) -> None:
+    server.files["checkpoints"] += ["a/twin.safetensors", "b\\twin.ckpt"]
+
+    found = probe({"type": "comfyui", "url": server.url})
+
+    assert found.models == ("anime", "sdxl_1.0", "refiner", "a/twin", "b/twin")
+    assert found.stages == ("txt2img", "img2img", "upscale")
+    assert "lanczos" in found.upscalers
+    assert "4x-UltraSharp.pth" in found.upscalers
+    assert "dpmpp_2m" in found.samplers
+    assert found.versions["comfyui"] == "0.7.0"
+    assert found.vram_free_gb == 8.0
+    server.packs = True
+    assert "adetailer" in probe({"url": server.url}).stages
+
+
+def test_a_probe_of_nothing_is_a_plain_no(server: FakeComfyUI) -> None:
+    server.stop()
+
+    with pytest.raises(StageFailed) as failed:
+        probe({"url": server.url})
+    assert failed.value.code == "backend_down"
+
+
+def test_an_entry_of_the_settings_makes_one(server: FakeComfyUI) -> None:
+    entry = ComfyUIEntry(url=server.url)
+
+    backend = open_backend(json.loads(msgspec.json.encode(entry.options())))
+
+    assert backend.render(Txt2Img(), RECORD, (), Told()).images
+    backend.close()
