@@ -81,8 +81,9 @@ class Studio:
         record = Record(PROMPT, model="m1", seed=7, stages=(Txt2Img(), Upscale()))
         return Job(work=work or PipelineCall(record), **fields)
 
-    async def submit(self, job: Job) -> JobId:
-        job_id, document = self._ids.new(time.time(), seed=1), encode_document(job)
+    async def submit(self, job: Job, document: bytes = b"") -> JobId:
+        job_id = self._ids.new(time.time(), seed=1)
+        document = document or encode_document(job)
         submitted = JobSubmitted(
             job=job_id,
             at=time.time(),
@@ -101,10 +102,10 @@ class Studio:
         placed = AttemptPlaced(job=job, at=now, attempt=attempt, worker="w1")
         await self.store.append([placed, AttemptStarted(job=job, at=now, attempt=attempt)])
 
-    async def paint(self, job: Job | None = None, **more: Any) -> JobId:
+    async def paint(self, job: Job | None = None, document: bytes = b"", **more: Any) -> JobId:
         """From its submission to its success; `more` is in its result."""
         job = job or self.job()
-        job_id = await self.submit(job)
+        job_id = await self.submit(job, document)
         await self.begin(job_id)
         facts: list[Journaled] = []
         if isinstance(job.work, PipelineCall):

@@ -289,6 +289,20 @@ async def test_a_result_beside_the_journal_is_read(tmp_path: Path) -> None:
     assert line["warnings"] == ["x" * 500] * 20
 
 
+async def test_a_job_that_is_not_understood_costs_no_other_line(tmp_path: Path) -> None:
+    """Nor the controller, which would find it again at each start."""
+    strange = b'{"work":{"type":"pipeline","record":{"positive":1,"new":true}}}'
+    async with studio(tmp_path) as made:
+        before = await made.paint()
+        await made.paint(document=strange)
+        after = await made.paint()
+        await made.learnings.caught_up()
+        assert made.learned() == [before, after]
+    (tmp_path / "learning" / "cursor.json").unlink()
+    async with studio(tmp_path) as made:
+        assert made.learned() == [before, after]
+
+
 def test_a_line_is_never_longer_than_its_limit() -> None:
     record = words.LearningRecord(
         job_id="j", batch="", name="", user="", labels={}, worker="", backend="", attempt=1,

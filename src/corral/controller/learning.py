@@ -40,6 +40,7 @@ from corral.core.learning import (
     read_brief,
     read_rating,
 )
+from corral.core.malformed import MALFORMED
 from corral.home import read_json, sync_folder, write_private_json
 
 log = structlog.get_logger()
@@ -232,7 +233,12 @@ class Learnings:
         ended = next((fact for fact in facts if isinstance(fact, JobSucceeded)), None)
         if document is None or ended is None:
             return None
-        return learned(facts, document, self._result(ended), names)
+        try:
+            return learned(facts, document, self._result(ended), names)
+        except MALFORMED as error:
+            # A document of another Corral, for one: it costs its own line and no other.
+            log.error("learning_not_understood", seq=seq, error=str(error))
+            return None
 
     def _result(self, ended: JobSucceeded) -> bytes:
         blob = ended.result
@@ -251,8 +257,13 @@ class Learnings:
             return
         cursor = {"seq": self._done, "size": self.records.size()}
         self._remembered_at = time.monotonic()
-        if cursor != self._remembered:
+        if cursor == self._remembered:
+            return
+        try:
             await self._in_thread(write_private_json, self._cursor, cursor)
+        except OSError as error:
+            log.warning("learning_cursor_not_written", error=str(error))
+        else:
             self._remembered = cursor
 
     @contextlib.contextmanager
@@ -345,7 +356,10 @@ def _story(reader: sqlite3.Connection, seq: int) -> tuple[list[Journaled], bytes
         record = Record._make(row) if row is not None else None
         if record is None or not record.intact():
             return [], None
-        facts.append(record.fact())
+        try:
+            facts.append(record.fact())
+        except MALFORMED:
+            return [], None
         document, seq = record.document, record.prev
     facts.reverse()
     return facts, document

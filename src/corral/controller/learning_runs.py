@@ -204,6 +204,8 @@ class LearningRuns:
                 self._due.discard(batch)
                 try:
                     await self._settle(self._open[batch])
+                except CorralError as error:
+                    log.error("learning_run_not_understood", batch=batch, error=error.message)
                 except (OSError, *UNREADABLE) as error:
                     log.error("learning_run_not_written", batch=batch, error=str(error))
                     self._due.add(batch)
@@ -297,7 +299,10 @@ def _place(reader: sqlite3.Connection, submitted_seq: int) -> tuple[int, int] | 
     record = Record._make(row) if row is not None else None
     if record is None or record.document is None or not record.intact():
         return None
-    work = decode_document(record.document).work
+    try:
+        work = decode_document(record.document).work
+    except MALFORMED:
+        return None
     if not isinstance(work, PipelineCall):
         return None
     return work.record.learning.step, work.record.batch_index
