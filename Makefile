@@ -80,5 +80,5 @@ bench-restart: $(READY) ## a restart with 100,000 queued jobs: to /health and th
 	@$(BIN)/python bench/restart.py $(ARGS)
 
 clean: ## remove .venv and everything that tools left behind
-	rm -rf $(VENV) .bench .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	rm -rf $(VENV) .bench .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	-find src tests examples bench tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null

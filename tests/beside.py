@@ -12,6 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 LONGEST = (
     "tests/crash/test_every_write.py",
+    "tests/runtime/test_diffusers.py",
     "tests/network/",
     "tests/crash/",
     "tests/e2e/",

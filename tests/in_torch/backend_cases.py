@@ -16,6 +16,7 @@ import torch
 from msgspec.structs import replace
 from PIL import Image as Images
 from PIL.Image import Image
+from safetensors.torch import load_file, save_file
 
 from corral import job
 from corral.core.pipeline import (
@@ -34,7 +35,7 @@ from corral.runtime.pipeline.backend import Rendered, StageFailed
 from corral.runtime.pipeline.diffusers_backend import Diffusers
 from corral.runtime.pipeline.images import pixel_sha256
 from corral.runtime.pipeline.kinds import open_backend
-from tests.in_torch import making
+from tests.in_torch import making, single_file
 from tests.in_torch.telling import Tell
 
 CASTLE = Record(
@@ -154,6 +155,19 @@ def test_upscale_is_pillows(backend: Diffusers) -> None:
     assert pixel_sha256(made) == pixel_sha256(image.resize((45, 30), Images.Resampling.LANCZOS))
 
 
+def test_sdxl(backend: Diffusers, models: Path) -> None:
+    making.make_xl(models / "xl")
+    record = replace(CASTLE, model="xl", sampler="dpm++ 2m", steps=3)
+    first, again, skipped = (
+        render(backend, one) for one in (record, record, replace(record, clip_skip=2))
+    )
+    found = [pixel_sha256(one.images[0]) for one in (first, again, skipped)]
+    assert found[0] == found[1] != found[2]
+    two = render(backend, replace(record, batch_size=2), Img2Img(denoise=0.7), (*first.images,) * 2)
+    assert len({pixel_sha256(image) for image in two.images}) == 2
+    assert not two.loaded
+
+
 # --- samplers ------------------------------------------------------------------------------------
 
 
@@ -260,6 +274,37 @@ def test_a_pickle_is_not_loaded(backend: Diffusers, models: Path) -> None:
     assert "safetensors" in failed.message
 
 
+def _without_weights(folder: Path, to: Path) -> None:
+    shutil.copytree(folder, to, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
+
+
+def test_a_file_is_the_same_model_as_its_folder(backend: Diffusers, models: Path) -> None:
+    single_file.save(models / "tiny", models / "one.safetensors", blocks=2, per_block=1)
+    _without_weights(models / "tiny", models / "one.config")
+    made = render(backend, replace(CASTLE, model="one"))
+    assert made.loaded
+    assert pixel_sha256(made.images[0]) == pixels(backend)
+    weights = (models / "one.safetensors").read_bytes()
+    assert made.info["models"] == {"one": hashlib.sha256(weights).hexdigest()}
+
+
+def test_a_file_without_its_settings_says_what_is_missing(backend: Diffusers, models: Path) -> None:
+    single_file.save(models / "tiny", models / "alone.safetensors", blocks=2, per_block=1)
+    failed = refused(backend, replace(CASTLE, model="alone"))
+    assert failed.code == "model_missing"
+    assert "alone.config" in failed.message
+    origin = "stable-diffusion-v1-5/stable-diffusion-v1-5"
+    assert origin in failed.message
+    _without_weights(models / "tiny", models / origin)
+    assert pixels(backend, model="alone") == pixels(backend)
+
+
+def test_a_vae_in_a_file(backend: Diffusers, models: Path) -> None:
+    save_file(single_file.vae(models / "other", blocks=2), str(models / "soft.safetensors"))
+    shutil.copytree(models / "other" / "vae", models / "soft-vae", dirs_exist_ok=True)
+    assert pixels(backend, vae="soft") == pixels(backend, vae="soft-vae") != pixels(backend)
+
+
 # --- LoRAs ---------------------------------------------------------------------------------------
 
 
@@ -304,8 +349,6 @@ def test_two_loras_at_a_time(backend: Diffusers, models: Path, lora: str) -> Non
 
 
 def test_a_lora_of_another_model_is_named(backend: Diffusers, models: Path) -> None:
-    from safetensors.torch import save_file
-
     save_file({"nobody.knows": torch.zeros(2)}, str(models / "wrong.safetensors"))
     failed = refused(backend, replace(CASTLE, loras=(Lora("wrong"),)))
     assert failed.code == "model_missing"
@@ -410,8 +453,6 @@ def test_too_much_for_the_memory_of_the_machine(backend: Diffusers) -> None:
 
 
 def test_numbers_that_are_no_colours_are_not_an_image(backend: Diffusers, models: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     shutil.copytree(models / "tiny", models / "broken", dirs_exist_ok=True)
     weights = models / "broken" / "vae" / "diffusion_pytorch_model.safetensors"
     state = load_file(str(weights))

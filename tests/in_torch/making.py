@@ -10,11 +10,18 @@ from typing import Any, NamedTuple
 import torch
 from diffusers import (
     AutoencoderKL,
+    EulerDiscreteScheduler,
     PNDMScheduler,
     StableDiffusionPipeline,
+    StableDiffusionXLPipeline,
     UNet2DConditionModel,
 )
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    CLIPTokenizer,
+)
 
 
 class Size(NamedTuple):
@@ -31,14 +38,58 @@ class Size(NamedTuple):
 
 TINY = Size((16, 32), (8, 16), 32, 4, 4, 1, 8, 32)
 """A few hundred kilobytes; its VAE makes two pixels of one."""
+NOISE = {
+    "beta_schedule": "scaled_linear",
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "steps_offset": 1,
+}
 LARGE = Size((320, 640, 1280, 1280), (128, 256, 512, 512), 768, 12, 8, 2, 32, 64)
 """As large as Stable Diffusion 1.5."""
 
 
 def make(folder: Path, size: Size = TINY, seed: int = 0, dtype: Any = torch.float32) -> Path:
+    """A Stable Diffusion 1."""
     torch.manual_seed(seed)
+    tokenizer = _tokenizer(folder)
+    pipe = StableDiffusionPipeline(
+        unet=_unet(size),
+        vae=_vae(size),
+        text_encoder=CLIPTextModel(_text(size, tokenizer)),
+        tokenizer=tokenizer,
+        scheduler=PNDMScheduler(skip_prk_steps=True, **NOISE),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    return _save(pipe, folder, dtype)
+
+
+def make_xl(folder: Path, size: Size = TINY, seed: int = 0) -> Path:
+    """A Stable Diffusion XL: two text encoders, and a UNet that is told sizes."""
+    torch.manual_seed(seed)
+    tokenizer = _tokenizer(folder)
+    about = 8
+    pipe = StableDiffusionXLPipeline(
+        unet=_unet(
+            size._replace(width=2 * size.width),
+            addition_embed_type="text_time",
+            addition_time_embed_dim=about,
+            projection_class_embeddings_input_dim=size.width + 6 * about,
+        ),
+        vae=_vae(size),
+        text_encoder=CLIPTextModel(_text(size, tokenizer)),
+        text_encoder_2=CLIPTextModelWithProjection(_text(size, tokenizer)),
+        tokenizer=tokenizer,
+        tokenizer_2=tokenizer,
+        scheduler=EulerDiscreteScheduler(**NOISE),
+    )
+    return _save(pipe, folder, torch.float32)
+
+
+def _unet(size: Size, **more: Any) -> Any:
     count = len(size.unet)
-    unet = UNet2DConditionModel(
+    return UNet2DConditionModel(
         sample_size=size.sample,
         in_channels=4,
         out_channels=4,
@@ -49,8 +100,12 @@ def make(folder: Path, size: Size = TINY, seed: int = 0, dtype: Any = torch.floa
         up_block_types=("UpBlock2D",) + ("CrossAttnUpBlock2D",) * (count - 1),
         cross_attention_dim=size.width,
         attention_head_dim=8,
+        **more,
     )
-    vae = AutoencoderKL(
+
+
+def _vae(size: Size) -> Any:
+    return AutoencoderKL(
         in_channels=3,
         out_channels=3,
         latent_channels=4,
@@ -61,38 +116,25 @@ def make(folder: Path, size: Size = TINY, seed: int = 0, dtype: Any = torch.floa
         up_block_types=("UpDecoderBlock2D",) * len(size.vae),
         sample_size=size.sample,
     )
-    tokenizer = _tokenizer(folder)
-    text = CLIPTextModel(
-        CLIPTextConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=size.width,
-            intermediate_size=size.width * 4,
-            num_hidden_layers=size.layers,
-            num_attention_heads=size.heads,
-            max_position_embeddings=77,
-            initializer_factor=1.0 if size.width > 100 else 5.0,  # so that each layer is seen
-            projection_dim=size.width,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
+
+
+def _text(size: Size, tokenizer: Any) -> Any:
+    return CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=size.width,
+        intermediate_size=size.width * 4,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        max_position_embeddings=77,
+        initializer_factor=1.0 if size.width > 100 else 5.0,  # so that each layer is seen
+        projection_dim=size.width,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
-    pipe = StableDiffusionPipeline(
-        unet=unet,
-        vae=vae,
-        text_encoder=text,
-        tokenizer=tokenizer,
-        scheduler=PNDMScheduler(
-            beta_schedule="scaled_linear",
-            beta_start=0.00085,
-            beta_end=0.012,
-            skip_prk_steps=True,
-            steps_offset=1,
-        ),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
+
+
+def _save(pipe: Any, folder: Path, dtype: Any) -> Path:
     if dtype != torch.float32:
         pipe.to(dtype=dtype)
     pipe.save_pretrained(str(folder), safe_serialization=True)

@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -67,13 +66,13 @@ def test_upscaling_needs_no_extra() -> None:
 
 
 @pytest.fixture(scope="module")
-def in_torch() -> Iterator[Path]:
+def in_torch() -> Path:
     """An interpreter that has torch and diffusers. One process makes it, the others wait."""
     CACHE.mkdir(exist_ok=True)
     with open(CACHE / "diffusers-venv.lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         python = _made()
-    yield python
+    return python
 
 
 def _made() -> Path:
