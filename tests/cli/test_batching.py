@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+import corral
 from corral.cli import batching
 from corral.cli.imaging import folder_name
 from corral.core.errors import InvalidPlan
@@ -51,6 +52,11 @@ def test_a_live_table_and_the_way_back(controller: LiveController, tmp_path: Pat
     terminal.interrupt()
     terminal.until("corral show castles-")
     assert terminal.wait() == 0
+    with corral.Client(home=controller.home) as client:  # others use this controller too
+        (batch,) = {
+            job.batch for job in client.jobs(active=True) if job.batch.startswith("castles-")
+        }
+        assert client.open_batch(batch).cancel() == 4
     plan.write_text(json.dumps(PLAN))
     terminal = Terminal(controller.home, "batch", str(plan))
     terminal.until("4 of 4 done")
