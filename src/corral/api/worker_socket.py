@@ -30,6 +30,7 @@ TOO_BIG, LATER = 1009, 1013
 """Codes of the WebSocket protocol itself."""
 MENTION_S = 0.005
 REGISTER_WITHIN_S = 10.0
+LINGER_S = 1.0
 STRANGERS, STRANGER_BYTES = 64, 1 << 20
 """How many may say who they are at the same time, and with how many bytes, whose credential no
 worker has: a revoked worker, for one, shall still hear that it was."""
@@ -47,8 +48,11 @@ class Frames(WebSocketsSansIOProtocol):
     trusted = False
     """Whether its frames may be as large as the settings say."""
     _received = 0
+    _lingers = False
 
     def data_received(self, data: bytes) -> None:
+        if self._lingers:
+            return
         if not self.trusted:
             self._received += len(data)
             if self._received > STRANGER_BYTES:
@@ -62,6 +66,16 @@ class Frames(WebSocketsSansIOProtocol):
         told = f"over the limit of {STRANGER_BYTES:,} bytes for an unknown credential."
         self.conn.fail(TOO_BIG, told)
         self.handle_parser_exception()
+
+    def handle_parser_exception(self) -> None:
+        """What it did wrong is on its way to it, and lost where we hang up while it still speaks:
+        the system then answers with a reset. So for a moment that is taken, and dropped."""
+        assert self.conn.close_sent is not None
+        code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = self._lingers = True
+        self.close_timer = asyncio.get_running_loop().call_later(LINGER_S, self.transport.close)
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)

@@ -106,7 +106,7 @@ class Batch:
             config_index=number,
             variants=self.variants_digest,
             output=plan.output,
-            learning=replace(plan.learning, step=number) if plan.learning.enabled else Learning(),
+            learning=_step(plan.learning, number),
             **(_sampling(config) if samples else {}),
         )
         found = []
@@ -195,3 +195,8 @@ def _sampling(config: Config) -> dict[str, Any]:
     given = {name: value for name in _SETTINGS if (value := getattr(settings, name)) is not None}
     given["loras"] = loras.joined((), settings.loras or ())
     return _NOT_LEFT_OPEN | given
+
+
+def _step(learning: Learning, number: int) -> Learning:
+    """Of a learning run each config is a step, counted from the plan's own."""
+    return replace(learning, step=learning.step + number) if learning.enabled else Learning()
