@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,32 @@ def test_words_that_are_no_filter() -> None:
         Filters.checked(states=["bored"])
     with pytest.raises(InvalidRequest, match="interactive or batch"):
         Filters.checked(queue_class="first")
+
+
+async def test_what_ends_while_it_is_counted_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shell(tmp_path, []) as corral:
+        jobs = [await corral.submit(text=str(n), batch="b", wait=True) for n in range(4)]
+        await corral.queue.cancel(jobs[0])
+        listing = Listing(corral.store)
+        rows = listing._rows
+        ending = iter(jobs[1:])
+
+        async def meanwhile(ask: Any) -> Any:
+            """One ends before the history is read, and one right after."""
+            await corral.queue.cancel(next(ending))
+            found = await rows(ask)
+            if last := next(ending, ""):
+                await corral.queue.cancel(last)
+            return found
+
+        monkeypatch.setattr(listing, "_rows", meanwhile)
+        try:
+            assert (await listing.batch("b")).states == {"cancelled": 1, "queued": 3}
+            assert (await listing.batches())["b"].states == {"cancelled": 3, "queued": 1}
+        finally:
+            listing.close()
 
 
 async def test_batches_are_counted(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 SLICE = 2000
 """How many living jobs are looked at before others get their turn."""
+NEWEST = 4
+"""Where a row of counts has its newest job."""
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
@@ -202,17 +204,17 @@ class Listing:
         return counted
 
     async def batch(self, batch: str) -> Counted:
-        """One batch, counted; what ends while this looks is counted once."""
-        counted = Counted({})
-        living = await self.living(batch)
-        rows = await self._rows(
-            lambda reader: reader.execute(sql.ENDED_OF_BATCH, (batch,)).fetchall()
-        )
-        for row in rows:
-            counted.add(*row)
-        for head in living:
-            if head.id in self._store.world.heads:
-                counted.add(head.state.value, 1, head.submitted_at, 0.0, head.id, 0.0)
+        """One batch, counted as it was when this was called. What ends meanwhile is among the
+        rows, too: those are told apart, and it counts as living."""
+        counted, until = Counted({}), self._store.seq
+        living = {head.id: head for head in await self.living(batch)}
+        for row in await self._rows(
+            lambda reader: reader.execute(sql.ENDED_OF_BATCH, (batch, until)).fetchall()
+        ):
+            if row[NEWEST] not in living:
+                counted.add(*row)
+        for head in living.values():
+            counted.add(head.state.value, 1, head.submitted_at, 0.0, head.id, 0.0)
         if not counted.states:
             raise BatchNotFound(f"No job belongs to a batch {batch[:100]!r}.")
         return counted
@@ -244,15 +246,18 @@ class Listing:
     async def batches(self) -> Mapping[str, Counted]:
         """Every batch, the one with the newest job first."""
         found: dict[str, Counted] = {}
+        living, until = set[JobId](), self._store.seq
         async for heads in self._slices():
             for head in heads:
                 if head.batch:
+                    living.add(head.id)
                     one = found.setdefault(head.batch, Counted({}))
                     one.add(head.state.value, 1, head.submitted_at, 0.0, head.id, 0.0)
         for batch, *row in await self._rows(
-            lambda reader: reader.execute(sql.ENDED_BATCHES).fetchall()
+            lambda reader: reader.execute(sql.ENDED_BATCHES, (until,)).fetchall()
         ):
-            found.setdefault(batch, Counted({})).add(*row)
+            if row[NEWEST] not in living:
+                found.setdefault(batch, Counted({})).add(*row)
         return dict(sorted(found.items(), key=lambda one: one[1].newest, reverse=True))
 
     async def _rows(self, ask: Callable[[sqlite3.Connection], list[T]]) -> list[T]:

@@ -127,8 +127,9 @@ SELECT state, count(*), sum(seconds) FROM history WHERE ended_at > ? GROUP BY st
 """
 ENDED_OF_BATCH = """
 SELECT state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds) FROM history
-WHERE batch = ? AND batch != '' GROUP BY state
+WHERE batch = ? AND batch != '' GROUP BY state, CASE WHEN last_seq > ? THEN job END
 """
+"""What ended behind a record of the journal comes one by one, so that it can be told apart."""
 ENDED_BY_WORKER = """
 SELECT worker, state, count(*), sum(seconds) FROM history
 WHERE batch = ? AND batch != '' AND worker != '' GROUP BY worker, state
@@ -139,7 +140,7 @@ WHERE batch = ? AND batch != '' AND worker != '' AND instr(labels, char(10) || '
 """
 ENDED_BATCHES = """
 SELECT batch, state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds)
-FROM history WHERE batch != '' GROUP BY batch, state
+FROM history WHERE batch != '' GROUP BY batch, state, CASE WHEN last_seq > ? THEN job END
 """
 ENDED_LISTED = "SELECT job FROM history WHERE {conditions} ORDER BY job DESC LIMIT ?"
 """Conditions are joined from those below; every value is bound."""

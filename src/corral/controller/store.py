@@ -321,6 +321,11 @@ class Store:
 
     # --- reading ---
 
+    @property
+    def seq(self) -> int:
+        """The last record of the journal that the world has taken."""
+        return self._seq
+
     def head(self, job: JobId) -> Head:
         """The head of a job, living or ended."""
         head = self.world.heads.get(job)
