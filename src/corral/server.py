@@ -347,7 +347,8 @@ class _Controller:
             access,
             self._address,
         )
-        plans = Plans(self._queue, self._loop, self._world, Presets(home.presets, check_base))
+        presets = Presets(home.presets, check_base)
+        plans = Plans(self._queue, self._loop, self._learnings.paces, presets)
         self._runs = LearningRuns(plans, self._learnings, self._store, home.learning / "runs")
         self._orchestrator = Orchestrator(
             herd=self._herd,

@@ -53,7 +53,7 @@ class Ranch:
         self.made = made
         made.engine.answer = lambda attempt: result_of(attempt.job, record_of(attempt))
         self.learnings = Learnings(made.store, Blobs(home / "blobs"), home / "learning")
-        plans = Plans(made.queue, made.loop, made.store.world, Presets(home / "presets"))
+        plans = Plans(made.queue, made.loop, self.learnings.paces, Presets(home / "presets"))
         folder = home / "learning" / "runs"
         self.runs = LearningRuns(plans, self.learnings, made.store, folder)
 

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from corral.controller.plans import Plans, check_base
+from corral.controller.lines import Lines
+from corral.controller.paces import Paces
+from corral.controller.plans import Built, Plans, check_base
 from corral.controller.presets import Presets
 from corral.controller.queue import Accepted
 from corral.core.access import Caller, Role
@@ -24,6 +27,8 @@ from corral.core.errors import (
     Unavailable,
 )
 from corral.core.job import Job, PipelineCall, decode_document
+from corral.core.learning import spelled_out
+from corral.core.pipeline import Record
 from corral.core.worker import Worker
 from tests.controller.shell import Shell, shell, worker
 
@@ -42,13 +47,17 @@ def drawer(name: str = "w1", **more: Any) -> Worker:
     return worker(name, workloads=("python", "pipeline"), task_types=("sketch",), **more)
 
 
-def plans_of(corral: Shell, home: Path) -> Plans:
+def plans_of(corral: Shell, home: Path, paces: Paces | None = None) -> Plans:
     presets = Presets(home / "presets", check_base)
-    return Plans(corral.queue, corral.loop, corral.store.world, presets)
+    return Plans(corral.queue, corral.loop, paces or Paces(), presets)
 
 
 def sent(**changes: Any) -> bytes:
     return json.dumps({**PLAN, **changes}).encode()
+
+
+async def submitted(plans: Plans, plan: bytes, key: str) -> Built:
+    return await plans.submit(await plans.build(plan, key, ANN))
 
 
 def documents(corral: Shell) -> dict[str, Job]:
@@ -60,7 +69,7 @@ def documents(corral: Shell) -> dict[str, Job]:
 
 async def test_a_record_knows_its_jobs_id(tmp_path: Path) -> None:
     async with shell(tmp_path, []) as corral:
-        built = await plans_of(corral, tmp_path).submit(sent(), "k1", ANN)
+        built = await submitted(plans_of(corral, tmp_path), sent(), "k1")
         found = documents(corral)
         assert len(found) == len(built.jobs) == 6
         for job, document in found.items():
@@ -75,7 +84,7 @@ async def test_a_record_knows_its_jobs_id(tmp_path: Path) -> None:
 
 async def test_a_retried_image_job_has_an_id_of_its_own(tmp_path: Path) -> None:
     async with shell(tmp_path, []) as corral:
-        await plans_of(corral, tmp_path).submit(sent(batches=1), "k", ANN)
+        await submitted(plans_of(corral, tmp_path), sent(batches=1), "k")
         first = min(documents(corral))
         await corral.queue.cancel(first)
         again = await corral.queue.retry(first, worker="w9", apart=True)
@@ -88,11 +97,11 @@ async def test_a_retried_image_job_has_an_id_of_its_own(tmp_path: Path) -> None:
 async def test_the_same_key_is_the_same_batch(tmp_path: Path) -> None:
     async with shell(tmp_path, []) as corral:
         plans = plans_of(corral, tmp_path)
-        both = await asyncio.gather(*(plans.submit(sent(), "k1", ANN) for _ in range(2)))
-        third = await plans.submit(sent(), "k1", ANN)
+        both = await asyncio.gather(*(submitted(plans, sent(), "k1") for _ in range(2)))
+        third = await submitted(plans, sent(), "k1")
         assert {one.batch for one in (*both, third)} == {both[0].batch}
         assert len(documents(corral)) == 6
-        other = await plans.submit(sent(), "k2", ANN)
+        other = await submitted(plans, sent(), "k2")
         assert other.batch != third.batch
         assert len(documents(corral)) == 12
 
@@ -114,10 +123,10 @@ async def test_an_interrupted_submission_is_completed_by_the_next(
 
         monkeypatch.setattr(corral.queue, "submit", cut)
         with pytest.raises(Unavailable):
-            await plans.submit(sent(), "k", ANN)
+            await submitted(plans, sent(), "k")
         before = documents(corral)
         assert len(before) == 2
-        built = await plans.submit(sent(), "k", ANN)
+        built = await submitted(plans, sent(), "k")
         after = documents(corral)
         assert len(after) == 6
         assert before.items() <= after.items()
@@ -130,7 +139,10 @@ async def test_an_interrupted_submission_is_completed_by_the_next(
 
 async def test_who_leaves_has_submitted_all_of_it(tmp_path: Path) -> None:
     async with shell(tmp_path, []) as corral:
-        leaving = asyncio.create_task(plans_of(corral, tmp_path).submit(sent(), "k", ANN))
+        plans = plans_of(corral, tmp_path)
+        built = await plans.build(sent(), "k", ANN)
+        assert not corral.store.world.heads
+        leaving = asyncio.create_task(plans.submit(built))
         await asyncio.sleep(0)
         leaving.cancel()
         await corral.eventually(lambda: len(corral.store.world.heads) == 6)
@@ -142,7 +154,7 @@ async def test_a_dry_run_submits_nothing_and_shows_whole_records(tmp_path: Path)
         built = await plans.build(sent(seed=7))
         again = await plans.build(sent(seed=7))
         assert not documents(corral)
-        assert (built.batch, built.estimate_s) == ("", None)
+        assert built.estimate_s is None
         lines = b"".join([some async for some in plans.lines(built)]).splitlines()
         assert [json.loads(line) for line in lines] == list(again.records)
         first = json.loads(lines[0])
@@ -156,20 +168,29 @@ async def test_an_interactive_plan_is_refused_whole(tmp_path: Path) -> None:
     async with shell(tmp_path, [worker("w1", gpus=0)]) as corral:
         mixed = sent(**{"class": "interactive"})
         with pytest.raises(ExceedsAllWorkers, match="does not accept pipeline") as refused:
-            await plans_of(corral, tmp_path).submit(mixed, "k", ANN)
+            await submitted(plans_of(corral, tmp_path), mixed, "k")
         assert refused.value.job_id
         assert not documents(corral)
 
 
-async def test_an_estimate_comes_from_what_was_seen(tmp_path: Path) -> None:
-    async with shell(tmp_path, [drawer(cpus=2)], lambda _: 0.05) as corral:
-        plans = plans_of(corral, tmp_path)
-        assert (await plans.build(sent())).estimate_s is None
-        await plans.submit(sent(), "k", ANN)
-        await corral.eventually(lambda: not corral.store.world.heads)
-        known = (await plans.build(sent())).estimate_s
-        assert known is not None
-        assert 6 / 2 * 0.01 < known < 6 / 2 * 5
+async def test_an_estimate_comes_from_what_was_made_before(tmp_path: Path) -> None:
+    """Of another size, with other steps, by another controller: 2.5 s for 20 steps of a 64 × 64."""
+    lines, seen = Lines(tmp_path / "records.jsonl"), Paces()
+    seen.recall(lines)
+    record = Record("x", model="sketch", backend="sketch", width=64, height=64)
+    line = msgspec.json.encode({"seconds": 2.5, "record": spelled_out(record), "job_id": "j"})
+    lines.append([b"{torn\n", line + b"\n", b'{"seconds": 1, "record": null}\n'])
+    again = Paces()
+    again.recall(lines)
+    async with shell(tmp_path, [drawer(cpus=2)]) as corral:
+        assert (await plans_of(corral, tmp_path, seen).build(sent())).estimate_s is None
+        plans = plans_of(corral, tmp_path, again)
+        assert (await plans.build(sent())).estimate_s == pytest.approx(6 / 2 * 2.5)
+        base = {"txt2img": {"model": "sketch", "width": 128, "height": 64, "steps": 10}}
+        half = sent(base=base, batches=1)
+        assert (await plans.build(half)).estimate_s == pytest.approx(3 / 2 * 2.5)
+        other = {"txt2img": base["txt2img"], "upscale": {"factor": 2}}
+        assert (await plans.build(sent(base=other))).estimate_s is None
         nobody = (await plans.build(sent(needs={"worker": "elsewhere"}))).estimate_s
         assert nobody is None
 
@@ -191,9 +212,9 @@ async def test_an_estimate_comes_from_what_was_seen(tmp_path: Path) -> None:
 async def test_a_plan_that_is_none(tmp_path: Path, data: bytes, said: str) -> None:
     async with shell(tmp_path, []) as corral:
         with pytest.raises(CorralError, match=said):
-            await plans_of(corral, tmp_path).submit(data, "k", ANN)
+            await submitted(plans_of(corral, tmp_path), data, "k")
         with pytest.raises(InvalidRequest, match="printable"):
-            await plans_of(corral, tmp_path).submit(sent(), "k\n", ANN)
+            await submitted(plans_of(corral, tmp_path), sent(), "k\n")
         assert not documents(corral)
 
 
@@ -208,7 +229,7 @@ async def test_presets(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert [name for name, _ in Presets(tmp_path / "presets").names()] == ["small"]
     async with shell(tmp_path / "home", []) as corral:
-        plans = Plans(corral.queue, corral.loop, corral.store.world, presets)
+        plans = Plans(corral.queue, corral.loop, Paces(), presets)
         plan = {"preset": "small", "backend": "sketch", "prompts": ["x"]}
         (record,) = (await plans.build(json.dumps(plan).encode())).records
         assert (record["steps"], record["width"]) == (3, 64)

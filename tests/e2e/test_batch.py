@@ -272,7 +272,8 @@ def test_ctrl_c_leaves_it_running(controller: LiveController, plan: Path) -> Non
     os.kill(process.pid, signal.SIGINT)
     _, left = process.communicate(timeout=30)
     assert process.returncode == 0
-    name = next(line.split(":")[0] for line in lines if line.startswith("castles-"))
+    assert lines[0].startswith("4 jobs, "), "said before anything was submitted"
+    (name,) = (line.split()[2].rstrip(".") for line in lines if line.startswith("Submitted as "))
     assert f"corral show {name} --follow" in left
     view = json.loads(command(controller, "show", name, "--json").stdout)
     assert view["states"] == {"queued": 4}

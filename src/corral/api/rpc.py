@@ -515,13 +515,13 @@ class Orchestrator:
         self, request: pb.BuildBatchRequest, context: Context
     ) -> AsyncIterator[pb.BuildBatchReply]:
         plans = self._plans
-        if request.dry_run:
-            built = await plans.build(request.plan, request.key)
-            yield built_view(built)
-            async for lines in plans.lines(built):
-                yield pb.BuildBatchReply(records=lines)
-        else:
-            yield built_view(await plans.submit(request.plan, request.key, self.caller(context)))
+        built = await plans.build(request.plan, request.key, self.caller(context))
+        yield built_view(built)
+        if not request.dry_run:
+            yield built_view(await plans.submit(built), submitted=True)
+            return
+        async for lines in plans.lines(built):
+            yield pb.BuildBatchReply(records=lines)
 
     @answers
     async def GetBatch(  # noqa: N802

@@ -245,8 +245,10 @@ def whole_batch_view(batch: Batch) -> pb.BatchView:
     return view
 
 
-def built_view(built: Built) -> pb.BuildBatchReply:
-    view = pb.BuildBatchReply(batch=built.batch, jobs=len(built.jobs), warnings=built.warnings)
+def built_view(built: Built, *, submitted: bool = False) -> pb.BuildBatchReply:
+    view = pb.BuildBatchReply(
+        batch=built.batch if submitted else "", jobs=len(built.jobs), warnings=built.warnings
+    )
     if built.estimate_s is not None:
         view.estimate_s = built.estimate_s
     return view

@@ -21,7 +21,7 @@ from corral.core.errors import Conflict
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from corral.sdk.batches import AsyncBatchHandle
+    from corral.sdk.batches import Answered, AsyncBatchHandle
     from corral.sdk.views import BatchView, JobView
 
 LOOK_S = 0.5
@@ -67,23 +67,28 @@ async def _preview(plan: Path) -> None:
 
 
 async def _batch(plan: Path, key: str | None, *, follow: bool, as_json: bool) -> int:
+    from corral.sdk import batches
     from corral.sdk.aio import AsyncClient
 
     async with AsyncClient() as client:
-        handle = await client.batch(plan, key=key)
-        for warning in handle.warnings:
+        built = await batches.build(client._connection, plan, key=key, before=_announce)
+        for warning in built.warnings:
             output.say(warning, style="yellow")
-        output.say(f"{handle.id}: {_jobs(handle.count)}, {_estimated(handle.estimate_s)}.")
+        output.say(f"Submitted as {built.batch}.")
         if follow:
-            code = await follow_batch(handle, as_json=as_json)
+            code = await follow_batch(client.open_batch(built.batch), as_json=as_json)
             if code is not None:
                 return code
         if as_json:
-            told = {"batch": handle.id, "jobs": handle.count, "estimate_s": handle.estimate_s}
-            output.show_json({**told, "warnings": handle.warnings})
+            told = {"batch": built.batch, "jobs": built.jobs, "estimate_s": built.estimate_s}
+            output.show_json({**told, "warnings": built.warnings})
         elif not follow:
-            print(handle.id)
+            print(built.batch)
         return 0
+
+
+def _announce(built: Answered) -> None:
+    output.say(f"{_jobs(built.jobs)}, {_estimated(built.estimate_s)}.")
 
 
 async def follow_batch(handle: AsyncBatchHandle, *, as_json: bool) -> int | None:

@@ -23,6 +23,7 @@ from corral.controller import sql
 from corral.controller.blobs import Blobs
 from corral.controller.lines import Lines
 from corral.controller.migrations import open_read_only
+from corral.controller.paces import Paces
 from corral.controller.record import UNREADABLE, Record
 from corral.controller.store import Change, Store
 from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
@@ -93,6 +94,7 @@ class Learnings:
         if not folder.exists():
             folder.mkdir(mode=0o700)
             sync_folder(folder.parent)
+        self.paces = Paces()
         self.records = Lines(folder / "records.jsonl")
         self.ratings = Lines(folder / "ratings.jsonl")
         self._cursor = folder / "cursor.json"
@@ -170,6 +172,7 @@ class Learnings:
     def _begin(self, until: int) -> list[Success]:
         """Mends what a crash left, and looks up what lies behind the lines that are known."""
         self.ratings.mend(lambda line: read_rating(line) is not None)
+        self.paces.recall(self.records)
         before = read_json(self._cursor)
         seq, size = before.get("seq", 0), before.get("size", 0)
         if not self.records.ends_a_line(size):
@@ -214,6 +217,8 @@ class Learnings:
             lines = [self._line(reader, one, names) for one in successes]
         if found := [line for line in lines if line]:
             self.records.append(found)
+            for line in found:
+                self.paces.add(line)
 
     def _line(
         self, reader: sqlite3.Connection, success: Success, names: Mapping[str, str]

@@ -109,12 +109,13 @@ class LearningRuns:
             )
         inner, key = msgspec.json.encode(batch_plan(plan)), f"learn:{plan.name}:{digest(plan)}"
         if dry_run:
-            built = await self._plans.build(inner, key)
+            built = await self._plans.build(inner, key, caller)
             run = self._run(plan, "", len(built.jobs))
             return Started(run, _nothing_yet(run), built.warnings)
         warnings: list[str] = []
         if before is None:
-            submitted = await self._plans.submit(inner, key, caller)
+            built = await self._plans.build(inner, key, caller)
+            submitted = await self._plans.submit(built)
             before = self._run(plan, submitted.batch, len(submitted.jobs))
             warnings = submitted.warnings
             await self._keep(before)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -19,17 +19,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral import pipelines
-from corral.controller.batches import estimate
+from corral.controller.batches import slots
 from corral.controller.loop import Loop
+from corral.controller.paces import Paces
 from corral.controller.presets import Presets
 from corral.controller.queue import Queue, admit
-from corral.controller.world import World
 from corral.core.access import Caller, Role
 from corral.core.assets import check_input_names, is_digest
 from corral.core.errors import InvalidPlan, InvalidRequest
 from corral.core.job import Input, Job, Needs, PipelineCall, Shape, Size
+from corral.core.learning import spelled_out
 from corral.core.malformed import MALFORMED
 from corral.core.pipeline import Record, task_of
+from corral.core.worker import Worker
 from corral.pipelines import presets as bases
 from corral.pipelines.mistakes import convert, invalid
 from corral.pipelines.plan import Plan
@@ -57,24 +59,19 @@ class File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Built(Struct, frozen=True):
+    """A plan worked out."""
+
     batch: str
-    """Empty of what was only looked at."""
+    """What it is called once it is submitted."""
     jobs: tuple[Job, ...]
-    estimate_s: float | None
+    alike: dict[Needs, list[Job]]
+    """The same jobs by what they need."""
     warnings: list[str]
+    estimate_s: float | None = None
 
     @property
     def records(self) -> Iterable[dict[str, Any]]:
         return (shown(job.work.record) for job in self.jobs if isinstance(job.work, PipelineCall))
-
-
-class Draft(Struct, frozen=True):
-    """A plan worked out."""
-
-    jobs: tuple[Job, ...]
-    warnings: tuple[str, ...]
-    alike: dict[Needs, list[Job]]
-    """The same jobs by what they need."""
 
 
 def check_base(value: dict[str, Any]) -> None:
@@ -83,21 +80,26 @@ def check_base(value: dict[str, Any]) -> None:
 
 
 class Plans:
-    def __init__(self, queue: Queue, loop: Loop, world: World, presets: Presets) -> None:
-        self._queue, self._loop, self._world = queue, loop, world
+    def __init__(self, queue: Queue, loop: Loop, paces: Paces, presets: Presets) -> None:
+        self._queue, self._loop, self._paces = queue, loop, paces
         self.presets = presets
         self._one = asyncio.Lock()
         """A large plan keeps a processor busy for seconds; two at once would help nobody."""
         self._submitting: set[asyncio.Task[Built]] = set()
 
-    async def build(self, plan: bytes, key: str = "") -> Built:
-        """What a plan means, and nothing is submitted."""
-        draft = await self._draft(plan, key or secrets.token_hex(8), NOBODY)
-        return Built("", draft.jobs, self._estimate(draft), list(draft.warnings))
+    async def build(self, plan: bytes, key: str = "", caller: Caller = NOBODY) -> Built:
+        """What a plan means, and for about how long; nothing is submitted yet."""
+        key = key or secrets.token_hex(16)
+        if len(key) > MAX_KEY or not key.isprintable():
+            raise InvalidRequest(f"A key has up to {MAX_KEY} printable characters.")
+        async with self._one:
+            built = await asyncio.to_thread(self._made, plan, key, caller)
+            estimate_s = await asyncio.to_thread(self._estimate, built, self._loop.workers())
+        return replace(built, estimate_s=estimate_s)
 
-    async def submit(self, plan: bytes, key: str, caller: Caller) -> Built:
+    async def submit(self, built: Built) -> Built:
         """All of it, durable when this returns. Whoever goes away meanwhile has submitted it."""
-        task = asyncio.create_task(self._submit(plan, key or secrets.token_hex(16), caller))
+        task = asyncio.create_task(self._submit(built))
         self._submitting.add(task)
         task.add_done_callback(self._submitted)
         return await asyncio.shield(task)
@@ -107,34 +109,25 @@ class Plans:
         if not task.cancelled():
             task.exception()  # told to whoever still listens
 
-    async def _submit(self, plan: bytes, key: str, caller: Caller) -> Built:
+    async def _submit(self, built: Built) -> Built:
         self._queue.check_room()
-        draft = await self._draft(plan, key, caller)
-        estimate_s = self._estimate(draft)
-        await self._refuse_all_or_none(draft)
-        told = dict.fromkeys(draft.warnings)
-        for some in _slices(draft.jobs):
+        await self._refuse_all_or_none(built)
+        told = dict.fromkeys(built.warnings)
+        for some in _slices(built.jobs):
             accepted = await self._queue.submit(some)
             told.update(dict.fromkeys(one.warning for one in accepted if one.warning))
             await asyncio.sleep(0)
-        batch = draft.jobs[0].batch
-        log.info("batch_submitted", batch=batch, jobs=len(draft.jobs))
-        return Built(batch, draft.jobs, estimate_s, list(told))
+        log.info("batch_submitted", batch=built.batch, jobs=len(built.jobs))
+        return replace(built, warnings=list(told))
 
-    async def _refuse_all_or_none(self, draft: Draft) -> None:
+    async def _refuse_all_or_none(self, built: Built) -> None:
         """Where one would be refused none is accepted; that one stays in the history."""
         workers = self._loop.workers()
-        for first, *_ in draft.alike.values():
+        for first, *_ in built.alike.values():
             if admit(first, workers)[1] is not None:
                 await self._queue.submit([first])
 
-    async def _draft(self, data: bytes, key: str, caller: Caller) -> Draft:
-        if len(key) > MAX_KEY or not key.isprintable():
-            raise InvalidRequest(f"A key has up to {MAX_KEY} printable characters.")
-        async with self._one:
-            return await asyncio.to_thread(self._made, data, key, caller)
-
-    def _made(self, data: bytes, key: str, caller: Caller) -> Draft:
+    def _made(self, data: bytes, key: str, caller: Caller) -> Built:
         """On a thread of its own."""
         value = _object(data)
         files = _files(value.pop("files", None))
@@ -166,19 +159,30 @@ class Plans:
             )
             jobs.append(job)
             alike.setdefault(needs, []).append(job)
-        return Draft(tuple(jobs), built.warnings, alike)
+        return Built(batch, tuple(jobs), alike, list(built.warnings))
 
-    def _estimate(self, draft: Draft) -> float | None:
-        counts = {
-            Shape(
-                needs=needs,
-                workload=jobs[0].workload,
-                queue_class=jobs[0].queue_class,
-                priority=jobs[0].priority,
-            ): len(jobs)
-            for needs, jobs in draft.alike.items()
-        }
-        return estimate(counts, self._world, self._loop.workers())
+    def _estimate(self, built: Built, workers: Sequence[Worker]) -> float | None:
+        """About how long all of it takes, if nothing else ran; None where one of its kind was
+        never made here, or nobody is there to make it."""
+        total = 0.0
+        for jobs in built.alike.values():
+            first = jobs[0]
+            shape = Shape(
+                needs=first.needs,
+                workload=first.workload,
+                queue_class=first.queue_class,
+                priority=first.priority,
+            )
+            together = min(slots(shape, workers), len(jobs))
+            if not together:
+                return None
+            for job in jobs:
+                assert isinstance(job.work, PipelineCall)
+                seconds = self._paces.seconds(job.work.record)
+                if seconds is None:
+                    return None
+                total += seconds / together
+        return total
 
     async def lines(self, built: Built) -> AsyncIterator[bytes]:
         """Records as JSON, one a line, many at a time."""
@@ -270,17 +274,7 @@ def _files(value: object) -> dict[str, Input]:
 
 def shown(record: Record) -> dict[str, Any]:
     """A record as a person reads it: with what is as usual, too."""
-    found: dict[str, Any] = _whole(record)
+    found: dict[str, Any] = spelled_out(record)
     if not record.job_id:
         del found["job_id"]
     return found
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_whole(one) for one in value]
-    if not isinstance(value, Struct):
-        return value
-    config = value.__struct_config__
-    tagged = {config.tag_field: config.tag} if config.tag_field else {}
-    return {**tagged, **{key: _whole(getattr(value, key)) for key in value.__struct_fields__}}

@@ -220,10 +220,15 @@ class Answered:
 
 
 async def build(
-    connection: Connection, plan: Plan, *, key: str | None = None, dry_run: bool = False
+    connection: Connection,
+    plan: Plan,
+    *,
+    key: str | None = None,
+    dry_run: bool = False,
+    before: Callable[[Answered], object] | None = None,
 ) -> Answered:
-    """Hands a plan over. The key makes asking again the same batch, so an interrupted call is
-    simply made again."""
+    """Hands a plan over; `before` hears what it means before any of it is submitted. The key makes
+    asking again the same batch, so an interrupted call is simply made again."""
     from corral.api import corral_pb2 as pb
     from corral.sdk.plan_files import whole_plan
 
@@ -245,6 +250,9 @@ async def build(
                         answered.warnings = tuple(reply.warnings)
                         if reply.HasField("estimate_s"):
                             answered.estimate_s = reply.estimate_s
+                        if before is not None:
+                            before(answered)
+                            before = None
             if not dry_run and not answered.batch:
                 raise Unavailable("The controller hung up before it had answered.")
         except CorralError as error:

@@ -81,16 +81,14 @@ def routes(parts: Parts) -> APIRouter:
             str, Header(description="The same key again is the same batch.", max_length=400)
         ] = "",
     ) -> Response:
-        """The body is the plan, as JSON; docs/images.md describes it."""
+        """The body is the plan, as JSON; docs/pipelines.md describes it."""
         plan = await incoming.whole(request, parts.limits)
-        if dry_run:
-            built = await parts.plans.build(plan, idempotency_key)
-        else:
-            built = await parts.plans.submit(plan, idempotency_key, caller_of(request))
+        built = await parts.plans.build(plan, idempotency_key, caller_of(request))
         if not dry_run:
-            return json(_told(built), 202)
+            built = await parts.plans.submit(built)
+            return json(_told(built, built.batch), 202)
         # Thousands of records are not written down while others wait.
-        return await asyncio.to_thread(lambda: json(_told(built, list(built.records))))
+        return await asyncio.to_thread(lambda: json(_told(built, "", list(built.records))))
 
     @router.get(
         "/batches",
@@ -132,9 +130,9 @@ def routes(parts: Parts) -> APIRouter:
     return router
 
 
-def _told(built: Built, records: Sequence[dict[str, Any]] = ()) -> BatchBuilt:
+def _told(built: Built, batch: str, records: Sequence[dict[str, Any]] = ()) -> BatchBuilt:
     return BatchBuilt(
-        batch=built.batch,
+        batch=batch,
         jobs=len(built.jobs),
         estimate_s=built.estimate_s,
         warnings=built.warnings,
