@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 STEP = re.compile(
     r"```(?:console\n(?P<commands>(?:\$ [^\n]*\n)+)|python\n(?P<program>[^`]*))```\n\n"
-    r"```text\n(?P<output>[^`]*)```\n"
+    r"```text\n(?P<output>.*?)^```\n",
+    re.DOTALL | re.MULTILINE,
 )
 MARK = "-- end of a command of the tour --"
 SHOWN_HOME = "/home/ada/.local/share/corral"
@@ -39,13 +41,14 @@ def typed(step: re.Match[str]) -> str:
 def follow(steps: list[re.Match[str]]) -> list[str]:
     """What each step prints when all are typed into one shell, in order."""
     with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder, "home")
+        home, here = Path(folder, "home"), Path(folder, "here")
+        shutil.copytree(ROOT / "examples", here / "examples")
         script = "".join(f"{typed(step)}echo '{MARK}'\n" for step in steps)
         try:
             shell = subprocess.run(
                 ["bash", "-c", script],
                 env=environ(home),
-                cwd=ROOT,
+                cwd=here,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -63,6 +66,7 @@ def words(text: str) -> list[str]:
     text = re.sub(r"\b1[0-9a-z]{14}\b", "ID", text)
     text = re.sub(r"\d+([.,:]\d+)*", "N", text)
     text = re.sub(r"\bN (ms|s|min|h)\b", "N s", text)
+    text = re.sub(r"(?m)^N of N done.*; .*$", "", text)  # how far it was, while it ran
     text = re.sub(r"runs/r?N", "runs/N", text)
     return text.split()
 

@@ -14,4 +14,4 @@ def test_the_tour() -> None:
         [sys.executable, TOUR], capture_output=True, text=True, timeout=110, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "10 of 10 steps" in ran.stdout
+    assert "11 of 11 steps" in ran.stdout
