@@ -26,6 +26,7 @@ from corral.api.auth import Hosts, bearer
 from corral.api.first_answers import FirstAnswers, guarded
 from corral.api.http_protocol import limited
 from corral.api.local_door import LocalDoor
+from corral.api.parts import Parts
 from corral.api.rpc import Orchestrator
 from corral.api.service import handler, server_options
 from corral.api.streams import Streams
@@ -350,28 +351,30 @@ class _Controller:
         presets = Presets(home.presets, check_base)
         plans = Plans(self._queue, self._loop, self._learnings.paces, presets)
         self._runs = LearningRuns(plans, self._learnings, self._store, home.learning / "runs")
-        self._orchestrator = Orchestrator(
-            herd=self._herd,
-            access=access,
+        parts = Parts(
             store=self._store,
             blobs=blobs,
+            assets=assets,
+            artifacts=artifacts,
             feed=self._feed,
             queue=self._queue,
             loop=self._loop,
-            vault=vault,
-            assets=assets,
-            artifacts=artifacts,
+            listing=listing,
+            output=OutputText(self._spool),
+            access=access,
+            herd=self._herd,
+            streams=streams,
+            limits=settings.limits,
+            package_limit=settings.package_limit,
+            plans=plans,
             version=__version__,
             started_at=self._started_at,
-            package_limit=settings.package_limit,
-            limits=settings.limits,
-            listing=listing,
-            streams=streams,
-            backups=Backups(home, self._retention, __version__),
-            plans=plans,
             learnings=self._learnings,
             learning_runs=self._runs,
+            vault=vault,
+            backups=Backups(home, self._retention, __version__),
         )
+        self._orchestrator = Orchestrator(parts)
         statistics = Statistics()
         statistics.listen(self._store)
         narration = Narration(lambda: self._world.names)
@@ -385,7 +388,6 @@ class _Controller:
         def rest() -> ASGIApp:
             from corral.api.http import Transfers, application
             from corral.api.metrics import Metrics, Sources
-            from corral.api.rest.parts import Parts
 
             metrics = Metrics(
                 Sources(
@@ -410,27 +412,7 @@ class _Controller:
                     early=self._loop.early,
                 ),
                 health=self._health,
-                parts=Parts(
-                    store=self._store,
-                    blobs=blobs,
-                    assets=assets,
-                    artifacts=artifacts,
-                    feed=self._feed,
-                    queue=self._queue,
-                    loop=self._loop,
-                    listing=listing,
-                    output=OutputText(self._spool),
-                    access=access,
-                    herd=self._herd,
-                    streams=streams,
-                    limits=settings.limits,
-                    package_limit=settings.package_limit,
-                    plans=plans,
-                    version=__version__,
-                    started_at=self._started_at,
-                    learnings=self._learnings,
-                    learning_runs=self._runs,
-                ),
+                parts=parts,
                 metrics=metrics.router(
                     lambda header: access.caller(bearer(header)).needs(Role.READ)
                 ),

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from corral.api.http import Transfers, application
 from corral.api.metrics import Metrics
-from corral.api.rest.parts import Parts
+from corral.api.parts import Parts
 from corral.settings import LimitSettings
 
 

@@ -16,9 +16,9 @@ from starlette.background import BackgroundTask
 from corral.api import incoming, joining
 from corral.api.auth import bearer
 from corral.api.first_answers import Health
+from corral.api.parts import Parts
 from corral.api.rest.answers import body_of
 from corral.api.rest.mounting import mount
-from corral.api.rest.parts import Parts
 from corral.controller.artifacts import Artifacts
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs

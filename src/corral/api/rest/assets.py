@@ -8,8 +8,9 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from corral.api import incoming
+from corral.api.parts import Parts
+from corral.api.rest import routing
 from corral.api.rest.answers import answer, body_of, errors, json
-from corral.api.rest.parts import Parts
 
 
 class AssetBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -48,7 +49,7 @@ _BYTES = {
 
 
 def routes(parts: Parts) -> APIRouter:
-    router = parts.router("assets")
+    router = routing.router(parts, "assets")
 
     @router.post(
         "/assets",

@@ -10,8 +10,10 @@ import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from corral.api import incoming
+from corral.api.parts import Parts
+from corral.api.rest import routing
 from corral.api.rest.answers import answer, errors, json
-from corral.api.rest.parts import Parts, caller_of
+from corral.api.rest.routing import caller_of
 from corral.api.views import batch_view, whole_batch_view
 from corral.controller.batches import look
 from corral.controller.plans import Built
@@ -61,7 +63,7 @@ _BODY = {
 
 
 def routes(parts: Parts) -> APIRouter:
-    router = parts.router("batches")
+    router = routing.router(parts, "batches")
 
     @router.post(
         "/batches",

@@ -10,8 +10,10 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 
 from corral.api import incoming
+from corral.api.parts import Parts
+from corral.api.rest import routing
 from corral.api.rest.answers import answer, body_of, errors, json
-from corral.api.rest.parts import Parts, caller_of
+from corral.api.rest.routing import caller_of
 from corral.api.views import queue_view, token_view, worker_views
 from corral.core.errors import WorkerNotFound
 from corral.core.job import State
@@ -97,7 +99,7 @@ def body(struct: str) -> dict[str, Any]:
 
 
 def routes(parts: Parts) -> APIRouter:
-    router = parts.router("cluster")
+    router = routing.router(parts, "cluster")
 
     @router.get(
         "/cluster/status",

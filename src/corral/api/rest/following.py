@@ -12,9 +12,9 @@ import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from corral.api.rest import ranges
+from corral.api.parts import Parts
+from corral.api.rest import ranges, routing
 from corral.api.rest.answers import answer, errors, json
-from corral.api.rest.parts import Parts
 from corral.api.views import event_of, shown
 from corral.controller.feed import Cursor, Seen
 from corral.controller.kept import artifact_of, result_of
@@ -46,7 +46,7 @@ _EVENTS = {
 
 
 def routes(parts: Parts) -> APIRouter:
-    router = parts.router("jobs")
+    router = routing.router(parts, "jobs")
 
     @router.get(
         "/jobs/{job}/events",

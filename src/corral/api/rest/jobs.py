@@ -11,9 +11,11 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from corral.api import corral_pb2 as pb
 from corral.api import incoming
+from corral.api.parts import Parts
+from corral.api.rest import routing
 from corral.api.rest.answers import answer, body_of, errors, json
 from corral.api.rest.bodies import JobBody, JobsBody, Submission, submissions_of
-from corral.api.rest.parts import Parts, caller_of
+from corral.api.rest.routing import caller_of
 from corral.api.submissions import jobs_of
 from corral.api.views import explanation_view, shown, views_of
 from corral.controller.listing import Filters
@@ -73,7 +75,7 @@ Moment = Annotated[str, Query(description="Seconds since the epoch, or ISO 8601.
 
 
 def routes(parts: Parts) -> APIRouter:
-    router = parts.router("jobs")
+    router = routing.router(parts, "jobs")
 
     def view(job: str) -> Any:
         return read(shown(parts.store, parts.feed, job))

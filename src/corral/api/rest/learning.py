@@ -11,9 +11,11 @@ from fastapi.responses import StreamingResponse
 from msgspec.structs import replace
 
 from corral.api import incoming
+from corral.api.parts import Parts
+from corral.api.rest import routing
 from corral.api.rest.answers import answer, body_of, errors, json
 from corral.api.rest.jobs import Moment, moment
-from corral.api.rest.parts import Parts, caller_of
+from corral.api.rest.routing import caller_of
 from corral.api.views import rating_view
 from corral.controller.learning import Chosen
 from corral.controller.learning_runs import Run, Started
@@ -57,7 +59,7 @@ _STREAMED = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 def routes(parts: Parts) -> APIRouter:
-    router = parts.router("learning")
+    router = routing.router(parts, "learning")
 
     @router.post(
         "/jobs/{job}/rating",

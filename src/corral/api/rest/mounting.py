@@ -9,9 +9,9 @@ from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 
-from corral.api.rest import assets, batches, cluster, following, jobs, learning, presets
+from corral.api.parts import Parts
+from corral.api.rest import assets, batches, cluster, following, jobs, learning, presets, routing
 from corral.api.rest.answers import Error, handle_errors
-from corral.api.rest.parts import Parts
 
 MODULES = (jobs, assets, following, batches, presets, learning, cluster)
 
@@ -20,7 +20,7 @@ def mount(app: FastAPI, parts: Parts) -> None:
     handle_errors(app)
     for module in MODULES:
         app.include_router(module.routes(parts))
-    about = parts.router("about")
+    about = routing.router(parts, "about")
 
     @about.get("/openapi.json", summary="This document", include_in_schema=False)
     async def openapi() -> Response:

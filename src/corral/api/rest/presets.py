@@ -8,8 +8,9 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from corral.api import incoming
+from corral.api.parts import Parts
+from corral.api.rest import routing
 from corral.api.rest.answers import answer, errors, json
-from corral.api.rest.parts import Parts
 from corral.controller.presets import Preset
 from corral.sdk import views
 
@@ -33,7 +34,7 @@ _BODY = {
 
 
 def routes(parts: Parts) -> APIRouter:
-    router = parts.router("presets")
+    router = routing.router(parts, "presets")
 
     @router.get(
         "/presets",

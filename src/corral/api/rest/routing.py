@@ -1,64 +1,27 @@
-"""What the routes are made of, and the door they all stand behind."""
+"""The door that all routes stand behind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
 from corral.api.auth import bearer
+from corral.api.parts import Parts
 from corral.api.rest.answers import errors
 from corral.api.roles import ROUTES
-from corral.api.streams import Streams
 from corral.controller.access import Access
-from corral.controller.artifacts import Artifacts
-from corral.controller.assets import Assets
-from corral.controller.blobs import Blobs
-from corral.controller.feed import Feed
-from corral.controller.herd import Herd
-from corral.controller.learning import Learnings
-from corral.controller.learning_runs import LearningRuns
-from corral.controller.listing import Listing
-from corral.controller.loop import Loop
-from corral.controller.output_text import OutputText
-from corral.controller.plans import Plans
-from corral.controller.queue import Queue
-from corral.controller.store import Store
 from corral.core.access import Caller
 from corral.core.errors import InvalidRequest
-from corral.settings import LimitSettings
 
 
-@dataclass(frozen=True)
-class Parts:
-    store: Store
-    blobs: Blobs
-    assets: Assets
-    artifacts: Artifacts
-    feed: Feed
-    queue: Queue
-    loop: Loop
-    listing: Listing
-    output: OutputText
-    access: Access
-    herd: Herd
-    streams: Streams
-    limits: LimitSettings
-    package_limit: int
-    plans: Plans
-    version: str
-    started_at: float
-    learnings: Learnings
-    learning_runs: LearningRuns
-
-    def router(self, tag: str) -> APIRouter:
-        """Routes behind the door: who calls is known before a byte of the body is read."""
-        return APIRouter(
-            tags=[tag], route_class=guarded(self.access), responses=errors(401, 403, 422, 503)
-        )
+def router(parts: Parts, tag: str) -> APIRouter:
+    """Routes behind the door: who calls is known before a byte of the body is read."""
+    return APIRouter(
+        tags=[tag], route_class=guarded(parts.access), responses=errors(401, 403, 422, 503)
+    )
 
 
 def guarded(access: Access) -> type[APIRoute]:

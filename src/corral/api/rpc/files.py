@@ -1,0 +1,61 @@
+"""Bytes on their way in and out: packages, inputs, results, artifacts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from corral.api import corral_pb2 as pb
+from corral.api.rpc.guard import Calls, Context, answers, checked, streams
+from corral.controller.kept import artifact_of, result_of
+from corral.core.errors import BlobNotFound
+
+
+class FileCalls(Calls):
+    @answers
+    async def PutPackage(  # noqa: N802
+        self, request: AsyncIterator[pb.Chunk], context: Context
+    ) -> pb.BlobRef:
+        self._parts.queue.check_room()
+        chunks = (checked(chunk).data async for chunk in request)
+        blob = await self._parts.blobs.put(chunks, limit=self._parts.package_limit)
+        return pb.BlobRef(sha256=blob.sha256, size=blob.size)
+
+    @answers
+    async def FindAsset(  # noqa: N802
+        self, request: pb.AssetRequest, context: Context
+    ) -> pb.AssetReply:
+        found = await self._parts.assets.find(request.sha256, request.size, request.path)
+        if found is not None:
+            return pb.AssetReply(known=True, sha256=found.sha256, size=found.size, path=found.path)
+        self._parts.queue.check_room()
+        return pb.AssetReply(put_url=await self._parts.assets.place(request.sha256, request.size))
+
+    @answers
+    async def PutAsset(  # noqa: N802
+        self, request: AsyncIterator[pb.Chunk], context: Context
+    ) -> pb.BlobRef:
+        self._parts.queue.check_room()
+        blob = await self._parts.assets.put(checked(chunk).data async for chunk in request)
+        return pb.BlobRef(sha256=blob.sha256, size=blob.size)
+
+    @streams
+    async def GetBlob(  # noqa: N802
+        self, request: pb.BlobRequest, context: Context
+    ) -> AsyncIterator[pb.Chunk]:
+        job = self._parts.queue.find(request.job_id)
+        blob = None
+        if request.name == "result":
+            with contextlib.suppress(BlobNotFound):
+                blob = result_of(self._parts.store, job)
+        if blob is None:
+            async for chunk in self._parts.artifacts.read(
+                artifact_of(self._parts.store, job, request.name)
+            ):
+                yield pb.Chunk(data=chunk)
+            return
+        if blob.data is not None:
+            yield pb.Chunk(data=blob.data)
+            return
+        async for chunk in self._parts.blobs.read(blob.sha256):
+            yield pb.Chunk(data=chunk)

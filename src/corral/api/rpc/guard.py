@@ -1,0 +1,124 @@
+"""What every call goes through: its correlation id, the caller's role, errors as statuses."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import grpc
+
+from corral import correlation
+from corral.api.auth import bearer
+from corral.api.correlation import refused
+from corral.api.parts import Parts
+from corral.api.roles import METHODS
+from corral.api.service import ERROR_KEY
+from corral.core.access import Caller
+from corral.core.errors import CorralError, InvalidRequest
+
+Context = Any
+"""grpc.aio's ServicerContext, whose type parameters say nothing here."""
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+ASKED_S = 0.1
+
+_STATUS = {
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    409: grpc.StatusCode.FAILED_PRECONDITION,
+    410: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    422: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    507: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+def _enter(context: Context) -> str:
+    """The call's correlation id, from its metadata or new; the answer names it too."""
+    told = next((v for k, v in context.invocation_metadata() or () if k == correlation.KEY), "")
+    chosen = correlation.enter(told)
+    context.set_trailing_metadata(((correlation.KEY, chosen),))
+    return chosen
+
+
+async def _abort(context: Context, error: CorralError, call: str, correlation_id: str) -> None:
+    code = _STATUS.get(error.status, grpc.StatusCode.INTERNAL)
+    refused(error, call)
+    trailer = ((ERROR_KEY, json.dumps(error.view())), (correlation.KEY, correlation_id))
+    await context.abort(code, error.message, trailing_metadata=trailer)
+
+
+def checked(request: Request) -> Request:
+    if request is None:
+        raise InvalidRequest("This is no message that the method takes; see corral.proto.")
+    return request
+
+
+def answers(
+    method: Callable[[Any, Request, Context], Awaitable[Reply]],
+) -> Callable[[Any, Request, Context], Awaitable[Reply]]:
+    """Checks the caller's role and turns errors into statuses, for a method with one answer."""
+    role = METHODS[method.__name__]
+
+    @wraps(method)
+    async def guarded(self: Any, request: Request, context: Context) -> Reply:
+        correlation_id = _enter(context)
+        try:
+            self.caller(context).needs(role)
+            checked(request)
+            if method.__name__ != "SubmitJobs":
+                self.asked_at = time.monotonic()
+            return await method(self, request, context)
+        except CorralError as error:
+            await _abort(context, error, method.__name__, correlation_id)
+            raise
+
+    return guarded
+
+
+def streams(
+    method: Callable[[Any, Request, Context], AsyncIterator[Reply]],
+) -> Callable[[Any, Request, Context], AsyncIterator[Reply]]:
+    """The same for a method whose answer streams; there may be only so many of them at once."""
+    role = METHODS[method.__name__]
+
+    @wraps(method)
+    async def guarded(self: Any, request: Request, context: Context) -> AsyncIterator[Reply]:
+        correlation_id = _enter(context)
+        try:
+            self.caller(context).needs(role)
+            checked(request)
+            with self.streams.one():
+                async for reply in method(self, request, context):
+                    yield reply
+        except CorralError as error:
+            await _abort(context, error, method.__name__, correlation_id)
+
+    return guarded
+
+
+class Calls:
+    """Root of the groups of methods that make up the service."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.streams = parts.streams
+        self.asked_at = 0.0
+
+    def caller(self, context: Context) -> Caller:
+        metadata = dict(context.invocation_metadata() or ())
+        return self._parts.access.caller(bearer(metadata.get("authorization")))
+
+    def is_asked(self) -> bool:
+        """Whether somebody waits for short answers, or did a moment ago. Who submits very many at
+        once is in no such hurry."""
+        return time.monotonic() - self.asked_at < ASKED_S

@@ -1,0 +1,168 @@
+"""Submitting jobs, watching, looking at and changing them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from corral.api import corral_pb2 as pb
+from corral.api.rpc.guard import Calls, Context, answers, streams
+from corral.api.submissions import job_of, jobs_of
+from corral.api.views import (
+    event_of,
+    explanation_view,
+    shown,
+    views_of,
+)
+from corral.controller.feed import Cursor, Page, Seen
+from corral.controller.listing import Filters
+from corral.core.access import Caller, Role
+from corral.core.errors import InvalidJob
+from corral.core.events import AttemptPlaced, AttemptStarted, JobSubmitted
+from corral.core.job import QueueClass
+
+MAX_HOLD_S = 10.0
+FEW = 16
+STATES = (JobSubmitted, AttemptPlaced, AttemptStarted)
+
+
+class JobCalls(Calls):
+    @streams
+    async def SubmitJob(  # noqa: N802 (the name in the .proto)
+        self, request: pb.JobSubmission, context: Context
+    ) -> AsyncIterator[pb.JobEvent]:
+        job = job_of(request, QueueClass.INTERACTIVE, self._parts.limits, self.caller(context))
+        accepted = (await self._parts.queue.submit([job]))[0]
+        async for seen in self._parts.feed.watch(accepted.job, Cursor()):
+            for event in self._events(seen):
+                if accepted.warning and event.HasField("state") and not event.state.message:
+                    event.state.message, accepted = accepted.warning, type(accepted)(accepted.job)
+                yield event
+
+    @answers
+    async def SubmitJobs(  # noqa: N802
+        self, request: pb.SubmitJobsRequest, context: Context
+    ) -> pb.SubmitJobsReply:
+        return await self.submit(request, self.caller(context))
+
+    async def submit(self, request: pb.SubmitJobsRequest, caller: Caller) -> pb.SubmitJobsReply:
+        """What both doors for submissions do."""
+        if len(request.calls) + len(request.jobs) <= FEW:
+            self.asked_at = time.monotonic()
+        jobs = jobs_of(request, QueueClass.BATCH, self._parts.limits, caller)
+        held = request.hold_s > 0 and len(jobs) == 1
+        accepted = await self._parts.queue.submit(jobs, held=held)
+        reply = pb.SubmitJobsReply(
+            job_ids=[one.job for one in accepted],
+            warnings=sorted({one.warning for one in accepted if one.warning}),
+        )
+        if held:
+            seen = await self._parts.feed.watch_briefly(
+                accepted[0].job, min(request.hold_s, MAX_HOLD_S)
+            )
+            if seen:
+                reply.cursor = str(seen[-1].cursor)
+            wanted = [one for one in seen if not isinstance(one.fact, STATES)]
+            reply.events.extend(self._events(wanted))
+        return reply
+
+    @streams
+    async def WatchJobs(  # noqa: N802
+        self, request: pb.WatchRequest, context: Context
+    ) -> AsyncIterator[pb.JobEvents]:
+        cursor = Cursor.parse(request.after)
+        if bool(request.job_id) == bool(request.batch):
+            raise InvalidJob("Watch one job (job_id) or one batch (batch).")
+        if request.batch:
+            source = self._parts.feed.watch_batch(request.batch, cursor)
+        elif request.ends_only:
+            source = self._parts.feed.watch_end(self._parts.queue.find(request.job_id))
+        else:
+            job = self._parts.queue.find(request.job_id)
+            source = self._parts.feed.watch(job, cursor, until_now=request.until_now)
+        async for seen in source:
+            if not isinstance(seen, Page):
+                yield pb.JobEvents(events=self._events(seen))
+                continue
+            if seen.encoded is None:
+                seen.encoded = pb.JobEvents(events=self._events(seen))
+            yield seen.encoded
+
+    def _events(self, seen: Sequence[Seen]) -> list[pb.JobEvent]:
+        names = self._parts.store.world.names
+        return [event for one in seen if (event := event_of(one, names)) is not None]
+
+    # --- looking and changing ---
+
+    @answers
+    async def GetJobStatus(  # noqa: N802
+        self, request: pb.JobRequest, context: Context
+    ) -> pb.JobView:
+        return self._view(self._parts.queue.find(request.job_id))
+
+    def _view(self, job: str) -> pb.JobView:
+        return shown(self._parts.store, self._parts.feed, job)
+
+    @answers
+    async def ListJobs(  # noqa: N802
+        self, request: pb.ListJobsRequest, context: Context
+    ) -> pb.ListJobsReply:
+        filters = Filters.checked(
+            states=request.states,
+            active=request.active,
+            queue_class=request.queue_class,
+            worker=request.worker,
+            batch=request.batch,
+            labels=tuple(request.labels),
+            user=request.user,
+            since=request.since,
+            until=request.until,
+            text=request.text,
+        )
+        limit = min(request.limit or 100, self._parts.limits.page)
+        found = await self._parts.listing.page(filters, before=request.before, limit=limit)
+        return pb.ListJobsReply(
+            jobs=[view async for view in views_of(self._parts.store, self._parts.feed, found)]
+        )
+
+    @answers
+    async def CancelJob(  # noqa: N802
+        self, request: pb.JobRequest, context: Context
+    ) -> pb.JobView:
+        job = self._parts.queue.find(request.job_id)
+        await self._parts.queue.cancel(job)
+        return self._view(job)
+
+    @answers
+    async def CancelBatch(  # noqa: N802
+        self, request: pb.BatchRequest, context: Context
+    ) -> pb.CancelBatchReply:
+        if not request.batch:
+            raise InvalidJob("Name the batch to cancel.")
+        return pb.CancelBatchReply(cancelled=await self._parts.queue.cancel_batch(request.batch))
+
+    @answers
+    async def RetryJob(  # noqa: N802
+        self, request: pb.RetryRequest, context: Context
+    ) -> pb.JobView:
+        caller, job = self.caller(context), self._parts.queue.find(request.job_id)
+        user = None if caller.role is Role.ADMIN else caller.name
+        again = await self._parts.queue.retry(
+            job, user=user, worker=request.worker, apart=request.apart
+        )
+        return self._view(again)
+
+    @answers
+    async def MoveToFront(  # noqa: N802
+        self, request: pb.JobRequest, context: Context
+    ) -> pb.JobView:
+        job = self._parts.queue.find(request.job_id)
+        await self._parts.queue.to_front(job)
+        return self._view(job)
+
+    @answers
+    async def ExplainJob(  # noqa: N802
+        self, request: pb.JobRequest, context: Context
+    ) -> pb.Explanation:
+        job = self._parts.queue.find(request.job_id)
+        return await explanation_view(self._parts.store, self._parts.loop, job)
