@@ -317,6 +317,19 @@ def test_a_line_is_never_longer_than_its_limit() -> None:
     assert json.loads(line)["record_digest"] == "d"
 
 
+async def test_a_worker_that_says_too_much_stops_nobody_from_learning(tmp_path: Path) -> None:
+    endless = [{"name": "\x01" * 512, "pixel_sha256": "\x01" * 512, "seed": 10**300}] * 512
+    async with studio(tmp_path) as made:
+        jobs = [await made.paint(images=endless), await made.paint(warnings=["x" * 2**23])]
+        jobs.append(await made.paint())
+        await made.learnings.caught_up()
+        assert made.learned() == jobs
+        talkative, long, honest = made.lines()
+    assert talkative["warnings"] == ["Its result says too much to be kept."]
+    assert "says nothing" in long["warnings"][0], "and is not read to its end"
+    assert len(long["images"]) == len(honest["images"]) == 1
+
+
 def test_lines_that_are_not_there_yet(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "x.jsonl")
     assert lines.mend(lambda line: True) == lines.size() == 0

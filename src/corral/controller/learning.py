@@ -30,6 +30,7 @@ from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
 from corral.core.events import JobCancelled, JobFailed, JobSucceeded, Journaled
 from corral.core.job import JobId, State
 from corral.core.learning import (
+    LONGEST_RESULT,
     Brief,
     LearningRecord,
     Rating,
@@ -252,7 +253,8 @@ class Learnings:
         if blob.data is not None:
             return blob.data
         try:
-            return self._blobs.open_path(blob.sha256).read_bytes()
+            with self._blobs.open_path(blob.sha256).open("rb") as file:
+                return file.read(LONGEST_RESULT)  # of a longer one too little to be understood
         except (CorralError, FileNotFoundError):
             return b""  # removed by retention; the names of the artifacts are in the journal
 

@@ -27,6 +27,8 @@ from corral.core.pipeline import Learning, Record, digest_of
 
 LONGEST_LINE = 1 << 20
 """Bytes of a line. A record that would make it longer is left out of it; its digest stays."""
+LONGEST_RESULT = 4 << 20
+"""Bytes of a result that are read: an honest one has some hundred for each image."""
 LONGEST_NOTE = 2000
 WARNINGS, LONGEST_WARNING = 20, 500
 BEST = 5
@@ -158,7 +160,13 @@ def line_of(record: LearningRecord) -> bytes:
     line = _encode(record)
     if len(line) > LONGEST_LINE:
         line = _encode(msgspec.structs.replace(record, record=None))
-    assert len(line) <= LONGEST_LINE, "all but the record is bounded"
+    if len(line) > LONGEST_LINE:
+        # No record is to blame for so much: a worker says more of its images than there is.
+        told = ("Its result says too much to be kept.",)
+        bare = msgspec.structs.replace(
+            record, record=None, images=(), seeds=(), stages=(), backend="", warnings=told
+        )
+        line = _encode(bare)
     return line + b"\n"
 
 
