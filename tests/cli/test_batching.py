@@ -13,8 +13,8 @@ from PIL import Image
 import corral
 from corral.cli import batching
 from corral.cli.imaging import folder_name
-from corral.core.errors import InvalidPlan
-from corral.sdk import contact_sheet, plan_files
+from corral.core.errors import InvalidPlan, JobError
+from corral.sdk import contact_sheet, plan_files, results
 from corral.sdk.views import BatchView, BatchWorker
 from tests.cli.test_running import Terminal
 from tests.e2e.test_batch import PLAN
@@ -75,6 +75,14 @@ def test_a_rerun_compares_image_by_image() -> None:
     assert [one["same"] for one in batching.compare(made("a"), made("a", "b"))] == [True, False]
     assert [one["same"] for one in batching.compare(made(""), made(""))] == [False]
     assert batching.compare(None, None) == []
+    for odd in ([], "x", {"images": 5}, {"images": {"a": 1}}, {"images": [5]}):
+        assert not any(one["same"] for one in batching.compare(odd, odd)), odd
+
+
+@pytest.mark.parametrize("said", [b"\x80\x04.", b"{", b"[" * 100_000, b"9" * 5000])
+def test_a_result_that_is_no_json_is_said_so(said: bytes) -> None:
+    with pytest.raises(JobError, match="no JSON"):
+        results.value_of(said, "pipeline")
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,8 @@ def rerun(
     else:
         for one in compared:
             if not one["same"]:
-                print(f"{one['index']}: {one['before'] or 'none'} became {one['after'] or 'none'}")
+                became = f"{one['before'] or 'none'} became {one['after'] or 'none'}"
+                print(output.printable(f"{one['index']}: {became}"))
         print(_verdict(same, before, after, len(compared)))
     raise typer.Exit(0 if same else 1)
 
@@ -295,11 +296,8 @@ def _client() -> Any:
 
 
 def compare(old: Any, new: Any) -> list[dict[str, Any]]:
-    """Each image's pixels then and now."""
-    before, after = (
-        [str(one.get("pixel_sha256", "")) for one in (value or {}).get("images", ())]
-        for value in (old, new)
-    )
+    """Each image's pixels then and now. A result is its worker's word, in any form."""
+    before, after = _pixels(old), _pixels(new)
     most = max(len(before), len(after))
     pairs = zip(
         before + [""] * (most - len(before)), after + [""] * (most - len(after)), strict=True
@@ -307,6 +305,15 @@ def compare(old: Any, new: Any) -> list[dict[str, Any]]:
     return [
         {"index": index, "before": was, "after": now, "same": bool(was) and was == now}
         for index, (was, now) in enumerate(pairs)
+    ]
+
+
+def _pixels(result: Any) -> list[str]:
+    images = result.get("images") if isinstance(result, dict) else None
+    if not isinstance(images, list):
+        return []
+    return [
+        str(one.get("pixel_sha256", ""))[:64] if isinstance(one, dict) else "" for one in images
     ]
 
 

@@ -32,7 +32,15 @@ def value_of(data: bytes | None, workload: str = CODE) -> Any:
     whatever its worker says."""
     if data is None:
         return None
-    return _Unpickler(data).load() if workload == CODE else json.loads(data)
+    if workload == CODE:
+        return _Unpickler(data).load()
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise JobError(
+            f"The job's result is no JSON ({error}): its worker says nothing that can be read. Its "
+            "artifacts are there; `corral retry` runs it again."
+        ) from None
 
 
 class _Unpickler(pickle.Unpickler):
