@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from PIL import Image
 
 import corral
+from corral.api import corral_pb2 as pb
 from corral.cli import batching
 from corral.cli.imaging import folder_name
-from corral.core.errors import InvalidPlan, JobError
+from corral.core.errors import ArtifactPruned, InvalidPlan, JobError, Unavailable
 from corral.sdk import contact_sheet, plan_files, results
+from corral.sdk.batches import AsyncBatchHandle
 from corral.sdk.views import BatchView, BatchWorker
 from tests.cli.test_running import Terminal
 from tests.e2e.test_batch import PLAN
@@ -111,6 +113,59 @@ def test_a_contact_sheet_shows_text_as_text(tmp_path: Path) -> None:
     assert "default-src 'none'" in page
     assert "2 images" in page
     assert contact_sheet.read_card(tmp_path / "none.png") == {}
+
+
+def test_a_contact_sheet_opens_nothing_but_pngs(tmp_path: Path) -> None:
+    """Pillow has decoders for many a format, and one of them runs a program."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "really.gif")
+    (tmp_path / "x.png").write_bytes((tmp_path / "really.gif").read_bytes())
+    entry = contact_sheet.Entry(tmp_path / "x.png", "j", "w", {})
+    assert 'src=""' in contact_sheet.write(tmp_path, "t", [entry]).read_text()
+
+
+class Artifacts:
+    """A connection to a controller with jobs whose workers name their files as they like."""
+
+    def __init__(self, jobs: dict[str, dict[str, bytes | Exception]]) -> None:
+        self.jobs = jobs
+
+    async def call(self, method: str, request: Any, **_: Any) -> Any:
+        listed = [
+            pb.JobView(
+                job_id=job,
+                workload="pipeline",
+                artifacts=[pb.ArtifactView(name=name, file_sha256="0") for name in files],
+            )
+            for job, files in reversed(self.jobs.items())
+        ]
+        return pb.ListJobsReply(jobs=listed)
+
+    async def get(self, job: str, name: str, sha256: str, write: Any) -> None:
+        said = self.jobs[job][name]
+        if isinstance(said, Exception):
+            raise said
+        write(said)
+
+
+async def test_hostile_names_cost_no_other_image(tmp_path: Path) -> None:
+    jobs: dict[str, dict[str, bytes | Exception]] = {
+        "j1": {"j1-000.png": b"one", "j1-001.png": ArtifactPruned("It is gone.")},
+        "j2": {"j1-000.png": b"forged", "x" * 300 + ".png": b"long"},
+        "j3": {"j3-000.png": b"three"},
+    }
+    told: dict[str, str] = {}
+    handle = AsyncBatchHandle(cast(Any, Artifacts(jobs)), "b", jobs=3)
+    found = await handle.download(
+        tmp_path, left_out=lambda one, error: told.update({one.name[:20]: str(error)})
+    )
+    assert (tmp_path / "j1-000.png").read_bytes() == b"one"
+    assert (tmp_path / "j2" / "j1-000.png").read_bytes() == b"forged", "in a folder of its own"
+    assert (tmp_path / "j3-000.png").read_bytes() == b"three"
+    assert len(found) == 3
+    assert sorted(told) == ["j1-001.png", "x" * 20]
+    jobs["j1"]["j1-000.png"] = Unavailable("Nobody answers.")
+    with pytest.raises(Unavailable):
+        await handle.download(tmp_path)
 
 
 def test_a_plan_file_brings_its_pack_along(tmp_path: Path) -> None:

@@ -40,3 +40,9 @@ def test_pipes_get_whole_lines_without_trailing_blanks(capsys: pytest.CaptureFix
 def test_times_are_rounded_and_nothing_else() -> None:
     found = {"seconds": 0.12345678, "jobs": [{"ended_at": 1.00000049, "loss": 1e-9}]}
     assert rounded(found) == {"seconds": 0.123457, "jobs": [{"ended_at": 1.0, "loss": 1e-9}]}
+
+
+def test_words_of_others_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pack from elsewhere is told of in warnings and errors, with its own words."""
+    output.say("Left out: \x1b[2Jkey\x9b31m, \u202egnp.exe.\nMore.")
+    assert capsys.readouterr().err == "Left out: \\x1b[2Jkey\\x9b31m, \\x202egnp.exe.\nMore.\n"

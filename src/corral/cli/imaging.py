@@ -24,6 +24,7 @@ def images(
     from corral.sdk.client import Client
 
     folder = out or Path(folder_name(batch))
+    missing: list[str] = []
     bar = Bar()
     try:
         with Client() as client:
@@ -32,6 +33,7 @@ def images(
             found = handle.download(
                 folder,
                 lambda done, total: bar.update(done / total, f"{done} of {total} files"),
+                lambda one, error: missing.append(f"{one.job_id} {one.name}: {error}"),
             )
         entries = [
             contact_sheet.Entry(path, one.job_id, one.worker, contact_sheet.read_card(path))
@@ -42,6 +44,9 @@ def images(
         sheet = contact_sheet.write(folder, batch, entries)
     finally:
         bar.close()
+    if missing:
+        said = f"{len(missing)} files could not be had, and were left out; the first: {missing[0]}"
+        output.say(said, style="yellow")
     if as_json:
         output.show_json(
             {

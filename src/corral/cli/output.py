@@ -78,7 +78,9 @@ def _keep(report: str) -> str:
 
 
 def say(sentence: str, *, style: str = "") -> None:
-    """A sentence for the person, on stderr; coloured where stderr is a terminal."""
+    """A sentence for the person, on stderr; coloured where stderr is a terminal. It may hold words
+    of a plan, a pack or a worker."""
+    sentence = printable(sentence)
     code = {"red": "31", "green": "32", "yellow": "33", "dim": "2"}.get(style, "")
     if code and sys.stderr.isatty():
         sentence = f"\x1b[{code}m{sentence}\x1b[0m"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from corral.core.errors import CorralError, Forbidden, Unavailable
+from corral.core.errors import (
+    ArtifactPruned,
+    BlobNotFound,
+    CorralError,
+    JobNotFound,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from corral.sdk import views
@@ -28,6 +35,10 @@ IMAGES = "pipeline"
 """The workload of an image job."""
 IMAGE = re.compile(r"\.(png|json)$")
 """The artifacts of an image job: images, and a replay card beside each."""
+NO_FILE = frozenset(
+    {errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EILSEQ}
+)
+"""What a system says to a name that it gives no file, or to one that lies in another's way."""
 
 
 class AsyncBatchHandle:
@@ -128,10 +139,14 @@ class AsyncBatchHandle:
         ]
 
     async def download(
-        self, folder: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
+        self,
+        folder: str | os.PathLike[str],
+        progress: Callable[[int, int], object] | None = None,
+        left_out: Callable[[views.ImageView, Exception], object] | None = None,
     ) -> list[tuple[views.ImageView, Path]]:
         """Fetches images and their replay cards into a folder, and leaves out what is there
-        already, byte for byte. Asked again, it goes on where it was."""
+        already, byte for byte. Asked again, it goes on where it was. What is no longer there, or
+        has a name that no file can have here, is told to `left_out` and costs no other."""
         from corral.sdk.handles import fetched
 
         target = Path(folder)
@@ -139,20 +154,31 @@ class AsyncBatchHandle:
         wanted = [one for job in await self.jobs() for one in images_of(job)]
         slots, done = asyncio.Semaphore(AT_ONCE), 0
 
-        async def fetch(one: views.ImageView) -> tuple[views.ImageView, Path]:
+        async def fetch(one: views.ImageView) -> tuple[views.ImageView, Path] | None:
             nonlocal done
-            path = _place(target, one.name)
-            async with slots:
-                if await asyncio.to_thread(_digest, path) != one.file_sha256:
-                    await fetched(self._connection, one.job_id, one.name, one.file_sha256, path)
-            done += 1
-            if progress is not None:
-                progress(done, len(wanted))
+            try:
+                async with slots:
+                    path = _place(target, one)
+                    if await asyncio.to_thread(_digest, path) != one.file_sha256:
+                        await fetched(self._connection, one.job_id, one.name, one.file_sha256, path)
+            except (BlobNotFound, ArtifactPruned, JobNotFound, OSError) as error:
+                if isinstance(error, OSError) and error.errno not in NO_FILE:
+                    raise
+                if left_out is not None:
+                    left_out(one, error)
+                return None
+            finally:
+                done += 1
+                if progress is not None:
+                    progress(done, len(wanted))
             return one, path
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(fetch(one)) for one in wanted]
-        return [task.result() for task in tasks]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(fetch(one)) for one in wanted]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [found for task in tasks if (found := task.result()) is not None]
 
     async def cancel(self) -> int:
         """Cancels everything of it that lives; how many."""
@@ -192,9 +218,12 @@ class BatchHandle:
         return self._call(self._handle.images())
 
     def download(
-        self, folder: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
+        self,
+        folder: str | os.PathLike[str],
+        progress: Callable[[int, int], object] | None = None,
+        left_out: Callable[[views.ImageView, Exception], object] | None = None,
     ) -> list[tuple[views.ImageView, Path]]:
-        return self._call(self._handle.download(folder, progress))
+        return self._call(self._handle.download(folder, progress, left_out))
 
     def cancel(self) -> int:
         return self._call(self._handle.cancel())
@@ -279,11 +308,13 @@ def images_of(job: views.JobView) -> list[views.ImageView]:
     ]
 
 
-def _place(folder: Path, name: str) -> Path:
-    """Where an artifact goes: below the folder, with the folders of its own name."""
-    target = folder / name
+def _place(folder: Path, image: views.ImageView) -> Path:
+    """Where an artifact goes: below the folder, with the folders of its own name. A name without
+    the id of its job is not one that Corral gave, and might be another job's: it gets a folder."""
+    name = image.name
+    target = folder / name if image.job_id in name else folder / image.job_id / name
     if not target.resolve().is_relative_to(folder.resolve()):
-        raise Forbidden(f"The artifact {name!r} would leave {folder}; fetch it by its name.")
+        raise OSError(errno.EINVAL, f"It would leave {folder}", name)
     target.parent.mkdir(parents=True, exist_ok=True)
     return target
 

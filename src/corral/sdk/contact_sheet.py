@@ -103,16 +103,16 @@ def _figure(folder: Path, entry: Entry) -> str:
 
 
 def _thumbnail(path: Path) -> str:
-    """The image, small, as a part of the page."""
-    from PIL import Image, UnidentifiedImageError
+    """The image, small, as a part of the page; nothing where it is no PNG, whatever its name."""
+    from PIL import Image
 
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=("PNG",)) as image:
             if image.width * image.height > LARGEST:
                 return ""
             image.thumbnail((SIDE, SIDE))
             held = io.BytesIO()
             image.convert("RGB").save(held, "JPEG", quality=82)
-    except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError):
+    except Exception:  # whatever Pillow raises over a file that somebody damaged
         return ""
     return f"data:image/jpeg;base64,{base64.b64encode(held.getvalue()).decode()}"
