@@ -145,3 +145,21 @@ def test_a_pack_by_name() -> None:
 
 def test_a_nameless_pack_takes_the_name_of_the_plan() -> None:
     assert built(pack=["a"], name="night").records[0].pack == "night"
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        {"prompts": [{"positive": "a", "positive_embeddings": [["x", 10**400]]}]},
+        {"prompts": [{"positive": "a", "negative_embeddings": 5}]},
+        {"prompts": ["[[a]]"], "matrix": {"slots": [{"name": ["a"], "values": [1]}]}},
+    ],
+)
+def test_what_other_programs_never_write_is_said_so(pack: dict[str, object]) -> None:
+    with pytest.raises(InvalidPlan):
+        built(pack=pack)
+
+
+def test_a_warning_is_short_whatever_the_pack_says() -> None:
+    found = parse({"prompts": ["x"], **{"w" * 10_000 + str(n): 1 for n in range(50)}})
+    assert len(found.warnings[0]) < 1000

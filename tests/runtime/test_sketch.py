@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from math import ceil
 
 import pytest
@@ -154,3 +155,18 @@ def test_a_small_card_is_played() -> None:
 def test_a_png_gives_the_pixels_back(mode: str) -> None:
     image = draw().convert(mode)
     assert pixel_sha256(from_bytes(to_png(image, {"a": "ü"}))) == pixel_sha256(image)
+
+
+def test_a_file_that_is_no_usual_image_is_not_opened() -> None:
+    bomb = io.BytesIO()
+    Images.new("1", (20_000, 20_000)).save(bomb, "PNG")
+    for data in (bomb.getvalue(), b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b""):
+        with pytest.raises(OSError, match=r"Bomb|identify"):
+            from_bytes(data)
+
+
+def test_what_would_take_all_memory_is_refused() -> None:
+    image = Images.new("RGB", (4096, 4096))
+    with pytest.raises(StageFailed, match="pixels are more than") as refused:
+        draw(CASTLE, Upscale(factor=8), image)
+    assert refused.value.code == "bad_job"

@@ -9,7 +9,7 @@ from corral.core.errors import InvalidJob
 
 MAX_NAME = 255
 _HEX = frozenset("0123456789abcdef")
-_DEVICES = frozenset(
+DEVICES = frozenset(
     {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
 )
 """What Windows takes for a device, whatever ending it has."""
@@ -45,7 +45,7 @@ def _check(name: str) -> None:
         or any(sign in name for sign in '\\:*?"<>|')
         or not {"", ".", ".."}.isdisjoint(parts)
         or any(part != part.rstrip(". ") for part in parts)
-        or any(part.partition(".")[0].lower() in _DEVICES for part in parts)
+        or any(part.partition(".")[0].lower() in DEVICES for part in parts)
     ):
         raise InvalidJob(
             f"{name[:80]!r} cannot be an input's name: use a relative path such as 'data.csv' or "

@@ -21,6 +21,10 @@ Pixels = Annotated[int, Meta(ge=64, le=8192, multiple_of=8)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Factor = Annotated[float, Meta(ge=1, le=8)]
 Place = Annotated[int, Meta(ge=0, le=2**31)]
+MOST_PIXELS = 178_956_970
+"""Of one image at its largest: Pillow opens no larger one, as it might be a bomb."""
+MOST_AT_ONCE = 2**30
+"""Of all images of a record together: three bytes each, they still fit a usual memory."""
 
 
 class Part(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
@@ -183,6 +187,17 @@ def canonical(part: P) -> P:
 @cache
 def _defaults(kind: type[Part]) -> tuple[tuple[str, object], ...]:
     return tuple((field.name, field.default) for field in fields(kind))
+
+
+def largest(record: Record) -> int:
+    """Pixels of each of its images after the stage that leaves most; of input images nobody knows
+    the size before."""
+    width, height = record.width, record.height
+    for stage in record.stages:
+        grown = stage.hires if isinstance(stage, Txt2Img) else stage
+        if isinstance(grown, Hires | Upscale):
+            width, height = round(width * grown.factor), round(height * grown.factor)
+    return width * height
 
 
 def stage_name(stage: Stage) -> str:

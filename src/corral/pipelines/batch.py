@@ -8,7 +8,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.core.errors import TooManyRecords
-from corral.core.pipeline import SKETCH, STAGES, Learning, Record, Upscale, canonical
+from corral.core.pipeline import (
+    MOST_AT_ONCE,
+    MOST_PIXELS,
+    SKETCH,
+    STAGES,
+    Learning,
+    Record,
+    Upscale,
+    canonical,
+    largest,
+)
 from corral.pipelines import loras, matrix, packs, presets, seeds, stages, sweep, variants
 from corral.pipelines.config import Config, Txt2ImgSettings
 from corral.pipelines.merge import merge
@@ -120,6 +130,7 @@ class Batch:
                     "no model is named, and a worker must not choose one. Name it, or say "
                     "`backend: sketch` for images without a model.",
                 )
+            _refuse_impossible(record)
             found.append(canonical(record))
         return found
 
@@ -188,6 +199,22 @@ class Batch:
                 stage = path.partition(".")[0]
                 if stage != "txt2img" and stage not in self._plan.stages:
                     yield f"`sweep.{path}` changes a stage that does not run."
+
+
+def _refuse_impossible(record: Record) -> None:
+    """What would only fail on a worker, after it had taken all of its memory."""
+    pixels = largest(record)
+    for count, most in ((1, MOST_PIXELS), (record.batch_size, MOST_AT_ONCE)):
+        if pixels * count > most:
+            raise invalid(
+                "base",
+                f"with what enlarges them, {count} of its images {'has' if count == 1 else 'have'} "
+                f"{pixels * count:,} pixels; at most {most:,} are rendered. Take a smaller size, "
+                "factor or batch_size.",
+            )
+    for name in (record.model, record.vae, record.sampler, record.scheduler):
+        if not name.isprintable():
+            raise invalid("base", f"the name {name[:80]!r} holds what cannot be printed.")
 
 
 def _sampling(config: Config) -> dict[str, Any]:

@@ -21,6 +21,9 @@ _ROW = {*_POSITIVE, *_NEGATIVE, "loras", "seed", "inputs", "index"} | {
 }
 _PACK = {*_ROWS, "name", "id", "pack_id", "matrix", "version", "description", "show_preview"}
 MOST_ROWS = 100_000
+MOST_WEIGHT = 100
+TOLD, LONGEST = 10, 60
+"""Words of a pack that a warning repeats, and characters of each."""
 
 
 class Pack(Struct, frozen=True):
@@ -107,7 +110,10 @@ def _joined(entry: dict[str, Any], keys: tuple[str, ...], embeddings: str, where
         return text
     if not text.strip() and keys is _POSITIVE:
         return ""
-    words = [_weighted(one, f"{where}.{embeddings}") for one in entry.get(embeddings) or ()]
+    named = entry.get(embeddings) or ()
+    if not isinstance(named, list | tuple):
+        raise invalid(f"{where}.{embeddings}", "it needs a list of names.")
+    words = [_weighted(one, f"{where}.{embeddings}") for one in named]
     return ", ".join([*words, text.strip()] if text.strip() else words)
 
 
@@ -115,9 +121,9 @@ def _weighted(embedding: object, where: str) -> str:
     match embedding:
         case str():
             return embedding
-        case [str() as name, int() | float() as weight]:
+        case [str() as name, int() | float() as weight] if abs(weight) <= MOST_WEIGHT:
             return name if weight == 1 else f"({name}:{weight:g})"
-    raise invalid(where, "an embedding is its name, or [name, weight].")
+    raise invalid(where, f"an embedding is its name, or [name, weight up to {MOST_WEIGHT}].")
 
 
 def _loras(value: object, where: str) -> list[object]:
@@ -151,7 +157,8 @@ def _matrix(value: object) -> Matrix | None:
         return None
     slots = value.get("slots") or {}
     if isinstance(slots, list):
-        slots = {one.get("name"): one.get("values") for one in slots if isinstance(one, dict)}
+        listed = [one for one in slots if isinstance(one, dict)]
+        slots = {str(one.get("name")): one.get("values") for one in listed if one.get("name")}
     if not slots:
         return None
     kept = {key: value[key] for key in ("mode", "rng_seed") if value.get(key) is not None}
@@ -162,5 +169,5 @@ def _matrix(value: object) -> Matrix | None:
 
 def _ignored(who: str, words: set[Any], warnings: list[str]) -> None:
     if words:
-        told = ", ".join(sorted(map(str, words))[:10])
+        told = ", ".join(word[:LONGEST] for word in sorted(map(str, words))[:TOLD])
         warnings.append(f"Words of {who} that mean nothing here were left out: {told}.")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
+from corral.core.assets import DEVICES
 from corral.core.errors import InvalidPlan
 from corral.core.job import QueueClass
 from corral.core.pipeline import Learning, Name, Prompt, Steps
@@ -33,7 +34,9 @@ SlotName = Annotated[str, Meta(min_length=1, max_length=100)]
 Path = Annotated[str, Meta(max_length=200)]
 Swept = Annotated[tuple[Any, ...], Meta(min_length=1, max_length=10_000)]
 _DIGITS = re.compile(r"(0?[1-9])?")
-_NO_NAME = set('/\\:*?"<>|') | {chr(one) for one in range(32)}
+_NO_NAME = set('/\\:*?"<>|')
+_LONGEST_NAME = 150
+"""Bytes of a template: with a job's id and an ending, any disk takes the name."""
 MANY = Meta(min_length=1, max_length=1_000)
 
 
@@ -133,6 +136,9 @@ def parse(value: object) -> Plan:
         raise invalid("prompts", "there is no prompt. Add one, or name a `pack`.")
     _check_output(plan.output)
     _check_text(plan)
+    for word in (*plan.needs.labels, plan.needs.worker or ""):
+        if not word.isprintable():
+            raise invalid("needs", "labels and worker hold characters that cannot be printed.")
     return plan
 
 
@@ -167,5 +173,12 @@ def _check_output(template: str) -> None:
             "output", "it needs {job} and {index}, once each, such as `{job}-{index:03}`."
         )
     literal = "".join(text for text, _, _, _ in parts)
-    if set(literal) & _NO_NAME or template.startswith("."):
-        raise invalid("output", "it is a file's name: leave out slashes and the like.")
+    if set(literal) & _NO_NAME or template[0] in ".-" or not literal.isprintable():
+        raise invalid(
+            "output",
+            "it is a file's name: leave out slashes and the like, and begin with no . or -.",
+        )
+    if len(template.encode(errors="replace")) > _LONGEST_NAME:
+        raise invalid("output", f"it is longer than {_LONGEST_NAME} bytes. Shorten it.")
+    if template.partition(".")[0].lower() in DEVICES:
+        raise invalid("output", "Windows takes a file of this name for a device. Begin otherwise.")

@@ -11,6 +11,8 @@ from PIL.PngImagePlugin import PngInfo
 
 KEPT = ("RGB", "RGBA", "L")
 """Modes that a PNG gives back as they were."""
+KINDS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+"""What is opened, whatever it is called: some of Pillow's other formats run programs."""
 COMPRESSION = 4
 """Half the time of zlib's own choice, for a few per cent of size."""
 RECORD, DIGEST = "corral:record", "corral:record_digest"
@@ -34,10 +36,15 @@ def to_png(image: Image, text: dict[str, str] | None = None) -> bytes:
 
 
 def from_bytes(data: bytes) -> Image:
-    """Any image file; raises OSError where it is none."""
-    image = Images.open(io.BytesIO(data))
-    image.load()
-    return plain(image)
+    """An image file of a usual kind; raises OSError where it is none."""
+    try:
+        image = Images.open(io.BytesIO(data), formats=KINDS)
+        image.load()
+        return plain(image)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # Pillow has many words for a damaged file, or a bomb
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def pixel_sha256(image: Image) -> str:

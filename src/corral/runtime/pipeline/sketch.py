@@ -18,7 +18,16 @@ from PIL import ImageChops
 from PIL.Image import Image
 
 from corral import job
-from corral.core.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
+from corral.core.pipeline import (
+    MOST_AT_ONCE,
+    MOST_PIXELS,
+    ADetailer,
+    Img2Img,
+    Record,
+    Stage,
+    Txt2Img,
+    Upscale,
+)
 from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell
 from corral.runtime.pipeline.canvas import Canvas, Colour, Dice, enlarged, mixed
 
@@ -128,7 +137,9 @@ class Sketch:
         if tell.cancelled():
             raise job.Cancelled("The job was cancelled.")
 
-    def _room_for(self, pixels: int) -> None:
+    def _room_for(self, pixels: int, most: int = MOST_AT_ONCE) -> None:
+        if pixels > most:
+            raise StageFailed("bad_job", f"{pixels:,} pixels are more than the {most:,} it draws.")
         needed = pixels / 1e6
         if self._vram_gb and needed > self._vram_gb:
             raise StageFailed(
@@ -206,7 +217,7 @@ class Sketch:
 
     def _upscale(self, stage: Upscale, image: Image) -> Image:
         wide, tall = _times(image.width, stage.factor), _times(image.height, stage.factor)
-        self._room_for(wide * tall)
+        self._room_for(wide * tall, MOST_PIXELS)
         image = image.convert("RGB")
         data = enlarged(image.tobytes(), image.width, image.height, wide, tall)
         return Images.frombytes("RGB", (wide, tall), data)

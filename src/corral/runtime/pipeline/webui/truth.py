@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import json
 import re
@@ -15,6 +14,7 @@ from PIL import Image as Images
 from PIL.Image import Image
 
 from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.images import KINDS
 from corral.runtime.pipeline.webui.payloads import Look
 from corral.runtime.pipeline.webui.stock import AUTOMATIC, Word, folded, last
 
@@ -112,9 +112,10 @@ def schedule_of(info: Info) -> str:
 
 def decoded(data: str, url: str) -> Image:
     try:
-        image = Images.open(io.BytesIO(base64.b64decode(data.rsplit(",", 1)[-1])))
+        held = io.BytesIO(base64.b64decode(data.rsplit(",", 1)[-1]))
+        image = Images.open(held, formats=KINDS)
         image.load()
-    except (OSError, ValueError, binascii.Error, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError, Images.DecompressionBombError) as error:
         raise StageFailed(
             "backend_mismatch", f"The WebUI at {url} sent something that is no image: {error}."
         ) from error
