@@ -29,6 +29,7 @@ from tests.fakes.webui_parts import (
     DETECTORS,
     LATENT,
     LORAS,
+    OLD_SAMPLERS,
     SAMPLERS,
     SCHEDULES,
     TITLES,
@@ -57,6 +58,8 @@ class FakeWebUI:
         """More than this in one pass, and the card has no memory left. 0: any."""
         self.auth: tuple[str, str] | None = None
         self.detailer = True
+        self.old = False
+        """It is from before 1.9, and has no schedules."""
         self.hashes = True
         self.grid = False
         """A grid comes first, whatever a request says."""
@@ -221,8 +224,7 @@ class FakeWebUI:
         routes: dict[str, Callable[[], Any]] = {
             "GET sd-models": self._models,
             "GET sd-vae": lambda: [{"model_name": n, "filename": f"/vae/{n}"} for n in VAES],
-            "GET samplers": lambda: SAMPLERS,
-            "GET schedulers": lambda: SCHEDULES,
+            "GET samplers": lambda: OLD_SAMPLERS if self.old else SAMPLERS,
             "GET upscalers": lambda: [{"name": name} for name in UPSCALERS],
             "GET latent-upscale-modes": lambda: [{"name": name} for name in LATENT],
             "GET loras": lambda: [{"name": n, "alias": n, "path": f"/l/{n}.pt"} for n in LORAS],
@@ -236,6 +238,8 @@ class FakeWebUI:
             "POST img2img": lambda: self._generate("img2img", body),
             "POST extra-single-image": lambda: self._extra(body),
         }
+        if not self.old:
+            routes["GET schedulers"] = lambda: SCHEDULES
         found = routes.get(f"{method} {path.removeprefix('/sdapi/v1/')}")
         if found is None:
             raise Refusal(404, "HTTPException", "", "Not Found")
@@ -380,7 +384,7 @@ class FakeWebUI:
         count = int(body.get("batch_size", 1)) * int(body.get("n_iter", 1))
         if count >= BITES:
             raise Died
-        sampler, schedule = sampler_and_schedule(body)
+        sampler, schedule = sampler_and_schedule(body, self.old)
         wide, tall = (int(body.get(side, 512)) for side in ("width", "height"))
         extras = self._extras(body, schedule, sampler, settings)
         detail = detail_of(body)
@@ -416,6 +420,7 @@ class FakeWebUI:
         first = 0
         if made and (self.grid or (body.get("save_images") and count > 1)):
             made, first = [drawn(size, ["grid"]), *made], 1
+        named = f", Schedule type: {schedule}" if schedule else ""
         info = {
             "prompt": prompt, "all_prompts": [prompt] * count, "seed": seeds[0],
             "negative_prompt": body.get("negative_prompt", ""),
@@ -429,12 +434,13 @@ class FakeWebUI:
             "sd_vae_hash": digest_of(self._vae)[:10] if self._vae else None,
             "clip_skip": settings["CLIP_stop_at_last_layers"], "index_of_first_image": first,
             "extra_generation_params": extras, "version": "v1.10.1",
-            "infotexts": [f"{prompt}\nSampler: {sampler}, Schedule type: {schedule}, Version: 1"],
+            "infotexts": [f"{prompt}\nSampler: {sampler}{named}, Version: 1"],
         }  # fmt: skip
         return made, info
 
     def _extras(self, body: Json, schedule: str, sampler: str, settings: Json) -> Json:
-        own = next(one for one in SAMPLERS if one["name"] == sampler)["options"].get("scheduler")
+        known = next((one for one in SAMPLERS if one["name"] == sampler), {"options": {}})
+        own = known["options"].get("scheduler")
         label = schedule if schedule != "Automatic" else (own or "").title()
         extras: Json = {"Schedule type": label} if label else {}
         if body.get("enable_hr"):

@@ -22,6 +22,13 @@ SAMPLERS: list[Json] = [
     {"name": "Euler", "aliases": ["k_euler"], "options": {}},
     {"name": "DDIM", "aliases": ["ddim"], "options": {}},
 ]
+OLD_SAMPLERS: list[Json] = [
+    {"name": "DPM++ 2M Karras", "aliases": ["k_dpmpp_2m_ka"], "options": {"scheduler": "karras"}},
+    {"name": "Euler a", "aliases": ["k_euler_a", "k_euler_ancestral"], "options": {}},
+    {"name": "Euler", "aliases": ["k_euler"], "options": {}},
+    {"name": "DPM++ 2M", "aliases": ["k_dpmpp_2m"], "options": {}},
+]
+"""Before 1.9, when a sampler's name had the schedule."""
 SCHEDULES: list[Json] = [
     {"name": "automatic", "label": "Automatic", "aliases": None},
     {"name": "karras", "label": "Karras", "aliases": None},
@@ -60,8 +67,12 @@ def digest_of(title: str) -> str:
     return hashlib.sha256(title.encode()).hexdigest()
 
 
-def sampler_and_schedule(body: Json) -> tuple[str, str]:
+def sampler_and_schedule(body: Json, old: bool) -> tuple[str, str]:
     name = body.get("sampler_name") or "Euler"
+    if old:
+        if name not in [one["name"] for one in OLD_SAMPLERS]:
+            raise Refusal(404, "HTTPException", "", "Sampler not found")
+        return name, ""
     sampler = next((one for one in SAMPLERS if one["name"] == name), SAMPLERS[0])
     asked = body.get("scheduler")
     found = next((one for one in SCHEDULES if asked in (one["name"], one["label"])), SCHEDULES[0])

@@ -33,3 +33,10 @@ def test_a_server_that_is_not_there(fake: FakeWebUI) -> None:
     with pytest.raises(StageFailed) as caught:
         probe({"url": fake.url})
     assert caught.value.code == "backend_down"
+
+
+def test_a_server_from_before_schedules(fake: FakeWebUI) -> None:
+    fake.old = True
+    found = probe({"url": fake.url})
+    assert found.schedules == ()
+    assert "DPM++ 2M Karras" in found.samplers

@@ -96,6 +96,7 @@ def test_a_server_that_does_not_hash(webui: WebUI, fake: FakeWebUI) -> None:
         ("", "", "Euler", "Automatic"),
         ("Euler a", "Exponential", "Euler a", "Exponential"),
         ("DPM++ SDE Karras", "", "DPM++ SDE", "Karras"),
+        ("DPM++ SDE Karras", "karras", "DPM++ SDE", "Karras"),
     ],
 )
 def test_samplers_and_schedules_by_any_name(
@@ -104,6 +105,27 @@ def test_samplers_and_schedules_by_any_name(
     render(webui, replace(RECORD, sampler=sampler, scheduler=scheduler))
     (body,) = sent(fake, "txt2img")
     assert (body["sampler_name"], body["scheduler"]) == (name, label)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "scheduler", "name"),
+    [
+        ("dpmpp_2m", "karras", "DPM++ 2M Karras"),
+        ("DPM++ 2M Karras", "", "DPM++ 2M Karras"),
+        ("DPM++ 2M Karras", "Karras", "DPM++ 2M Karras"),
+        ("k_dpmpp_2m", "", "DPM++ 2M Karras"),
+        ("DPM++ 2M", "Uniform", "DPM++ 2M"),
+        ("", "Automatic", "Euler"),
+    ],
+)
+def test_before_schedules_had_names_of_their_own(
+    webui: WebUI, fake: FakeWebUI, sampler: str, scheduler: str, name: str
+) -> None:
+    """WebUI 1.8 and older."""
+    fake.old = True
+    render(webui, replace(RECORD, sampler=sampler, scheduler=scheduler))
+    assert sent(fake, "txt2img")[0]["sampler_name"] == name
+    assert refused(webui, replace(RECORD, scheduler="SGM Uniform")).code == "model_missing"
 
 
 def test_overrides_do_not_stay(webui: WebUI, fake: FakeWebUI) -> None:

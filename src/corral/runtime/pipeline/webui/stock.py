@@ -20,6 +20,20 @@ AUTOMATIC = "Automatic"
 ENDINGS = re.compile(r"\.(safetensors|ckpt|pt|pth|bin|gguf)$", re.IGNORECASE)
 HASH = re.compile(r"\s*\[[0-9a-f]{4,64}\]$", re.IGNORECASE)
 DETAILER = "adetailer"
+OWN = {
+    "dpmpp2m": "Karras",
+    "dpmppsde": "Karras",
+    "dpmpp2msde": "Exponential",
+    "dpmpp2msdeheun": "Exponential",
+    "dpmpp2sa": "Karras",
+    "dpmpp3msde": "Exponential",
+    "dpm2": "Karras",
+    "dpm2a": "Karras",
+}
+"""What `Automatic` means for a sampler since 1.9. Before, its plain name meant no schedule at all:
+a record means the same on both."""
+PLAINLY = ("uniform", "normal")
+"""The schedule of a plain name then."""
 
 
 def plain(name: str) -> str:
@@ -139,12 +153,13 @@ class Stock:
         return _word(name, words) or self._no_word("sampler", name, words)
 
     def schedules(self) -> list[Word]:
+        """None before 1.9: a sampler's name has it, as in `DPM++ 2M Karras`."""
         return [
             Word(
                 name=str(one.get("label") or one["name"]),
                 others=_spellings(one["name"], [one.get("label"), *(one.get("aliases") or [])]),
             )
-            for one in self._list("schedulers")
+            for one in self._optional("schedulers") or []
         ]
 
     def schedule(self, name: str) -> Word:
@@ -153,11 +168,27 @@ class Stock:
 
     def drawn_by(self, sampler: str, schedule: str) -> tuple[Word, Word]:
         """Many still write both into one name, as in `DPM++ 2M Karras`."""
-        if not schedule and _word(sampler, self.samplers()) is None:
+        if not self.schedules():
+            return self._both_in_one(sampler, schedule), Word(AUTOMATIC, _spellings(AUTOMATIC, ()))
+        if _word(sampler, self.samplers()) is None:
             for word in self.schedules():
+                if schedule and folded(schedule) not in word.others:
+                    continue
                 if sampler.lower().endswith(f" {word.name.lower()}"):
                     return self.sampler(sampler[: -len(word.name) - 1]), word
         return self.sampler(sampler), self.schedule(schedule or AUTOMATIC)
+
+    def _both_in_one(self, sampler: str, schedule: str) -> Word:
+        words = self.samplers()
+        plainly = _word(sampler, words)
+        if folded(schedule) in ("", folded(AUTOMATIC)):
+            own = OWN.get(folded(sampler), "")
+            return (own and _word(f"{sampler} {own}", words)) or self.sampler(sampler)
+        if plainly is not None and folded(schedule) == folded(plainly.schedule):
+            return plainly
+        if plainly is not None and folded(schedule) in PLAINLY:
+            return plainly
+        return self.sampler(f"{sampler} {schedule}")
 
     def upscalers(self) -> list[str]:
         return [str(one["name"]) for one in self._list("upscalers") if one["name"] != "None"]
