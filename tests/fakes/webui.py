@@ -78,6 +78,8 @@ class FakeWebUI:
         """Every generation fails with this message."""
         self.config: Json = {"sd_model_checkpoint": self.title(TITLES[0]), "samples_format": "png"}
         """What stands in its configuration file."""
+        self.unseen: set[str] = set()
+        """Models that came after it last looked."""
         self.lost_loras: set[str] = set()
         """Listed, and not loaded."""
         self.requests: list[tuple[str, Json]] = []
@@ -89,7 +91,8 @@ class FakeWebUI:
         self._loaded = TITLES[0]
         self._vae: str | None = None
         self._at_once = 0
-        self._queue = threading.Lock()
+        self.queue = threading.Lock()
+        """Held by whatever it does; only images count as a job."""
         self._counting = threading.Lock()
         self._dying = threading.Lock()
         self._state: Json = {
@@ -161,7 +164,7 @@ class FakeWebUI:
         self.die()
         self.die_at = -1
         self.over = threading.Event()
-        self._queue = threading.Lock()
+        self.queue = threading.Lock()
         self._state |= {"job_count": 0, "sampling_step": 0, "sampling_steps": 0}
         self.start()
 
@@ -231,7 +234,7 @@ class FakeWebUI:
             "GET scripts": self._scripts,
             "GET options": lambda: {**DEFAULTS, **self.config},
             "POST options": lambda: self._set_options(body),
-            "POST refresh-checkpoints": lambda: None,
+            "POST refresh-checkpoints": self._refresh,
             "GET progress": lambda: self._progress(query),
             "POST interrupt": self._interrupt,
             "POST txt2img": lambda: self._generate("txt2img", body),
@@ -255,7 +258,12 @@ class FakeWebUI:
                 "filename": f"/models/{name}",
             }
             for name in TITLES
+            if name not in self.unseen
         ]
+
+    def _refresh(self) -> None:
+        with self.queue:
+            self.unseen.clear()
 
     def _scripts(self) -> Json:
         names = ["xyz plot", *(["adetailer"] if self.detailer else [])]
@@ -268,6 +276,9 @@ class FakeWebUI:
         for name, value in body.items():
             if name not in DEFAULTS:
                 raise Refusal(500, "KeyError", repr(name))
+            if name == "sd_vae" and value != self.config.get(name):
+                with self.queue:  # it is loaded, as soon as there is nothing else to do
+                    pass
             self.config[name] = value
 
     def _progress(self, query: dict[str, list[str]]) -> Json:
@@ -320,7 +331,7 @@ class FakeWebUI:
         self._check_scripts(body)
         over = self.over
         self._count(1)
-        with self._queue:
+        with self.queue:
             self._begin()
             try:
                 made, info = self._process(kind, body, over)
@@ -482,7 +493,7 @@ class FakeWebUI:
 
     def _extra(self, body: Json) -> Json:
         image = decoded(str(body.get("image")))
-        with self._queue:
+        with self.queue:
             self._begin()
             try:
                 if body.get("upscaler_1") not in UPSCALERS:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from corral.runtime.pipeline.webui import WebUI, errand
 from corral.runtime.pipeline.webui.failures import of_answer
 from tests.fakes.webui import FakeWebUI
+from tests.fakes.webui_parts import TITLES
 from tests.runtime.webui.rendering import (
     RECORD,
     Background,
@@ -158,6 +159,25 @@ def test_an_early_timeout_is_asked_again(opened: Open, fake: FakeWebUI) -> None:
     running = Background(opened(answer_s=0.4))
     until(lambda: fake.held >= 2)
     fake.frozen.clear()
+    running.wait()
+    assert running.rendered is not None
+
+
+@pytest.mark.parametrize("waiting", ["options", "refresh-checkpoints", "txt2img"])
+def test_a_server_that_loads_its_first_model_is_not_down(
+    opened: Open, fake: FakeWebUI, waiting: str
+) -> None:
+    """It answers, says that it is idle, and does nothing that we ask for until the model is there:
+    no setting that needs it, no look into its folders, no image."""
+    if waiting != "options":
+        fake.config["sd_vae"] = "Automatic"
+    if waiting == "refresh-checkpoints":
+        fake.unseen = {TITLES[0]}
+    with fake.queue:
+        running = Background(opened(answer_s=0.3))
+        until(lambda: [path for path, _ in fake.requests].count("progress") > 9)
+        assert fake.requests[-1][0] == "progress"
+        assert [path for path, _ in fake.requests if path != "progress"][-1] == waiting
     running.wait()
     assert running.rendered is not None
 

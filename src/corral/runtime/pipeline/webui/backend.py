@@ -20,6 +20,7 @@ from corral.runtime.pipeline.webui.truth import Expected, Info
 from corral.runtime.pipeline.webui.turn import Turn
 
 LOOK_S = 0.1
+REFRESHED = ("refresh-checkpoints", "refresh-vae", "refresh-loras")
 STOP_S = 1.5
 """A cancelled job waits so long for the server; after that the errand goes on alone."""
 
@@ -92,7 +93,7 @@ class WebUI:
                     "there, or let another worker take the job.",
                 )
             self._stock.detector(stage.detector)
-        look = payloads.look_of(stage, record, self._stock, settings)
+        look = self._look(errand, stage, record, settings)
         loaded = turn.read().get("model") != plain(look.model.title)
         if isinstance(stage, Txt2Img):
             made = self._drawn(errand, stage, record, look)
@@ -102,12 +103,29 @@ class WebUI:
         made.loaded = loaded
         return made
 
+    def _look(self, errand: Errand, stage: Stage, record: Record, settings: frozenset[str]) -> Look:
+        """What is missing may have come after the server last looked into its folders."""
+        try:
+            return payloads.look_of(stage, record, self._stock, settings)
+        except StageFailed as failed:
+            if failed.code != "model_missing":
+                raise
+        for path in REFRESHED:
+            try:
+                errand.call(path, {})
+            except Down:
+                raise
+            except StageFailed:
+                continue  # an older server, or one without LoRAs
+        self._stock.forget()
+        return payloads.look_of(stage, record, self._stock, settings)
+
     def _prepared(self, errand: Errand) -> frozenset[str]:
         """Overrides of a request are undone only for settings that stand in the server's own
         configuration. So each is written there once, as it is. `samples_format` alone is changed:
-        the server puts images into files after it has undone the overrides."""
+        the server puts images into files after it has undone the overrides. It may take as long as
+        an image: a setting that is new there waits for whatever the server does."""
         if self._settings is None:
-            errand.idle()
             options: dict[str, Any] = self._server.get("options")
             known = {name: options[name] for name in payloads.OVERRIDDEN if name in options}
             if "sd_model_checkpoint" not in known:
@@ -121,7 +139,7 @@ class WebUI:
             written = {name: value for name, value in known.items() if value is not None}
             if "samples_format" in written:
                 written["samples_format"] = payloads.FIXED["samples_format"]
-            self._server.post("options", written)
+            errand.call("options", written)
             self._settings = frozenset({*known, "sd_model_checkpoint"})
         return self._settings
 

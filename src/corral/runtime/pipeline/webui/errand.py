@@ -15,12 +15,14 @@ from corral.runtime.pipeline.webui.turn import Turn
 POLL_S = 0.2
 VERDICT_S = 2.0
 """How long a call may take to end by itself after the server was found dead."""
-STALLED_S = 120.0
-"""A server that is idle for so long while our call is open has lost it."""
+STALLED_S = 900.0
+"""A server that is idle for so long while our call is open has lost it. Its first model it loads,
+and hashes, before it says that it is busy: minutes from a slow disk."""
 OTHERS_S = 900.0
 """How long somebody else's image is waited for."""
-COMING_S = 180.0
-"""How long one that went down just now is waited for: somebody starts it again."""
+COMING_S = 300.0
+"""How long one that went down just now is waited for: somebody starts it again. Longer than it may
+take: whoever finds it down after that has it started once more, in the middle of its start."""
 MARKED_S = 600.0
 """After that, it is a new failure."""
 STOPPING_S = 60.0

@@ -12,8 +12,9 @@ import httpx
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.webui import failures
 
-ANSWER_S = 15.0
-"""For small questions; a server that loads a model is slow to answer them."""
+ANSWER_S = 30.0
+"""For small questions; a server that loads a model, or renders on all its processors, is slow to
+answer them. Whatever waits for the server's work is no small question: `generate`."""
 CONNECT_S = 5.0
 INTERRUPT_S = 1.0
 CRASHED = 3
@@ -66,8 +67,12 @@ class Server:
         self._counting = threading.Lock()
         self._late = 0
 
-    def get(self, path: str, **params: str) -> Any:
-        return self._patiently("GET", path, None, params)
+    def get(self, path: str) -> Any:
+        while True:
+            try:
+                return self._read(self._ask("GET", f"sdapi/v1/{path}"))
+            except Late:
+                continue
 
     def find(self, path: str) -> Any | None:
         """From the root of the server; None where there is nothing."""
@@ -77,9 +82,6 @@ class Server:
             except Late:
                 continue
             return None if answer.status_code == 404 else self._read(answer)
-
-    def post(self, path: str, body: Any = None) -> Any:
-        return self._patiently("POST", path, body, {})
 
     def generate(self, path: str, body: dict[str, Any]) -> tuple[Any, float]:
         """The answer and the server's own seconds. It takes as long as it takes: whether the
@@ -120,13 +122,6 @@ class Server:
 
     def close(self) -> None:
         self._client.close()
-
-    def _patiently(self, method: str, path: str, body: Any, params: dict[str, str]) -> Any:
-        while True:
-            try:
-                return self._read(self._ask(method, f"sdapi/v1/{path}", body, params=params))
-            except Late:
-                continue
 
     def _ask(
         self,

@@ -105,10 +105,6 @@ class Stock:
 
     def model(self, name: str) -> Model:
         found = _model(name, self.models())
-        if not found:
-            self._server.post("refresh-checkpoints")
-            self.forget()
-            found = _model(name, self.models())
         if len(found) > 1:
             titles = ", ".join(model.title for model in found)
             raise StageFailed(
