@@ -237,6 +237,7 @@ class FakeWebUI:
             "POST refresh-checkpoints": self._refresh,
             "GET progress": lambda: self._progress(query),
             "POST interrupt": self._interrupt,
+            "POST skip": lambda: self._state.update(skipped=True),
             "POST txt2img": lambda: self._generate("txt2img", body),
             "POST img2img": lambda: self._generate("img2img", body),
             "POST extra-single-image": lambda: self._extra(body),
@@ -486,7 +487,7 @@ class FakeWebUI:
                 raise Died
             self._pause(self.step_s, over)
             self.stepped.set()
-            if self._state["interrupted"]:
+            if self._state["interrupted"] or self._state["skipped"]:
                 return step + 1
         self._state["sampling_step"] = steps
         return steps
@@ -495,17 +496,17 @@ class FakeWebUI:
         image = decoded(str(body.get("image")))
         with self.queue:
             self._begin()
-            try:
-                if body.get("upscaler_1") not in UPSCALERS:
-                    name = body.get("upscaler_1")
-                    raise Refusal(500, "AssertionError", f"could not find upscaler named {name}")
-                factor = float(body.get("upscaling_resize", 2))
-                size = grown(image.size, factor)
-                self._state["job_count"] = 1
-                self._steps(2, self.over)
-                return {"html_info": "", "image": self._encoded(image.resize(size))}
-            finally:
-                self._end()
+            self._state["job_count"] = 1
+            # Whatever goes wrong now, the job is never said to be over.
+            if body.get("upscaler_1") not in UPSCALERS:
+                name = body.get("upscaler_1")
+                raise Refusal(500, "AssertionError", f"could not find upscaler named {name}")
+            size = grown(image.size, float(body.get("upscaling_resize", 2)))
+            if self.vram_pixels and size[0] * size[1] > self.vram_pixels:
+                raise Refusal(500, "OutOfMemoryError", "CUDA out of memory. Tried to allocate 9 GB")
+            self._steps(2, self.over)
+            self._end()
+            return {"html_info": "", "image": self._encoded(image.resize(size))}
 
 
 def main() -> None:

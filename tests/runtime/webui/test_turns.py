@@ -11,11 +11,22 @@ import pytest
 from msgspec.structs import replace
 
 from corral import job
+from corral.core.pipeline import Upscale
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.webui import WebUI
+from corral.runtime.pipeline.webui import WebUI, errand
 from corral.runtime.pipeline.webui.turn import Turn
 from tests.fakes.webui import FakeWebUI
-from tests.runtime.webui.rendering import RECORD, Background, Open, Telling, raw, render, until
+from tests.runtime.webui.rendering import (
+    RECORD,
+    Background,
+    Open,
+    Telling,
+    raw,
+    refused,
+    render,
+    square,
+    until,
+)
 
 LONG = replace(RECORD, steps=1000)
 
@@ -96,11 +107,12 @@ def test_a_cancel_is_looked_for_while_the_server_hangs(opened: Open, fake: FakeW
     fake.frozen.clear()
 
 
-def test_somebody_elses_interrupt_is_no_image(webui: WebUI, fake: FakeWebUI) -> None:
+@pytest.mark.parametrize("button", ["interrupt", "skip"])
+def test_somebody_elses_interrupt_is_no_image(webui: WebUI, fake: FakeWebUI, button: str) -> None:
     fake.step_s = 0.02
     running = Background(webui, LONG)
     assert fake.stepped.wait(20)
-    raw(fake, "interrupt")
+    raw(fake, button)
     running.wait()
     assert getattr(running.error, "code", "") == "backend_mismatch"
     assert "interrupted" in str(running.error)
@@ -156,6 +168,17 @@ def test_what_a_person_does_there_is_waited_for(webui: WebUI, fake: FakeWebUI) -
     assert running.rendered is not None
     assert fake.interrupts == 0
     assert fake.most_at_once == 1
+
+
+def test_an_upscaling_that_broke_off_is_not_waited_for(
+    webui: WebUI, fake: FakeWebUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server never ends such a job: it says that it is busy until the next one."""
+    monkeypatch.setattr(errand, "OTHERS_S", 2.0)
+    fake.vram_pixels = 64 * 64
+    assert refused(webui, RECORD, Upscale(), square()).code == "out_of_memory"
+    assert state(fake)["job_count"] == 1
+    assert render(webui).images
 
 
 def test_one_request_at_a_time(opened: Open, fake: FakeWebUI) -> None:

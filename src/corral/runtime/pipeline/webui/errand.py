@@ -93,7 +93,12 @@ class Errand:
         self._turn.write(busy=False)
         if self.stopping.is_set():
             raise Stopped
-        answer = sent.answer()
+        try:
+            answer = sent.answer()
+        except StageFailed as failed:
+            if not isinstance(failed, Down):
+                self._turn.write(over=self._still_busy_since())
+            raise
         if untouched and self._was_interrupted():
             raise StageFailed(
                 "backend_mismatch",
@@ -130,7 +135,7 @@ class Errand:
                 raise Stopped
             with suppress(Late):
                 state = self._server.state()
-                if state.idle:
+                if state.idle or (state.began and state.began == self._turn.read().get("over")):
                     return state
                 if ours:
                     self._server.interrupt()
@@ -171,6 +176,15 @@ class Errand:
             if sent.done.wait(POLL_S):
                 self._turn.write(busy=False)
                 return
+
+    def _still_busy_since(self) -> str:
+        """After a call that failed. An upscaling that breaks off leaves the server saying so for
+        ever; what has begun just now waits in line before us anyway."""
+        try:
+            state = self._server.state()
+        except (Late, StageFailed):
+            return ""
+        return "" if state.idle else state.began
 
     def _was_interrupted(self) -> bool:
         """By somebody else. The sign stays until the next job begins."""

@@ -43,6 +43,9 @@ class State(NamedTuple):
     step: int
     steps: int
     interrupted: bool
+    """Or skipped, which leaves as little of an image."""
+    began: str = ""
+    """When its job did, by the server's own clock."""
 
     @property
     def idle(self) -> bool:
@@ -110,7 +113,8 @@ class Server:
             fraction=float(answer.get("progress") or 0.0),
             step=int(state.get("sampling_step") or 0),
             steps=int(state.get("sampling_steps") or 0),
-            interrupted=bool(state.get("interrupted")),
+            interrupted=bool(state.get("interrupted") or state.get("skipped")),
+            began=str(state.get("job_timestamp") or ""),
         )
 
     def interrupt(self) -> None:
