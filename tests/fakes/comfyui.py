@@ -121,6 +121,11 @@ class FakeComfyUI:
         """The connections break; the work goes on and nobody hears of it."""
         self.life.drop_sockets()
 
+    def stall(self, seconds: float) -> None:
+        """It answers nobody for so long, as while a thread of it holds Python's lock."""
+        assert self.life.loop is not None
+        self.life.loop.call_soon_threadsafe(time.sleep, seconds)
+
 
 class Life:
     """From one start of the server to its end."""

@@ -195,6 +195,34 @@ def test_a_server_that_does_not_come_back_is_down(server: FakeComfyUI) -> None:
     backend.close()
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_server_that_is_busy_is_not_down(server: FakeComfyUI, before: bool) -> None:
+    backend = ComfyUI(url=server.url, patience_s=0.1, answer_s=0.1, look_s=0.1)
+    hold = held(server)
+    if before:
+        server.stall(0.6)
+    rendering = Rendering(backend)
+    rendering.start()
+    assert hold.reached.wait(10)
+    if not before:
+        server.stall(0.6)
+    hold.released.set()
+
+    assert len(rendering.outcome().images) == 1
+    backend.close()
+
+
+def test_a_server_that_hangs_is_down_in_the_end(server: FakeComfyUI) -> None:
+    backend = ComfyUI(url=server.url, busy_s=0.3, answer_s=0.1)
+    server.stall(2)
+
+    with pytest.raises(StageFailed) as failed:
+        render(backend)
+
+    assert failed.value.code == "backend_down"
+    backend.close()
+
+
 def test_a_submission_without_an_answer_is_not_made_twice(
     server: FakeComfyUI, backend: ComfyUI
 ) -> None:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from PIL.Image import Image
@@ -24,10 +24,21 @@ from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell
 from corral.runtime.pipeline.comfyui_graphs import Graph
 from corral.runtime.pipeline.comfyui_names import by_key, files_like
 from corral.runtime.pipeline.comfyui_progress import Progress
-from corral.runtime.pipeline.comfyui_server import Events, Server, Unanswered, versions_of
+from corral.runtime.pipeline.comfyui_server import (
+    ANSWER_S,
+    Busy,
+    Events,
+    Server,
+    Unanswered,
+    versions_of,
+)
 
+T = TypeVar("T")
 PATIENCE_S = 30.0
 """How long a server that went silent under a prompt may take to come back."""
+BUSY_S = 600.0
+"""How long one may that takes connections and does not answer: the first load of a model from a
+slow disk, a CPU that is busy with all of its cores. To restart it would begin that anew."""
 SUBMISSIONS = 3
 """Of one graph, where the server restarts under it."""
 WAIT_S = 0.2
@@ -59,11 +70,13 @@ class ComfyUI:
         url: str = "http://127.0.0.1:8188",
         workflow: Any = None,
         patience_s: float = PATIENCE_S,
+        busy_s: float = BUSY_S,
         look_s: float = LOOK_S,
+        answer_s: float = ANSWER_S,
     ) -> None:
-        self._server = Server(url)
+        self._server = Server(url, answer_s)
         self._workflow = comfyui_workflow.read_workflow(workflow)
-        self._patience_s, self._look_s = patience_s, look_s
+        self._patience_s, self._busy_s, self._look_s = patience_s, busy_s, look_s
 
     def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
         try:
@@ -77,9 +90,10 @@ class ComfyUI:
         rendered = Rendered(images=[], seconds=0.0, info={})
         count = record.batch_size if isinstance(stage, Txt2Img) else len(images)
         events = self._server.events(uuid.uuid4().hex)
-        events.connect()  # before anything is submitted: what is said before is gone
+        # Before anything is submitted: what is said before is gone.
+        self._patiently(tell, events.connect, gone_s=0.0)
         try:
-            self._describe(rendered)
+            self._patiently(tell, lambda: self._describe(rendered))
             for place in range(count):
                 image = images[place] if images else None
                 self._one(stage, record, place, count, image, events, tell, rendered)
@@ -108,11 +122,11 @@ class ComfyUI:
             return graph
 
         ended = self._execute(make, events, tell, (place, count))
-        made = self._fetch(graph, ended)
+        made = self._patiently(tell, lambda: self._fetch(graph, ended))
         if made is None:
             # Answered from its cache, with a file that somebody removed since.
-            ended = self._execute(lambda: _saved_anew(make()), events, tell, (place, count))
-            made = self._fetch(graph, ended)
+            anew = self._execute(lambda: _saved_anew(make()), events, tell, (place, count))
+            made = self._patiently(tell, lambda: self._fetch(graph, anew))
         if not made:
             raise StageFailed("backend_mismatch", "ComfyUI reports success and has no image.")
         rendered.images += made
@@ -188,7 +202,7 @@ class ComfyUI:
         self, make: Callable[[], Graph], events: Events, tell: Tell, part: tuple[int, int]
     ) -> Ended:
         for _ in range(SUBMISSIONS):
-            graph = make()
+            graph = self._patiently(tell, make)
             ended = self._attempt(graph, events, Progress(graph, tell, *part))
             if ended is not None:
                 return ended
@@ -197,6 +211,21 @@ class ComfyUI:
             f"The ComfyUI at {self._server.url} forgot the prompt {SUBMISSIONS} times: it was "
             "restarted, or somebody cleared its queue. Its own log says which.",
         )
+
+    def _patiently(self, tell: Tell, ask: Callable[[], T], gone_s: float | None = None) -> T:
+        """What may be asked twice, of a server that is busy or comes back."""
+        gone_s = self._patience_s if gone_s is None else gone_s
+        began = time.monotonic()
+        while True:
+            if tell.cancelled():
+                raise job.Cancelled
+            try:
+                return ask()
+            except Unanswered as error:
+                waited = time.monotonic() - began
+                if waited > (self._busy_s if isinstance(error, Busy) else gone_s):
+                    raise
+            time.sleep(WAIT_S)
 
     def _attempt(self, graph: Graph, events: Events, progress: Progress) -> Ended | None:
         """None: the server has forgotten it. Its id is new each time: an old one would show what
@@ -234,7 +263,8 @@ class ComfyUI:
                     continue
                 found = self._server.find(prompt_id)
             except Unanswered as error:
-                if time.monotonic() - heard > self._patience_s:
+                patience_s = self._busy_s if isinstance(error, Busy) else self._patience_s
+                if time.monotonic() - heard > patience_s:
                     raise self._down(str(error)) from error
                 time.sleep(WAIT_S)
                 continue

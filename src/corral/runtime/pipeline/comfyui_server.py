@@ -33,6 +33,11 @@ class Unanswered(Exception):
     """No answer, or one that only a server in trouble gives."""
 
 
+class Busy(Unanswered):
+    """It took the connection and then said nothing: it is there. One thread of it answers, and
+    that waits for Python's lock while another reads a model, or while all cores calculate."""
+
+
 class Found(Struct, frozen=True):
     """Where a prompt is: ended with an entry in the history, in the queue, or nowhere at all."""
 
@@ -48,8 +53,9 @@ class Found(Struct, frozen=True):
 class Events:
     """The server's own words while it works, to one client id. What it said to nobody is gone."""
 
-    def __init__(self, url: str, client_id: str) -> None:
+    def __init__(self, url: str, client_id: str, answer_s: float = CONNECT_S) -> None:
         self.client_id = client_id
+        self._answer_s = answer_s
         scheme, rest = url.split("://", 1)
         self._url = f"ws{scheme[4:]}://{rest}/ws?{urlencode({'clientId': client_id})}"
         self._socket: ClientConnection | None = None
@@ -65,7 +71,7 @@ class Events:
             self._socket = self._open.enter_context(
                 connect(
                     self._url,
-                    open_timeout=CONNECT_S,
+                    open_timeout=self._answer_s,
                     close_timeout=CLOSE_S,
                     compression=None,
                     max_size=MESSAGE_LIMIT,
@@ -73,7 +79,10 @@ class Events:
                 )
             )
         except (OSError, EOFError, WebSocketException) as error:
-            raise Unanswered(str(error) or type(error).__name__) from error
+            said = str(error) or type(error).__name__
+            if isinstance(error, TimeoutError) and "handshake" in said:
+                raise Busy(said) from error
+            raise Unanswered(said) from error
 
     def next(self, timeout_s: float) -> tuple[str, dict[str, Any]] | None:
         """Its name and data; None: nothing came, or nothing for us (a preview). Raises Unanswered
@@ -101,17 +110,18 @@ class Events:
 
 
 class Server:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, answer_s: float = ANSWER_S) -> None:
         self.url = url.rstrip("/")
+        self._answer_s = answer_s
         self._http = httpx.Client(
             base_url=self.url,
-            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
             trust_env=False,
         )
         self._about: dict[str, dict[str, Any] | None] = {}
 
     def events(self, client_id: str) -> Events:
-        return Events(self.url, client_id)
+        return Events(self.url, client_id, min(CONNECT_S, self._answer_s))
 
     def submit(self, nodes: dict[str, Any], client_id: str, prompt_id: str) -> str:
         """The prompt's id: ours, but for old servers that give their own. Raises StageFailed where
@@ -252,6 +262,8 @@ class Server:
     def _send(self, method: str, path: str, **rest: Any) -> httpx.Response:
         try:
             answer = self._http.request(method, path, **rest)
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+            raise Busy(f"{type(error).__name__} at {path}") from error
         except httpx.HTTPError as error:
             raise Unanswered(str(error) or type(error).__name__) from error
         if answer.status_code in (502, 503, 504):
