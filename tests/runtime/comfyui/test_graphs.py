@@ -229,10 +229,11 @@ def test_upscaling_alone_needs_no_model() -> None:
     assert scaled["upscale_method"] == "nearest-exact"
 
 
-def node_error(kind: str, field: str) -> dict[str, Any]:
+def node_error(kind: str, field: str, value: Any = "x") -> dict[str, Any]:
+    extra = {"input_name": field, "received_value": value}
     return {
         "class_type": "Node",
-        "errors": [{"type": kind, "message": kind, "extra_info": {"input_name": field}}],
+        "errors": [{"type": kind, "message": kind, "extra_info": extra}],
     }
 
 
@@ -240,14 +241,17 @@ def node_error(kind: str, field: str) -> dict[str, Any]:
     ("found", "code"),
     [
         ([("value_not_in_list", "ckpt_name")], "model_missing"),
+        ([("value_not_in_list", "clip_name1", "t5xxl.safetensors")], "model_missing"),
         ([("value_not_in_list", "sampler_name")], "stage_missing"),
+        ([("value_not_in_list", "upscale_method", "lanczos")], "stage_missing"),
+        ([("value_not_in_list", "guide_size_for", True)], "stage_missing"),
         ([("required_input_missing", "new_field")], "stage_missing"),
         ([("value_bigger_than_max", "steps")], "bad_job"),
         ([("value_not_in_list", "ckpt_name"), ("value_smaller_than_min", "steps")], "bad_job"),
         ([("value_not_in_list", "vae_name"), ("required_input_missing", "x")], "model_missing"),
     ],
 )
-def test_what_errors_of_nodes_mean(found: list[tuple[str, str]], code: str) -> None:
+def test_what_errors_of_nodes_mean(found: list[tuple[Any, ...]], code: str) -> None:
     said = {str(place): node_error(*one) for place, one in enumerate(found)}
 
     assert invalid(said).code == code

@@ -228,6 +228,48 @@ def test_a_node_that_raises(
     assert failed.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("node", "kind", "message", "code"),
+    [
+        (
+            "CheckpointLoaderSimple",
+            "FileNotFoundError",
+            "Model in folder 'checkpoints' with filename 'x.safetensors' not found.",
+            "model_missing",
+        ),
+        (
+            "CheckpointLoaderSimple",
+            "safetensors_rust.SafetensorError",
+            "Error while deserializing header: incomplete metadata, file not fully covered",
+            "model_missing",
+        ),
+        (
+            "CheckpointLoaderSimple",
+            "RuntimeError",
+            "ERROR: Could not detect model type of: /models/x.safetensors",
+            "model_missing",
+        ),
+        (
+            "CLIPTextEncode",
+            "RuntimeError",
+            "ERROR: clip input is invalid: None\n\nIf the clip is from a checkpoint loader node "
+            "your checkpoint does not contain a valid clip or text encoder model.",
+            "model_missing",
+        ),
+        ("VAEDecode", "FileNotFoundError", "No such file or directory: '/tmp/x'", "exception"),
+    ],
+)
+def test_a_models_file_that_is_no_good(
+    server: FakeComfyUI, backend: ComfyUI, node: str, kind: str, message: str, code: str
+) -> None:
+    server.failing[node] = (kind, message)
+
+    with pytest.raises(StageFailed, match=node) as failed:
+        render(backend)
+
+    assert failed.value.code == code
+
+
 def test_detailing_without_its_nodes_names_them(server: FakeComfyUI, backend: ComfyUI) -> None:
     with pytest.raises(StageFailed, match=r"FaceDetailer \(of ComfyUI-Impact-Pack\)") as failed:
         render(backend, stage=ADetailer(), images=(picture("one", (64, 64)),))

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.comfyui_graphs import LOADERS
+from corral.runtime.pipeline.comfyui_names import EXTENSIONS
 
 EXCERPT = 500
 """Characters of a server's own words in a message of ours."""
@@ -22,6 +24,15 @@ MEMORY_WORDS = (
 DEVICE_TYPES = ("AcceleratorError",)
 DEVICE_WORDS = ("cuda error", "hip error", "cudnn error", "cublas error", "device-side assert")
 """The card or its driver is in a bad way: no job's fault."""
+FILE_TYPES = ("FileNotFoundError", "SafetensorError", "UnpicklingError")
+FILE_WORDS = (
+    "could not detect model type",
+    "clip input is invalid: none",
+    "vae is invalid: none",
+    "incomplete metadata, file not fully covered",
+)
+"""A model's file is gone, cut short, or holds something else than its folder says: another worker
+may have a good one."""
 CHOICES = ("sampler_name", "scheduler")
 """Fields with a list of words and not of files."""
 
@@ -57,10 +68,10 @@ def invalid(node_errors: Mapping[str, Any]) -> StageFailed:
             field = (error.get("extra_info") or {}).get("input_name", "")
             said = f"{kind} (node {node}): {_said(error.get('message'), error.get('details'))}"
             match error.get("type"):
-                case "value_not_in_list" if field in CHOICES:
-                    lacking.append(said)
-                case "value_not_in_list":
+                case "value_not_in_list" if _names_a_file(field, error):
                     missing.append(said)
+                case "value_not_in_list":
+                    lacking.append(said)
                 case "required_input_missing":
                     lacking.append(said)
                 case _:
@@ -85,7 +96,16 @@ def failed(about: Mapping[str, Any]) -> StageFailed:
         return StageFailed("out_of_memory", said)
     if last in DEVICE_TYPES or any(words in lower for words in DEVICE_WORDS):
         return StageFailed("backend_down", said)
+    loads = "Loader" in where or "Provider" in where
+    if (loads and last in FILE_TYPES) or any(words in lower for words in FILE_WORDS):
+        return StageFailed("model_missing", f"This ComfyUI cannot use a model's file: {said}")
     return StageFailed("exception", said)
+
+
+def _names_a_file(field: str, error: Mapping[str, Any]) -> bool:
+    """Not a sampler, a way to resize, or a switch that another version has not."""
+    value = str((error.get("extra_info") or {}).get("received_value", "")).lower()
+    return field in LOADERS.values() or value.endswith(EXTENSIONS)
 
 
 def _said(message: Any, details: Any) -> str:
