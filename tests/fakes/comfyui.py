@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 import uuid
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,12 @@ class FakeComfyUI:
         """An old server: it ignores a client's prompt_id, and interrupts whatever runs."""
         self.answer: tuple[int, str] | None = None
         """To every submission, instead of taking it."""
+        self.under = ""
+        """A proxy has it under this path, and nothing else."""
+        self.login = ""
+        """What that proxy wants to hear: `name:password`."""
+        self.most_bytes = 100 << 20
+        """Of an upload: --max-upload-size, or the proxy's own limit."""
         self.loses_answers = False
         """It takes a submission and a proxy in front of it says that it did not."""
         self.deaf = False
@@ -209,6 +216,23 @@ class Life:
         app = FastAPI()
         fake = self.fake
 
+        def kept_out(headers: Any) -> bool:
+            login = b64encode(fake.login.encode()).decode()
+            return bool(fake.login) and headers.get("authorization") != f"Basic {login}"
+
+        @app.middleware("http")
+        async def proxied(request: Request, call_next: Any) -> Response:
+            if kept_out(request.headers):
+                return PlainTextResponse("401 Authorization Required", 401)
+            path = request.scope["path"]
+            if not path.startswith(f"{fake.under}/"):
+                return PlainTextResponse("404 Not Found", 404)
+            request.scope["path"] = path.removeprefix(fake.under)
+            if int(request.headers.get("content-length", 0)) > fake.most_bytes:
+                return PlainTextResponse("413 Request Entity Too Large", 413)
+            answer: Response = await call_next(request)
+            return answer
+
         @app.middleware("http")
         async def same_origin(request: Request, call_next: Any) -> Response:
             origin = request.headers.get("origin")
@@ -217,9 +241,15 @@ class Life:
             answer: Response = await call_next(request)
             return answer
 
-        @app.websocket("/ws")
-        async def events(websocket: WebSocket) -> None:
-            if fake.deaf or websocket.headers.get("origin") is not None:
+        @app.websocket("/{path:path}")
+        async def events(websocket: WebSocket, path: str) -> None:
+            at = f"/{path}" == f"{fake.under}/ws"
+            if (
+                not at
+                or kept_out(websocket.headers)
+                or fake.deaf
+                or websocket.headers.get("origin") is not None
+            ):
                 await websocket.close(1008)
                 return
             await websocket.accept()

@@ -58,6 +58,9 @@ class Workflow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
 class ComfyUIEntry(BackendEntry, frozen=True, tag="comfyui"):
     url: Url = "http://127.0.0.1:8188"
+    username: str = ""
+    """For the proxy before it that asks: ComfyUI itself knows no passwords."""
+    password: str = ""
     workflow: Workflow | None = None
     restart: str = ""
 

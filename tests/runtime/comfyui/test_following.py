@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from corral.core.backends import ComfyUIEntry
 from corral.core.pipeline import (
     Img2Img,
     Txt2Img,
+    Upscale,
 )
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui import ComfyUI
@@ -178,6 +180,48 @@ def test_a_server_that_is_not_there_is_down(server: FakeComfyUI, backend: ComfyU
 
     assert failed.value.code == "backend_down"
     assert time.monotonic() - began < 3
+
+
+def test_a_proxy_with_a_path_and_a_password(server: FakeComfyUI) -> None:
+    server.under, server.login = "/comfy", "me:secret"
+    entry = ComfyUIEntry(url=f"{server.url}/comfy/", username="me", password="secret")
+    backend = open_backend(entry.options())
+
+    rendered = backend.render(Img2Img(), RECORD, (picture("one", (64, 64)),), Told())
+
+    assert len(rendered.images) == 1
+    assert "anime" in probe(entry.options()).models
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"login": "me:secret"}, "`username`"),
+        ({"under": "/comfy"}, "correct `url`"),
+        ({"deaf": True}, "WebSockets"),
+    ],
+)
+def test_an_address_that_is_not_the_servers(
+    server: FakeComfyUI, backend: ComfyUI, change: dict[str, Any], said: str
+) -> None:
+    for name, value in change.items():
+        setattr(server, name, value)
+
+    with pytest.raises(StageFailed) as failed:
+        render(backend)
+
+    assert failed.value.code == "backend_down"
+    assert said in failed.value.message
+
+
+def test_an_image_that_is_too_large_for_a_proxy(server: FakeComfyUI, backend: ComfyUI) -> None:
+    server.most_bytes = 100
+
+    with pytest.raises(StageFailed, match="max-upload-size") as failed:
+        render(backend, stage=Upscale(), images=(picture("one", (64, 64)),))
+
+    assert failed.value.code == "stage_missing"
 
 
 def test_a_server_that_does_not_come_back_is_down(server: FakeComfyUI) -> None:

@@ -68,13 +68,15 @@ class ComfyUI:
         self,
         *,
         url: str = "http://127.0.0.1:8188",
+        username: str = "",
+        password: str = "",
         workflow: Any = None,
         patience_s: float = PATIENCE_S,
         busy_s: float = BUSY_S,
         look_s: float = LOOK_S,
         answer_s: float = ANSWER_S,
     ) -> None:
-        self._server = Server(url, answer_s)
+        self._server = Server(url, username, password, answer_s=answer_s)
         self._workflow = comfyui_workflow.read_workflow(workflow)
         self._patience_s, self._busy_s, self._look_s = patience_s, busy_s, look_s
 
@@ -90,10 +92,10 @@ class ComfyUI:
         rendered = Rendered(images=[], seconds=0.0, info={})
         count = record.batch_size if isinstance(stage, Txt2Img) else len(images)
         events = self._server.events(uuid.uuid4().hex)
-        # Before anything is submitted: what is said before is gone.
-        self._patiently(tell, events.connect, gone_s=0.0)
+        self._patiently(tell, lambda: self._describe(rendered), gone_s=0.0)
         try:
-            self._patiently(tell, lambda: self._describe(rendered))
+            # Before anything is submitted: what is said before is gone.
+            self._patiently(tell, events.connect, gone_s=0.0)
             for place in range(count):
                 image = images[place] if images else None
                 self._one(stage, record, place, count, image, events, tell, rendered)

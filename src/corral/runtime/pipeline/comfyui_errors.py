@@ -53,8 +53,20 @@ def refused(status: int, body: Any, text: str) -> StageFailed:
     if status in (401, 403):
         return StageFailed(
             "backend_down",
-            f"ComfyUI refused us with {status}: let this worker reach it without a proxy or "
-            "extension that asks for more.",
+            f"ComfyUI, or a proxy before it, refused us with {status}: set `username` and "
+            "`password` of this worker's comfyui backend, or let it in without.",
+        )
+    if status in (404, 405) or 300 <= status < 400:
+        return StageFailed(
+            "backend_down",
+            f"What answers there is no ComfyUI ({status}): correct `url` of this worker's comfyui "
+            "backend. Where a proxy has it under a path, that belongs to it.",
+        )
+    if status == 413:
+        return StageFailed(
+            "stage_missing",
+            "The image is too large for this ComfyUI, or for a proxy before it (413): start it "
+            "with a larger --max-upload-size, or raise the proxy's limit.",
         )
     return StageFailed("exception", f"ComfyUI answered {status}: {text[:EXCERPT] or 'no text'}")
 

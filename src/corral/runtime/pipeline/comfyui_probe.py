@@ -39,7 +39,11 @@ class Probe(Struct, frozen=True):
 
 def probe(config: Mapping[str, Any]) -> Probe:
     """Of an entry of `worker.backends`. Raises StageFailed `backend_down` where nobody answers."""
-    server = Server(str(config.get("url") or "http://127.0.0.1:8188"))
+    server = Server(
+        str(config.get("url") or "http://127.0.0.1:8188"),
+        str(config.get("username") or ""),
+        str(config.get("password") or ""),
+    )
     try:
         stats = server.stats()
         device = (stats.get("devices") or [{}])[0]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import httpx
 import msgspec
 from msgspec import Struct
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from corral.runtime.pipeline import comfyui_errors
@@ -27,6 +29,9 @@ FOLDER = "corral"
 """Of the server's input folder, for images that we bring."""
 MESSAGE_LIMIT = 256 << 20
 """A preview of a large image is far more than the library's usual limit of 1 MiB."""
+
+
+NO_COMFYUI = "what answers there is no ComfyUI"
 
 
 class Unanswered(Exception):
@@ -53,8 +58,15 @@ class Found(Struct, frozen=True):
 class Events:
     """The server's own words while it works, to one client id. What it said to nobody is gone."""
 
-    def __init__(self, url: str, client_id: str, answer_s: float = CONNECT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        client_id: str,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        answer_s: float = CONNECT_S,
+    ) -> None:
         self.client_id = client_id
+        self._headers = dict(headers)
         self._answer_s = answer_s
         scheme, rest = url.split("://", 1)
         self._url = f"ws{scheme[4:]}://{rest}/ws?{urlencode({'clientId': client_id})}"
@@ -71,6 +83,7 @@ class Events:
             self._socket = self._open.enter_context(
                 connect(
                     self._url,
+                    additional_headers=self._headers,
                     open_timeout=self._answer_s,
                     close_timeout=CLOSE_S,
                     compression=None,
@@ -78,6 +91,10 @@ class Events:
                     proxy=None,
                 )
             )
+        except InvalidStatus as error:
+            raise Unanswered(
+                f"{error}; a proxy before it must let WebSockets through to /ws"
+            ) from error
         except (OSError, EOFError, WebSocketException) as error:
             said = str(error) or type(error).__name__
             if isinstance(error, TimeoutError) and "handshake" in said:
@@ -110,18 +127,30 @@ class Events:
 
 
 class Server:
-    def __init__(self, url: str, answer_s: float = ANSWER_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        username: str = "",
+        password: str = "",
+        *,
+        answer_s: float = ANSWER_S,
+    ) -> None:
         self.url = url.rstrip("/")
         self._answer_s = answer_s
+        self._headers = {}
+        if username or password:
+            pair = b64encode(f"{username}:{password}".encode()).decode()
+            self._headers["Authorization"] = f"Basic {pair}"
         self._http = httpx.Client(
             base_url=self.url,
+            headers=self._headers,
             timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
             trust_env=False,
         )
         self._about: dict[str, dict[str, Any] | None] = {}
 
     def events(self, client_id: str) -> Events:
-        return Events(self.url, client_id, min(CONNECT_S, self._answer_s))
+        return Events(self.url, client_id, self._headers, min(CONNECT_S, self._answer_s))
 
     def submit(self, nodes: dict[str, Any], client_id: str, prompt_id: str) -> str:
         """The prompt's id: ours, but for old servers that give their own. Raises StageFailed where
@@ -135,7 +164,7 @@ class Server:
         if answer.status_code != 200:
             raise comfyui_errors.refused(answer.status_code, said, answer.text)
         if not isinstance(said, dict) or "prompt_id" not in said:
-            raise Unanswered("what answers there is no ComfyUI")
+            raise Unanswered(NO_COMFYUI)
         given = str(said["prompt_id"])
         if said.get("node_errors"):
             # Whatever else the graph asks for was accepted and would be rendered for nobody.
@@ -191,7 +220,10 @@ class Server:
         )
         if answer.status_code != 200:
             raise comfyui_errors.refused(answer.status_code, None, answer.text)
-        given = answer.json()
+        try:
+            given = msgspec.json.decode(answer.content)
+        except msgspec.DecodeError as error:
+            raise Unanswered(NO_COMFYUI) from error
         folder = given.get("subfolder", "")
         return f"{folder}/{given['name']}" if folder else str(given["name"])
 
@@ -257,7 +289,7 @@ class Server:
         try:
             return msgspec.json.decode(answer.content)
         except msgspec.DecodeError as error:
-            raise Unanswered("what answers there is no ComfyUI") from error
+            raise Unanswered(NO_COMFYUI) from error
 
     def _send(self, method: str, path: str, **rest: Any) -> httpx.Response:
         try:
