@@ -27,6 +27,7 @@ FILES = {
     "checkpoints": ["anime.safetensors", "SDXL/sdxl_1.0.safetensors", "refiner.safetensors"],
     "vae": ["good.vae.safetensors"],
     "loras": ["styles/ink.safetensors", "grain.safetensors"],
+    "unet_gguf": ["flux/flux1-dev-Q4.gguf"],
     "upscale_models": ["4x-UltraSharp.pth"],
     "ultralytics": ["bbox/face_yolov8n.pt", "segm/person.pt"],
 }

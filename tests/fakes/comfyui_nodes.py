@@ -96,6 +96,9 @@ def described(files: dict[str, list[str]], packs: bool) -> dict[str, Any]:
         ),
         "SaveImage": ({"images": ["IMAGE"], "filename_prefix": ["STRING", {}]}, []),
         "PreviewImage": ({"images": ["IMAGE"]}, []),
+        "SaveImageWebsocket": ({"images": ["IMAGE"]}, []),
+        # Of a pack: another way to read a model.
+        "UnetLoaderGGUF": ({"unet_name": [files["unet_gguf"]]}, ["MODEL"]),
     }  # fmt: skip
     if packs:
         one["UltralyticsDetectorProvider"] = (
@@ -116,7 +119,7 @@ def described(files: dict[str, list[str]], packs: bool) -> dict[str, Any]:
             "input_order": {"required": list(inputs)},
             "output": outputs,
             "name": name,
-            "output_node": name in ("SaveImage", "PreviewImage"),
+            "output_node": name in ("SaveImage", "PreviewImage", "SaveImageWebsocket"),
         }
         for name, (inputs, outputs) in one.items()
     }

@@ -127,6 +127,11 @@ class Run:
         }
         if "steps" in inputs:
             self.steps(node, inputs)
+        if kind == "SaveImageWebsocket":  # told once, as a preview is, and kept nowhere
+            self.life.cache[self.key(node)] = ([], None)
+            if self.client is not None:
+                self.life.send(struct.pack(">II", 1, 2) + png(inputs["images"]), self.client)
+            return
         if "images" in inputs:
             ui = {"images": [self.save(kind, inputs)]}
             self.life.cache[self.key(node)] = ([], ui)

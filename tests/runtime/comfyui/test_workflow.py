@@ -17,9 +17,11 @@ from corral.core.pipeline import (
 )
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui import ComfyUI
+from corral.runtime.pipeline.comfyui_probe import probe
 from tests.fakes.comfyui import FakeComfyUI
 from tests.fakes.comfyui_nodes import picture
 from tests.runtime.comfyui.rendering import (
+    changed,
     held,
     only_prompt,
     render,
@@ -84,6 +86,35 @@ def test_a_workflow_gets_what_its_map_names(
     assert upscaled.images[0].size == (256, 128)
 
 
+def test_a_workflow_may_read_its_model_with_any_node(
+    server: FakeComfyUI, with_workflow: Callable[..., ComfyUI]
+) -> None:
+    nodes = {
+        **WORKFLOW,
+        "10": {"class_type": "UnetLoaderGGUF", "inputs": {"unet_name": "gone.gguf"}},
+        "3": {**WORKFLOW["3"], "inputs": {**WORKFLOW["3"]["inputs"], "model": ["10", 0]}},
+    }
+    backend = with_workflow(nodes, map={**MAP, "model": "10.unet_name"})
+
+    render(backend, changed(model="flux1-dev-Q4"))
+
+    assert only_prompt(server)["10"]["inputs"]["unet_name"] == "flux/flux1-dev-Q4.gguf"
+    options = {"url": server.url, "workflow": msgspec.to_builtins(backend._workflow)}
+    assert "flux1-dev-Q4" in probe(options).models
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_workflow_that_only_tells_its_image_shows_it(
+    server: FakeComfyUI, with_workflow: Callable[..., ComfyUI], wrapped: bool
+) -> None:
+    told = {"class_type": "SaveImageWebsocket", "inputs": {"images": ["8", 0]}}
+    nodes: dict[str, Any] = {**WORKFLOW, "9": told}
+
+    rendered = render(with_workflow({"prompt": nodes} if wrapped else nodes))
+
+    assert rendered.images[0].size == (128, 64)
+
+
 def test_errors_in_an_accepted_graph_are_a_failure_and_nothing_of_it_runs(
     server: FakeComfyUI, with_workflow: Callable[..., ComfyUI]
 ) -> None:
@@ -117,13 +148,15 @@ def test_a_value_that_no_server_takes(with_workflow: Callable[..., ComfyUI]) -> 
     ("nodes", "options", "said"),
     [
         ("{", {}, "not JSON"),
-        ({"nodes": [], "links": []}, {}, "Export it in ComfyUI"),
+        ({"nodes": [], "links": []}, {}, "'Export (API)'; in older versions"),
         ([], {}, "no graph of nodes"),
         ({"1": {"inputs": {}}}, {}, "node 1 has no class_type"),
         (WORKFLOW, {"map": {**MAP, "prompt": "6.text"}}, "A record can fill: positive"),
         (WORKFLOW, {"map": {**MAP, "steps": "3"}}, "say it as node.input"),
         (WORKFLOW, {"map": {**MAP, "steps": "33.steps"}}, "no node 33. It has 3, 4"),
         (WORKFLOW, {"map": {**MAP, "steps": "3.stepz"}}, "has no input 'stepz'. It has model"),
+        (WORKFLOW, {"map": {**MAP, "positive": "3.positive"}}, "takes CONDITIONING"),
+        (WORKFLOW, {"map": {**MAP, "positive": "3.seed"}}, "takes INT"),
         (WORKFLOW, {"map": {"positive": "6.text"}}, "lacks 'seed'"),
         (WORKFLOW, {"output": "90"}, "it has none"),
         (WORKFLOW, {"map": {"positive": "6.text", "seed": "3.seed"}}, "sets model, negative"),

@@ -130,7 +130,11 @@ class ComfyUI:
             anew = self._execute(lambda: _saved_anew(make()), events, tell, (place, count))
             made = self._patiently(tell, lambda: self._fetch(graph, anew))
         if not made:
-            raise StageFailed("backend_mismatch", "ComfyUI reports success and has no image.")
+            kind = graph.nodes[graph.output]["class_type"]
+            raise StageFailed(
+                "backend_mismatch",
+                f"ComfyUI reports success and has no image of node {graph.output} ({kind}).",
+            )
         rendered.images += made
         rendered.seeds += [seed] * len(made)
         rendered.seconds += ended.seconds

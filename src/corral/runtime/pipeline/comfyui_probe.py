@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from corral.runtime.models import model_name
+from corral.runtime.pipeline import comfyui_workflow
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui_names import RESIZES
 from corral.runtime.pipeline.comfyui_server import Server, Unanswered, versions_of
@@ -56,7 +57,7 @@ def probe(config: Mapping[str, Any]) -> Probe:
                 (
                     *names("CheckpointLoaderSimple", "ckpt_name"),
                     # Our own graphs read checkpoints alone, a user's may begin with a bare model.
-                    *(names("UNETLoader", "unet_name") if config.get("workflow") else ()),
+                    *(file for place in _places(config) for file in names(*place)),
                 )
             ),
             vaes=names("VAELoader", "vae_name"),
@@ -77,6 +78,19 @@ def probe(config: Mapping[str, Any]) -> Probe:
         ) from error
     finally:
         server.close()
+
+
+def _places(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The nodes and inputs where the user's own workflow takes a model."""
+    workflow = comfyui_workflow.read_workflow(config.get("workflow"))
+    if workflow is None:
+        return []
+    try:
+        nodes, _ = comfyui_workflow.read(workflow.file)
+        places = comfyui_workflow.places_of(workflow, nodes)
+    except StageFailed:  # the jobs will say
+        return []
+    return [(nodes[node]["class_type"], field) for node, field in places.get("model", ())]
 
 
 def plain(files: Sequence[str]) -> tuple[str, ...]:

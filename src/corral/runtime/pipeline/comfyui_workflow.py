@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from codecs import BOM_UTF8
 from typing import Any
 
 import msgspec
@@ -27,6 +28,16 @@ from corral.runtime.pipeline.comfyui_server import Server
 
 NUMBERS = ("steps", "cfg_scale", "width", "height", "clip_skip", "denoise", "factor")
 NAMES = ("positive", "negative", "model", "vae", "sampler", "scheduler", "image", "seed")
+TEXTS = ("positive", "negative")
+LINKED = (
+    "MODEL", "CLIP", "VAE", "CONDITIONING", "LATENT", "IMAGE", "MASK", "NOISE", "SIGMAS", "SAMPLER",
+    "GUIDER", "CONTROL_NET", "UPSCALE_MODEL",
+)  # fmt: skip
+"""Inputs that only another node can fill. A value there is accepted, and fails as it runs."""
+EXPORT = (
+    "Export it in ComfyUI with 'Export (API)'; in older versions switch on the dev mode in its "
+    "settings, then 'Save (API Format)'."
+)
 
 
 class Unusable(StageFailed):
@@ -46,8 +57,8 @@ def fill(
     image: str,
 ) -> tuple[Graph, list[str], dict[str, str]]:
     """The graph, warnings, and what a card says of the file."""
-    nodes, digest = _read(workflow.file)
-    places = _places(workflow, nodes)
+    nodes, digest = read(workflow.file)
+    places = places_of(workflow, nodes)
     values = _values(stage, record, seed, image)
     _closed(workflow, stage, record, values)
     _known(workflow, server, nodes, places)
@@ -56,10 +67,16 @@ def fill(
     for name, value in values.items():
         for node, field in places.get(name, ()):
             kind = nodes[node]["class_type"]
-            if LOADERS.get(kind) == field or field in ("sampler_name", "scheduler"):
-                value = pick(kind, field, str(value))
-            nodes[node]["inputs"][field] = value
+            chosen = name in ("model", "vae") and server.choices(kind, field)
+            if chosen or LOADERS.get(kind) == field or field in ("sampler_name", "scheduler"):
+                nodes[node]["inputs"][field] = pick(kind, field, str(value))
+            else:
+                nodes[node]["inputs"][field] = value
     graph.output = workflow.output or _output(workflow, server, nodes)
+    if nodes[graph.output]["class_type"] == "SaveImageWebsocket":
+        # It tells its image once, to whoever listens just then; a preview can be asked for.
+        images = nodes[graph.output]["inputs"].get("images")
+        nodes[graph.output] = {"class_type": "PreviewImage", "inputs": {"images": images}}
     unheard = [name for name in NUMBERS if name in values and name not in places]
     warnings = (
         [f"The workflow has its own {', '.join(unheard)}: the record's are not in its map."]
@@ -69,21 +86,23 @@ def fill(
     return graph, warnings, {"file": workflow.file, "file_sha256": digest}
 
 
-def _read(file: str) -> tuple[dict[str, Any], str]:
+def read(file: str) -> tuple[dict[str, Any], str]:
+    """Its nodes, and its sha256."""
     try:
         with open(file, "rb") as opened:
             data = opened.read()
-        found = msgspec.json.decode(data)
+        found = msgspec.json.decode(data.removeprefix(BOM_UTF8))
     except OSError as error:
         raise Unusable(file, f"it cannot be read: {error.strerror}.") from error
     except msgspec.DecodeError as error:
         raise Unusable(file, f"it is not JSON: {error}.") from error
     if isinstance(found, dict) and isinstance(found.get("nodes"), list):
-        raise Unusable(
-            file, "this is the editor's format. Export it in ComfyUI with 'Export (API)'."
-        )
+        raise Unusable(file, f"this is the editor's format. {EXPORT}")
+    inner = found.get("prompt") if isinstance(found, dict) else None
+    if isinstance(inner, dict) and "class_type" not in inner:
+        found = inner  # as it is sent to a server
     if not isinstance(found, dict) or not found:
-        raise Unusable(file, "it is no graph of nodes. Export it in ComfyUI with 'Export (API)'.")
+        raise Unusable(file, f"it is no graph of nodes. {EXPORT}")
     for node, about in found.items():
         whole = isinstance(about, dict) and isinstance(about.get("class_type"), str)
         if not whole or not isinstance(about.get("inputs"), dict):
@@ -91,7 +110,7 @@ def _read(file: str) -> tuple[dict[str, Any], str]:
     return copy.deepcopy(found), hashlib.sha256(data).hexdigest()
 
 
-def _places(workflow: Workflow, nodes: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+def places_of(workflow: Workflow, nodes: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
     places: dict[str, list[tuple[str, str]]] = {}
     for name, targets in workflow.map.items():
         if name not in (*NAMES, *NUMBERS):
@@ -181,13 +200,21 @@ def _known(
     for name, targets in places.items():
         for node, field in targets:
             kind = nodes[node]["class_type"]
-            if server.field(kind, field) is None:
+            described = server.field(kind, field)
+            if described is None:
                 inputs = (server.about(kind) or {}).get("input", {})
                 has = [*inputs.get("required", {}), *inputs.get("optional", {})]
                 raise Unusable(
                     workflow.file,
                     f"map.{name} is '{node}.{field}', but a {kind} has no input {field!r}. "
                     f"It has {', '.join(has)}.",
+                )
+            takes = described[0] if described and isinstance(described[0], str) else ""
+            if takes in LINKED or (name in TEXTS and takes in ("INT", "FLOAT", "BOOLEAN")):
+                raise Unusable(
+                    workflow.file,
+                    f"map.{name} is '{node}.{field}', which takes {takes}: name the input that "
+                    "has it as a value, like 6.text of a CLIPTextEncode.",
                 )
 
 
