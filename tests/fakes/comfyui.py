@@ -316,8 +316,9 @@ class Life:
             return JSONResponse(
                 {
                     "system": {"comfyui_version": "0.7.0", "pytorch_version": "2.9.0+cpu",
-                               "python_version": "3.12.3"},
-                    "devices": [{"name": "cpu", "type": "cpu", "vram_free": 8_000_000_000}],
+                               "python_version": "3.12.3 (main, Nov  6 2025) [GCC 13.3.0]"},
+                    "devices": [{"name": "cpu", "type": "cpu", "index": None,
+                                 "vram_free": 8_000_000_000}],
                 }
             )  # fmt: skip
 

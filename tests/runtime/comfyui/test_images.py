@@ -39,7 +39,11 @@ def test_renders_what_the_record_says(server: FakeComfyUI, backend: ComfyUI) -> 
     assert rendered.seeds == [7]
     assert rendered.loaded
     assert rendered.info["models"] == {"SDXL/sdxl_1.0.safetensors": ""}
-    assert rendered.info["versions"]["comfyui"] == "0.7.0"
+    assert rendered.info["versions"] == {
+        "comfyui": "0.7.0",
+        "pytorch": "2.9.0+cpu",
+        "python": "3.12.3",
+    }
     (sampler,) = nodes_of(only_prompt(server), "KSampler")
     assert sampler["sampler_name"] == "dpmpp_2m"
     assert sampler["scheduler"] == "karras"

@@ -313,4 +313,5 @@ def _ids(queue: Iterable[Sequence[Any]]) -> list[str]:
 def versions_of(stats: dict[str, Any]) -> dict[str, str]:
     system = stats.get("system", {})
     named = {"comfyui": "comfyui_version", "pytorch": "pytorch_version", "python": "python_version"}
-    return {name: str(system[field]) for name, field in named.items() if system.get(field)}
+    # Python's goes on with who compiled it, and when.
+    return {name: str(system[of]).split()[0] for name, of in named.items() if system.get(of)}
