@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 import torch
 from msgspec.structs import replace
 from PIL import Image as Images
-from PIL.Image import Image
 from safetensors.torch import load_file, save_file
 
 from corral import job
@@ -24,63 +22,17 @@ from corral.core.pipeline import (
     Hires,
     Img2Img,
     Lora,
-    Record,
     Refiner,
     Stage,
     Txt2Img,
     Upscale,
 )
 from corral.runtime.pipeline import diffusers_schedulers
-from corral.runtime.pipeline.backend import Rendered, StageFailed
 from corral.runtime.pipeline.diffusers_backend import Diffusers
 from corral.runtime.pipeline.images import pixel_sha256
-from corral.runtime.pipeline.kinds import open_backend
 from tests.in_torch import making, single_file
 from tests.in_torch.telling import Tell
-
-CASTLE = Record(
-    positive="a castle", negative="blurry", model="tiny", width=64, height=64, steps=2, seed=5
-)
-PLAIN = Txt2Img()
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("models")
-    making.make(folder / "tiny")
-    making.make(folder / "other", seed=1)
-    os.environ["CORRAL_MODEL_PATHS"] = str(folder)
-    yield folder
-    del os.environ["CORRAL_MODEL_PATHS"]
-
-
-@pytest.fixture(scope="session")
-def backend(models: Path) -> Iterator[Diffusers]:
-    found = open_backend({"type": "diffusers", "device": "", "dtype": "", "models": 1})
-    assert isinstance(found, Diffusers)
-    yield found
-    found.close()
-
-
-def render(
-    backend: Diffusers,
-    record: Record = CASTLE,
-    stage: Stage = PLAIN,
-    images: tuple[Image, ...] = (),
-    tell: Tell | None = None,
-) -> Rendered:
-    return backend.render(stage, record, images, tell or Tell())
-
-
-def pixels(backend: Diffusers, **changed: Any) -> str:
-    return pixel_sha256(render(backend, replace(CASTLE, **changed)).images[0])
-
-
-def refused(backend: Diffusers, record: Record = CASTLE, stage: Stage = PLAIN) -> StageFailed:
-    with pytest.raises(StageFailed) as failed:
-        render(backend, record, stage, (Images.new("RGB", (64, 64)),))
-    return failed.value
-
+from tests.in_torch.warm import CASTLE, pixels, refused, render
 
 # --- pixels --------------------------------------------------------------------------------------
 
@@ -396,8 +348,8 @@ def test_a_cancel_in_the_middle_of_a_step(backend: Diffusers) -> None:
     ("stage", "words"),
     [
         (ADetailer(), "ADetailer"),
-        (Txt2Img(hires=Hires()), "hires"),
-        (Txt2Img(refiner=Refiner("other")), "refiner"),
+        (Txt2Img(hires=Hires(denoise=0.0)), "denoise 0"),
+        (Txt2Img(refiner=Refiner("other", 0.0)), "switch_at 0"),
     ],
     ids=("adetailer", "hires", "refiner"),
 )
@@ -408,9 +360,11 @@ def test_what_it_cannot_do_is_said(backend: Diffusers, stage: Stage, words: str)
 
 
 def test_an_unknown_upscaler_is_named(backend: Diffusers) -> None:
-    failed = refused(backend, CASTLE, Upscale(upscaler="R-ESRGAN 4x+"))
-    assert failed.code == "model_missing"
-    assert "R-ESRGAN" in failed.message
+    wanted = "R-ESRGAN 4x+"
+    for stage in (Upscale(upscaler=wanted), Txt2Img(hires=Hires(upscaler=wanted))):
+        failed = refused(backend, CASTLE, stage)
+        assert failed.code == "model_missing"
+        assert "R-ESRGAN" in failed.message
 
 
 def test_more_clip_skip_than_layers_is_a_bad_job(backend: Diffusers) -> None:

@@ -13,6 +13,7 @@ from diffusers import (
     EulerDiscreteScheduler,
     PNDMScheduler,
     StableDiffusionPipeline,
+    StableDiffusionXLImg2ImgPipeline,
     StableDiffusionXLPipeline,
     UNet2DConditionModel,
 )
@@ -65,18 +66,12 @@ def make(folder: Path, size: Size = TINY, seed: int = 0, dtype: Any = torch.floa
     return _save(pipe, folder, dtype)
 
 
-def make_xl(folder: Path, size: Size = TINY, seed: int = 0) -> Path:
+def make_xl(folder: Path, size: Size = TINY, seed: int = 0, dtype: Any = torch.float32) -> Path:
     """A Stable Diffusion XL: two text encoders, and a UNet that is told sizes."""
     torch.manual_seed(seed)
     tokenizer = _tokenizer(folder)
-    about = 8
     pipe = StableDiffusionXLPipeline(
-        unet=_unet(
-            size._replace(width=2 * size.width),
-            addition_embed_type="text_time",
-            addition_time_embed_dim=about,
-            projection_class_embeddings_input_dim=size.width + 6 * about,
-        ),
+        unet=_unet(size._replace(width=2 * size.width), **_told(size, numbers=6)),
         vae=_vae(size),
         text_encoder=CLIPTextModel(_text(size, tokenizer)),
         text_encoder_2=CLIPTextModelWithProjection(_text(size, tokenizer)),
@@ -84,7 +79,35 @@ def make_xl(folder: Path, size: Size = TINY, seed: int = 0) -> Path:
         tokenizer_2=tokenizer,
         scheduler=EulerDiscreteScheduler(**NOISE),
     )
-    return _save(pipe, folder, torch.float32)
+    return _save(pipe, folder, dtype)
+
+
+def make_refiner(
+    folder: Path, size: Size = TINY, seed: int = 2, dtype: Any = torch.float32
+) -> Path:
+    """The second model of a Stable Diffusion XL: one text encoder, and told a score of beauty."""
+    torch.manual_seed(seed)
+    tokenizer = _tokenizer(folder)
+    pipe = StableDiffusionXLImg2ImgPipeline(
+        unet=_unet(size, **_told(size, numbers=5)),
+        vae=_vae(size),
+        text_encoder=None,
+        text_encoder_2=CLIPTextModelWithProjection(_text(size, tokenizer)),
+        tokenizer=None,
+        tokenizer_2=tokenizer,
+        scheduler=EulerDiscreteScheduler(**NOISE),
+        requires_aesthetics_score=True,
+    )
+    return _save(pipe, folder, dtype)
+
+
+def _told(size: Size, numbers: int) -> dict[str, Any]:
+    about = 8
+    return {
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": about,
+        "projection_class_embeddings_input_dim": size.width + numbers * about,
+    }
 
 
 def _unet(size: Size, **more: Any) -> Any:

@@ -93,12 +93,13 @@ def _made() -> Path:
 
 @pytest.mark.timeout(INSTALL_S + RUN_S + 60)
 def test_the_backend_where_torch_is(in_torch: Path, tmp_path: Path) -> None:
-    """Every case of `tests/in_torch/backend_cases.py`; one that fails is shown with its words."""
+    """Every case in `tests/in_torch`; one that fails is shown with its words."""
     report = tmp_path / "report.xml"
     command = [
         str(in_torch), "-m", "pytest", "-q", "--noconftest", "-c", os.devnull, "-W", "ignore",
-        "-p", "no:cacheprovider", f"--rootdir={ROOT}", f"--basetemp={tmp_path / 'cases'}",
-        f"--junitxml={report}", "tests/in_torch/backend_cases.py",
+        "-p", "no:cacheprovider", "-p", "tests.in_torch.warm", "-o", "python_files=*_cases.py",
+        f"--rootdir={ROOT}", f"--basetemp={tmp_path / 'cases'}", f"--junitxml={report}",
+        "tests/in_torch",
     ]  # fmt: skip
     _run(command, RUN_S)
     (suite,) = ElementTree.parse(report).getroot()

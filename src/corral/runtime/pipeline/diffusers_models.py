@@ -22,17 +22,22 @@ from corral.runtime.pipeline.backend import StageFailed
 INDEX = "model_index.json"
 CHUNK = 8 << 20
 NO_VAE = ("", "none", "automatic")
+ASKS = "requires_aesthetics_score"
+"""What the refiner of SDXL says of itself. Its pipeline for text does not know that."""
 
 
 class Loaded:
     """A model in memory: one pipeline for each kind of stage, and their parts are the same."""
 
-    def __init__(self, text: Any, diffusers: Any, hashes: dict[str, str]) -> None:
+    def __init__(
+        self, text: Any, diffusers: Any, hashes: dict[str, str], index: dict[str, Any]
+    ) -> None:
         self.text = text
         self.own_schedule = dict(text.scheduler.config)
         self.hashes = hashes
         self._diffusers = diffusers
         self._image: Any = None
+        self._for_images = {ASKS: True} if index.get(ASKS) else {}
         self._vae_dtype = text.vae.dtype
         self._loras: tuple[Lora, ...] | None = ()
         encoder = getattr(text, "text_encoder", None)
@@ -45,7 +50,9 @@ class Loaded:
     def image(self) -> Any:
         if self._image is None:
             try:
-                self._image = self._diffusers.AutoPipelineForImage2Image.from_pipe(self.text)
+                self._image = self._diffusers.AutoPipelineForImage2Image.from_pipe(
+                    self.text, **self._for_images
+                )
             except ValueError as error:
                 raise StageFailed(
                     "stage_missing",
@@ -125,6 +132,10 @@ class Shelf:
         self._held.clear()
         self.free()
 
+    def restore(self) -> None:
+        for loaded in self._held.values():
+            loaded.restore()
+
     def free(self) -> None:
         gc.collect()
         if self._torch.cuda.is_available():
@@ -158,7 +169,7 @@ class Shelf:
             ) from error
         pipe.set_progress_bar_config(disable=True)
         pipe.to(self._device)
-        return Loaded(pipe, self._diffusers, hashes)
+        return Loaded(pipe, self._diffusers, hashes, index)
 
     def _vae(self, where: Path, settings: Path) -> Any:
         kind = self._diffusers.AutoencoderKL

@@ -83,10 +83,18 @@ def choose(sampler: str, schedule: str) -> Choice:
     return Choice(kind, {**OFF, "timestep_spacing": spacing, **options, **SCHEDULES[wanted]})
 
 
-def make(diffusers: Any, own: dict[str, Any], sampler: str, schedule: str) -> Any:
-    """A fresh scheduler, from the settings that the model itself came with."""
+def is_flow(own: dict[str, Any]) -> bool:
+    """Whether a model was trained by flow matching, by the settings that it came with."""
+    return str(own.get("prediction_type", "")).startswith("flow") or "shift" in own
+
+
+def make(
+    diffusers: Any, own: dict[str, Any], sampler: str, schedule: str, *, with_noise: bool = False
+) -> Any:
+    """A fresh scheduler, from the settings that the model itself came with. `with_noise`: for
+    latents in the middle of their steps, which need none."""
     kind, options = choose(sampler, schedule)
-    if str(own.get("prediction_type", "")).startswith("flow") or "shift" in own:
+    if is_flow(own):
         raise StageFailed(
             "stage_missing",
             "The model is of a kind (flow matching) whose schedulers this backend does not have.",
@@ -100,4 +108,10 @@ def make(diffusers: Any, own: dict[str, Any], sampler: str, schedule: str) -> An
             f"diffusers has no schedule {schedule!r} for the sampler {sampler!r}.",
         )
     fitting = {name: value for name, value in options.items() if name in known}
+    if with_noise:
+        made = type(kind, (made,), dict.fromkeys(("add_noise", "scale_noise"), _as_it_is))
     return made.from_config(own, **fitting)
+
+
+def _as_it_is(_: object, sample: Any, *__: object) -> Any:
+    return sample
