@@ -14,7 +14,8 @@ from corral.core.job import Job
 from corral.home import Home
 from corral.sdk.aio import AsyncClient
 from corral.sdk.handles import AsyncHandle
-from corral.server import _Controller, _listen
+from corral.server.controller import Controller
+from corral.server.listening import listen
 from corral.settings import load
 
 
@@ -40,7 +41,7 @@ async def controller(home: Path, yaml: str) -> AsyncIterator[Inside]:
     config = load(home, flags, environ={})
     kept = Home(home)
     kept.take()
-    running = _Controller(config, kept, _listen("127.0.0.1", 0, "--port"))
+    running = Controller(config, kept, listen("127.0.0.1", 0, "--port"))
     task = asyncio.create_task(running.run())
     try:
         while not kept.controller.exists() and not task.done():  # noqa: ASYNC110

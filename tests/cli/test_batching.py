@@ -77,7 +77,8 @@ def test_a_rerun_compares_image_by_image() -> None:
     assert [one["same"] for one in batching.compare(made("a"), made("a", "b"))] == [True, False]
     assert [one["same"] for one in batching.compare(made(""), made(""))] == [False]
     assert batching.compare(None, None) == []
-    for odd in ([], "x", {"images": 5}, {"images": {"a": 1}}, {"images": [5]}):
+    odds: list[Any] = [[], "x", {"images": 5}, {"images": {"a": 1}}, {"images": [5]}]
+    for odd in odds:
         assert not any(one["same"] for one in batching.compare(odd, odd)), odd
 
 

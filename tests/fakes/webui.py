@@ -451,8 +451,8 @@ class FakeWebUI:
         return made, info
 
     def _extras(self, body: Json, schedule: str, sampler: str, settings: Json) -> Json:
-        known = next((one for one in SAMPLERS if one["name"] == sampler), {"options": {}})
-        own = known["options"].get("scheduler")
+        options: list[Json] = [one["options"] for one in SAMPLERS if one["name"] == sampler]
+        own = options[0].get("scheduler") if options else None
         label = schedule if schedule != "Automatic" else (own or "").title()
         extras: Json = {"Schedule type": label} if label else {}
         if body.get("enable_hr"):

@@ -1,37 +1,33 @@
-"""The controller process: everything is constructed here, once, and ends here, in order."""
+"""The wiring of a controller, once, and its life from the first task to the last."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
 import structlog
-import uvicorn
 from msgspec import structs
 from starlette.types import ASGIApp
 
 from corral import __version__, logs
 from corral.api.auth import Hosts, bearer
 from corral.api.first_answers import FirstAnswers, guarded
-from corral.api.http_protocol import limited
 from corral.api.local_door import LocalDoor
 from corral.api.parts import Parts
 from corral.api.rpc import Orchestrator
 from corral.api.service import handler, server_options
 from corral.api.streams import Streams
-from corral.api.worker_socket import Frames, WorkerSocket
-from corral.controller import restore
+from corral.api.worker_socket import WorkerSocket
 from corral.controller.access import Access
 from corral.controller.artifacts import Artifacts
 from corral.controller.assets import Assets
@@ -66,7 +62,7 @@ from corral.controller.tokens import AttemptTokens, kept_secret
 from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.access import Role
-from corral.core.errors import CorralError, HomeUnusable
+from corral.core.errors import CorralError
 from corral.core.worker import Worker
 from corral.discovery import Announcement
 from corral.engines.agents import AgentsEngine
@@ -77,6 +73,7 @@ from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
 from corral.scheduler.circuit import Breaker
 from corral.scheduler.settle import Policy
+from corral.server.listening import http_server, is_loopback, listen, own_address
 from corral.settings import Config
 from corral.shared_root import SharedRoot
 from corral.trust import kept_certificate
@@ -93,42 +90,6 @@ REMEMBER_S = 300.0
 """How often it is written down that workers are there: after kill -9 nobody else knows it."""
 
 
-def serve(config: Config) -> int:
-    """Runs the controller until it is asked to stop; returns the process's exit code."""
-    logs.configure(
-        config.settings.log_level,
-        config.settings.log_format,
-        file=Home(config.home).log_file,
-        limit=config.settings.log_limit,
-        rotates=True,
-    )
-    _close_to_others(config)
-    home = Home(config.home)
-    try:
-        home.take()
-        if sys.platform != "win32" and (mended := home.close_to_others()):
-            log.warning("private_files_were_open", closed_again=mended)
-        if restore.pending(home):
-            log.info("backup_restored", former=str(restore.swap_in(home)))
-            return _again(home)  # the settings may have come from the backup too
-        http_socket = _listen(config.settings.host, config.settings.port, "--port")
-        with asyncio.Runner(loop_factory=_loop_factory(config.settings.limits.header_s)) as runner:
-            code = runner.run(_Controller(config, home, http_socket).run())
-        return _again(home) if restore.pending(home) and not code else code
-    except CorralError as error:
-        print(f"corral: {error.message}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(
-            f"corral: The home {config.home} cannot be used ({error}). See that its disk has space "
-            "left and that it is yours, then start again.",
-            file=sys.stderr,
-        )
-        return 1
-    finally:
-        home.release()
-
-
 def _calm_collector() -> None:
     """What is here stays for good, and most of what comes has no cycles: Python's collector would
     look through the whole queue again and again, for a tenth of the controller's time."""
@@ -137,88 +98,13 @@ def _calm_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-def _again(home: Home) -> int:
-    """The same program from its beginning, as the same process: whoever looks after it, a terminal
-    or a service, does not even notice."""
-    home.release()
-    log.info("controller_begins_again", home=str(home.path))
-    if sys.platform == "win32":
-        return 0
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (itself)
-
-
-def _close_to_others(config: Config) -> None:
-    """Jobs run as the same user; what they could look into is closed before it knows anything."""
-    if sys.platform != "win32" and not config.settings.inspectable:
-        from corral.runtime import posix
-
-        posix.close_to_others()
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it. Beyond it nothing is said in the clear."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _own_address(host: str) -> str:
-    """The address under which other machines most likely reach this one."""
-    if host not in ("0.0.0.0", "::"):
-        return host
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
-        # Nothing is sent: the system only says which way it would go.
-        asking.connect(("2001:db8::1" if ":" in host else "192.0.2.1", 9))
-        return str(asking.getsockname()[0])
-    return socket.gethostname()
-
-
-def _loop_factory(handshake_s: float) -> Any:
-    if sys.platform == "win32":
-        return None
-    import uvloop
-
-    class Loop(uvloop.Loop):
-        """uvicorn cannot be told how long a TLS handshake may take."""
-
-        async def create_server(self, *args: Any, ssl: Any = None, **more: Any) -> Any:
-            if ssl is not None:
-                more.setdefault("ssl_handshake_timeout", handshake_s)
-            return await super().create_server(*args, ssl=ssl, **more)
-
-    return Loop
-
-
-def _listen(host: str, port: int, flag: str) -> socket.socket:
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except OSError as error:
-        listening.close()
-        raise HomeUnusable(
-            f"Cannot listen on {host}:{port} ({error.strerror}). Stop what uses it, or choose "
-            f"another port with {flag}."
-        ) from error
-    listening.listen(1024)
-    return listening
-
-
-class _Http(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield  # signals are the controller's, not the HTTP server's
-
-
-class _Controller:
+class Controller:
     def __init__(self, config: Config, home: Home, http_socket: socket.socket) -> None:
         self._home, self._http_socket = home, http_socket
         self._settings = config.settings
         self._descriptors = raised_limit()
         self._started_at = time.time()
-        alone = _is_loopback(config.settings.host)
+        alone = is_loopback(config.settings.host)
         self._secure = not alone or config.settings.tls == "always"
         self._asked_to_stop = asyncio.Event()
         self._asked_twice = asyncio.Event()
@@ -339,7 +225,7 @@ class _Controller:
             notice=self._notifier.worker,
             others_ask=lambda: self._orchestrator.is_asked(),
         )
-        self._address = settings.advertise or _own_address(settings.host)
+        self._address = settings.advertise or own_address(settings.host)
         self._herd = Herd(
             self._roster,
             self._agents,
@@ -442,30 +328,14 @@ class _Controller:
         pem = certificate.read_text(encoding="ascii") if certificate else ""
         self._agents.open(self._world.held)
         self._disk.look()
-        http = _Http(
-            uvicorn.Config(
-                self._app,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                http=limited(settings.limits, http_share(self._descriptors)),
-                timeout_keep_alive=settings.limits.keep_alive_s,  # type: ignore[arg-type]
-                ws=Frames,
-                ws_max_size=settings.limits.frame_bytes,
-                ws_per_message_deflate=False,  # a little of it can be very much
-                ws_ping_interval=20,
-                ws_ping_timeout=30,
-                timeout_graceful_shutdown=1,
-                proxy_headers=False,  # an address that counts is the one that really asks
-                ssl_certfile=certificate,
-                ssl_keyfile=key,
-            )
+        http = http_server(
+            self._app, settings.limits, http_share(self._descriptors), certificate, key
         )
         options = server_options(settings.limits, grpc_share(self._descriptors))
         rpc = grpc.aio.server(options=options)
         rpc.add_generic_rpc_handlers((handler(self._orchestrator),))
         # gRPC says on stderr, in its own words, that a port is taken: ask first, in ours.
-        _listen(settings.host, settings.grpc_port, "--grpc-port").close()
+        listen(settings.host, settings.grpc_port, "--grpc-port").close()
         door = f"{bracketed(settings.host)}:{settings.grpc_port}"
         if key is None:
             grpc_port = rpc.add_insecure_port(door)
@@ -473,7 +343,7 @@ class _Controller:
             pair = (key.read_bytes(), pem.encode())
             grpc_port = rpc.add_secure_port(door, grpc.ssl_server_credentials([pair]))
         self._herd.open(port, grpc_port, pem)
-        if settings.discoverable and not _is_loopback(settings.host):
+        if settings.discoverable and not is_loopback(settings.host):
             self._herd.take_requests()
             hostname = socket.gethostname().split(".")[0]
             announcement = Announcement(hostname, self._address, port)
@@ -485,7 +355,7 @@ class _Controller:
             else:
                 log.warning("tailscale_missing")
                 print(f"corral: {MISSING}", file=sys.stderr, flush=True)
-        beyond = self._secure and not _is_loopback(self._address)
+        beyond = self._secure and not is_loopback(self._address)
         place = bracketed(self._address)
         elsewhere = {"http": f"https://{place}:{port}", "grpc": f"{place}:{grpc_port}"}
         self._tell_of_move(self._herd.moved())

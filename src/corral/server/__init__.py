@@ -1,0 +1,73 @@
+"""The controller process: everything is constructed here, once, and ends here, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import structlog
+
+from corral import logs
+from corral.controller import restore
+from corral.core.errors import CorralError
+from corral.home import Home
+from corral.server.controller import Controller
+from corral.server.listening import listen, loop_factory
+from corral.settings import Config
+
+log = structlog.get_logger()
+
+
+def serve(config: Config) -> int:
+    """Runs the controller until it is asked to stop; returns the process's exit code."""
+    logs.configure(
+        config.settings.log_level,
+        config.settings.log_format,
+        file=Home(config.home).log_file,
+        limit=config.settings.log_limit,
+        rotates=True,
+    )
+    _close_to_others(config)
+    home = Home(config.home)
+    try:
+        home.take()
+        if sys.platform != "win32" and (mended := home.close_to_others()):
+            log.warning("private_files_were_open", closed_again=mended)
+        if restore.pending(home):
+            log.info("backup_restored", former=str(restore.swap_in(home)))
+            return _again(home)  # the settings may have come from the backup too
+        http_socket = listen(config.settings.host, config.settings.port, "--port")
+        with asyncio.Runner(loop_factory=loop_factory(config.settings.limits.header_s)) as runner:
+            code = runner.run(Controller(config, home, http_socket).run())
+        return _again(home) if restore.pending(home) and not code else code
+    except CorralError as error:
+        print(f"corral: {error.message}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(
+            f"corral: The home {config.home} cannot be used ({error}). See that its disk has space "
+            "left and that it is yours, then start again.",
+            file=sys.stderr,
+        )
+        return 1
+    finally:
+        home.release()
+
+
+def _again(home: Home) -> int:
+    """The same program from its beginning, as the same process: whoever looks after it, a terminal
+    or a service, does not even notice."""
+    home.release()
+    log.info("controller_begins_again", home=str(home.path))
+    if sys.platform == "win32":
+        return 0
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (itself)
+
+
+def _close_to_others(config: Config) -> None:
+    """Jobs run as the same user; what they could look into is closed before it knows anything."""
+    if sys.platform != "win32" and not config.settings.inspectable:
+        from corral.runtime import posix
+
+        posix.close_to_others()

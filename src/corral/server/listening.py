@@ -1,0 +1,100 @@
+"""Sockets, the event loop and the HTTP server, as a controller needs them."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from corral.api.http_protocol import limited
+from corral.api.worker_socket import Frames
+from corral.core.errors import HomeUnusable
+from corral.settings import LimitSettings
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it. Beyond it nothing is said in the clear."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def own_address(host: str) -> str:
+    """The address under which other machines most likely reach this one."""
+    if host not in ("0.0.0.0", "::"):
+        return host
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
+        # Nothing is sent: the system only says which way it would go.
+        asking.connect(("2001:db8::1" if ":" in host else "192.0.2.1", 9))
+        return str(asking.getsockname()[0])
+    return socket.gethostname()
+
+
+def loop_factory(handshake_s: float) -> Any:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    class Loop(uvloop.Loop):
+        """uvicorn cannot be told how long a TLS handshake may take."""
+
+        async def create_server(self, *args: Any, ssl: Any = None, **more: Any) -> Any:
+            if ssl is not None:
+                more.setdefault("ssl_handshake_timeout", handshake_s)
+            return await super().create_server(*args, ssl=ssl, **more)
+
+    return Loop
+
+
+def listen(host: str, port: int, flag: str) -> socket.socket:
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise HomeUnusable(
+            f"Cannot listen on {host}:{port} ({error.strerror}). Stop what uses it, or choose "
+            f"another port with {flag}."
+        ) from error
+    listening.listen(1024)
+    return listening
+
+
+class Http(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # signals are the controller's, not the HTTP server's
+
+
+def http_server(
+    app: ASGIApp, limits: LimitSettings, share: int, certificate: Path | None, key: Path | None
+) -> Http:
+    return Http(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            http=limited(limits, share),
+            timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]
+            ws=Frames,
+            ws_max_size=limits.frame_bytes,
+            ws_per_message_deflate=False,  # a little of it can be very much
+            ws_ping_interval=20,
+            ws_ping_timeout=30,
+            timeout_graceful_shutdown=1,
+            proxy_headers=False,  # an address that counts is the one that really asks
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+        )
+    )
