@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from corral.agent.restarts import Restarts
+from corral.agent.server_offers import PATIENCE, ServerOffers
 from corral.core.backends import WebUIEntry
 from corral.core.job import PipelineCall
 from corral.core.pipeline import Record
@@ -146,6 +147,26 @@ async def test_what_a_server_has_is_told(start: StartAgent, controller: FakeCont
     assert told.capabilities.task_types == ("webui", "render")
     assert "alpha" in told.capabilities.models_present
     assert set(told.capabilities.models_present) == {model.name for model in told.models}
+
+
+async def test_a_server_that_does_not_answer_is_told_and_one_that_never_did_is_started(
+    start: StartAgent, controller: FakeController
+) -> None:
+    with FakeWebUI() as fake:
+        url = fake.url
+    await start(**{"worker.backends": [{"type": "webui", "url": url}]})
+    (server,) = (await controller.expect(wire.WorkerRegister)).servers
+    assert (server.kind, server.url) == ("webui", url)
+    assert url in server.trouble
+
+    started: list[str] = []
+    offers = ServerOffers([WebUIEntry(url=url)], lambda: None, started.append)
+    for _ in range(PATIENCE - 1):
+        await offers._look()
+    assert not started
+    await offers._look()
+    await offers._look()
+    assert started == ["webui"]
 
 
 async def test_a_job_is_rendered_by_the_server_and_two_take_turns(

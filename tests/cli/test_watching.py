@@ -125,6 +125,29 @@ def test_workers(corral: Corral, orchestrator: Orchestrator) -> None:
     assert "RTX 3090 24 GB, 50 % free, 3.5 GB used by others, 61 °C, 97 % busy" in shown
     assert "files: landlock, memory: nothing" in shown
     assert corral("workers", "--json").json[0]["enforced"] == {"files": "landlock", "memory": ""}
+    assert "renders with" not in shown
+
+
+def test_what_workers_render_with_and_which_server_is_silent(
+    corral: Corral, orchestrator: Orchestrator
+) -> None:
+    orchestrator.workers.append(
+        pb.WorkerView(
+            id="w",
+            name="attic",
+            connected=True,
+            models=[pb.ModelView(name="sdxl")],
+            task_types=["webui", "render", "comfyui", "sketch"],
+            servers=[
+                pb.ImageServerView(kind="webui", url="http://a:1"),
+                pb.ImageServerView(kind="comfyui", url="http://b:2", trouble="No answer from b."),
+            ],
+        )
+    )
+    assert corral("workers").out.splitlines()[-2:] == [
+        "attic renders with webui at http://a:1, comfyui at http://b:2, sketch; 1 model known.",
+        "attic: No answer from b.",
+    ]
 
 
 def test_workers_in_a_narrow_terminal(served: Served) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from corral.core.job import Needs, QueueClass, Shape
-from corral.core.worker import GPU, Capabilities, Worker
+from corral.core.worker import GPU, Capabilities, ImageServer, Worker
 from corral.scheduler.affinity import PATIENCE_S, SMALL_FIRST_S, Wanted
 from corral.scheduler.fit import Held, Room, refuse_ever, refuse_now
 from corral.scheduler.plan import Line, Plan, Seat, Snapshot, Waiting, decide
@@ -63,6 +63,13 @@ def test_a_model_that_is_neither_there_nor_fetched_is_refused_with_a_sentence() 
     assert refuse_ever(shape, lacking) == "it lacks the model sdxl and fetches none"
     assert refuse_ever(shape, worker("w", models_present=())) == (
         "it lacks the models flux, sdxl and fetches none"
+    )
+    silent = replace(lacking, servers=(ImageServer("webui", "http://a:1", "No answer from a."),))
+    assert refuse_ever(shape, silent) == refuse_ever(shape, lacking)
+    images = replace(shape, needs=replace(shape.needs, task="render"))
+    silent = replace(silent, capabilities=replace(silent.capabilities, task_types=("render",)))
+    assert refuse_ever(images, silent) == (
+        "it lacks the model sdxl and fetches none; No answer from a"
     )
     assert refuse_ever(shape, worker("w", models_present=(), fetches_models=True)) is None
     assert refuse_ever(shape, worker("w", "sdxl", models_present=("flux",))) is None

@@ -50,7 +50,7 @@ from corral.core.backends import Entry, WebUIEntry
 from corral.core.errors import CorralError
 from corral.core.job import Needs
 from corral.core.model import MOST_MODELS, Model
-from corral.core.worker import GPU
+from corral.core.worker import GPU, ImageServer
 from corral.home import Home, lock_file, read_json, write_private_json
 from corral.protocol.messages import (
     VERSION,
@@ -113,6 +113,7 @@ class Agent:
         self._leftovers = 0
         self._models_told: tuple[Model, ...] = ()
         self._tasks_told: tuple[str, ...] = ()
+        self._servers_told: tuple[ImageServer, ...] = ()
 
     async def run(self) -> int:
         await self._open()
@@ -212,7 +213,9 @@ class Agent:
         self._connection = Connection(self._address, self, gives_up=self._embedded)
         if not self._embedded:
             self._updates = Updates.of_this(self._address, build_environment())
-        self._offers = ServerOffers(inventory.usable(settings.backends), self._offers_seen)
+        self._offers = ServerOffers(
+            inventory.usable(settings.backends), self._offers_seen, self._server_down
+        )
         await self._offers.first()
         self._gpus = GpuWatch(
             self._driver,
@@ -364,6 +367,7 @@ class Agent:
         names = tuple(model.name for model in models)
         tasks = dict.fromkeys((*self._settings.worker.task_types, *self._offers.tasks))
         self._models_told, self._tasks_told = models, self._offers.tasks
+        self._servers_told = self._offers.servers
         return WorkerRegister(
             worker_id=address.worker_id,
             software_version=__version__,
@@ -378,6 +382,7 @@ class Agent:
             models=models,
             models_loaded=self._runners.models(),
             readings=self._gpus.readings,
+            servers=self._servers_told,
         )
 
     def heartbeat(self) -> WorkerHeartbeat:
@@ -385,6 +390,9 @@ class Agent:
         ledger.results.beat()
         news = None if models == self._models_told else models
         self._models_told = models
+        servers = self._offers.servers
+        changed = None if servers == self._servers_told else servers
+        self._servers_told = servers
         return WorkerHeartbeat(
             load=ledger.load(),
             running=ledger.running,
@@ -394,6 +402,7 @@ class Agent:
             models=news,
             models_loaded=self._runners.models(),
             leaving=self._leaving is not None,
+            servers=changed,
         )
 
     def _all_models(self) -> tuple[Model, ...]:
@@ -406,11 +415,14 @@ class Agent:
         return both[:MOST_MODELS]
 
     def _offers_seen(self) -> None:
-        """Other stages than we introduced ourselves with: once more then. Models are told with the
-        next heartbeat."""
+        """Other stages than we introduced ourselves with: once more then. Models, and who does not
+        answer, are told with the next heartbeat."""
         if self._offers.tasks != self._tasks_told and self._connection.connected:
             log.info("image_servers_changed", tasks=self._offers.tasks)
             self._again = asyncio.create_task(self._connection.close())
+
+    def _server_down(self, kind: str) -> None:
+        self._restarts.down(kind)
 
     def disconnected(self) -> None:
         """What the controller has not received by now may never have reached it."""

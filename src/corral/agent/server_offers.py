@@ -1,7 +1,8 @@
 """What the image servers of this worker have, asked beside the work: stages and models.
 
 One that does not answer keeps what it last said: whether it is down is for the jobs to find out,
-which also sets off its restart.
+which also sets off its restart. Where it never answered, no job comes; then it is we who have it
+started.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from corral.agent.beside import beside
 from corral.core.backends import ComfyUIEntry, Entry, WebUIEntry, tasks_of
 from corral.core.model import MOST_MODELS, Model
 from corral.core.pipeline import STAGES
+from corral.core.worker import ImageServer
 from corral.runtime.models import model_name
+from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.kinds import offer_of
 
 log = structlog.get_logger("corral.agent.server_offers")
@@ -25,6 +28,12 @@ log = structlog.get_logger("corral.agent.server_offers")
 EVERY_S = 30.0
 FIRST_S = 3.0
 """So long the first introduction waits for them."""
+PATIENCE = 4
+"""So many looks a server that was never seen may take to come up by itself, after a reboot."""
+AGAIN = 20
+"""And after so many more it is started once more: one that comes up is not to be disturbed."""
+TROUBLE = 512
+UNHEARD = "It has not answered yet."
 
 
 class Offer(Struct, frozen=True):
@@ -35,14 +44,23 @@ class Offer(Struct, frozen=True):
 
 
 class ServerOffers:
-    def __init__(self, entries: Sequence[Entry], looked: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        looked: Callable[[], None],
+        down: Callable[[str], None],
+    ) -> None:
         self._entries = tuple(entries)
         self._servers = [one for one in entries if isinstance(one, WebUIEntry | ComfyUIEntry)]
         self._offers: dict[str, Offer] = {}
         """By address."""
         self._said: dict[str, str] = {}
+        self._missed: dict[str, int] = {}
+        """How often one that never answered was down."""
         self._looked = looked
         """Told after each look."""
+        self._down = down
+        """Told the kind of a server that does not come up by itself."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -52,6 +70,17 @@ class ServerOffers:
             if one.url in self._offers
         }
         return tasks_of((one.kind for one in self._entries), lacking)
+
+    @property
+    def servers(self) -> tuple[ImageServer, ...]:
+        return tuple(
+            ImageServer(
+                one.kind,
+                one.url,
+                self._said.get(one.url, "" if one.url in self._offers else UNHEARD),
+            )
+            for one in self._servers
+        )
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -73,10 +102,19 @@ class ServerOffers:
             try:
                 offer = await beside(partial(survey, one), "image server")
             except Exception as error:
-                self._say(one.url, str(error))
+                self._say(one.url, str(error)[:TROUBLE])
+                if isinstance(error, StageFailed) and error.code == "backend_down":
+                    self._miss(one)
                 continue
             self._say(one.url, "")
             self._offers[one.url] = offer
+
+    def _miss(self, server: WebUIEntry | ComfyUIEntry) -> None:
+        if server.url in self._offers:
+            return
+        missed = self._missed[server.url] = self._missed.get(server.url, 0) + 1
+        if missed % AGAIN == PATIENCE:
+            self._down(server.kind)
 
     def _say(self, url: str, trouble: str) -> None:
         if trouble and trouble != self._said.get(url):

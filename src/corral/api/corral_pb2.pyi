@@ -632,7 +632,7 @@ class InviteReply(_message.Message):
     def __init__(self, invitation: _Optional[str] = ..., shell: _Optional[str] = ..., powershell: _Optional[str] = ...) -> None: ...
 
 class WorkerView(_message.Message):
-    __slots__ = ("id", "name", "engine", "connected", "cpus", "memory_gb", "gpus", "labels", "workloads", "platform", "python", "enforced", "running", "waiting", "seen_at", "draining", "left", "version", "circuit", "load", "models", "models_loaded", "model_paths", "output_path", "task_types")
+    __slots__ = ("id", "name", "engine", "connected", "cpus", "memory_gb", "gpus", "labels", "workloads", "platform", "python", "enforced", "running", "waiting", "seen_at", "draining", "left", "version", "circuit", "load", "models", "models_loaded", "model_paths", "output_path", "task_types", "servers")
     class EnforcedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -665,6 +665,7 @@ class WorkerView(_message.Message):
     MODEL_PATHS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_PATH_FIELD_NUMBER: _ClassVar[int]
     TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     engine: str
@@ -690,7 +691,18 @@ class WorkerView(_message.Message):
     model_paths: _containers.RepeatedScalarFieldContainer[str]
     output_path: str
     task_types: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., engine: _Optional[str] = ..., connected: _Optional[bool] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpus: _Optional[_Iterable[_Union[GpuView, _Mapping]]] = ..., labels: _Optional[_Iterable[str]] = ..., workloads: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., python: _Optional[str] = ..., enforced: _Optional[_Mapping[str, str]] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., seen_at: _Optional[float] = ..., draining: _Optional[bool] = ..., left: _Optional[bool] = ..., version: _Optional[str] = ..., circuit: _Optional[str] = ..., load: _Optional[float] = ..., models: _Optional[_Iterable[_Union[ModelView, _Mapping]]] = ..., models_loaded: _Optional[_Iterable[str]] = ..., model_paths: _Optional[_Iterable[str]] = ..., output_path: _Optional[str] = ..., task_types: _Optional[_Iterable[str]] = ...) -> None: ...
+    servers: _containers.RepeatedCompositeFieldContainer[ImageServerView]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., engine: _Optional[str] = ..., connected: _Optional[bool] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpus: _Optional[_Iterable[_Union[GpuView, _Mapping]]] = ..., labels: _Optional[_Iterable[str]] = ..., workloads: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., python: _Optional[str] = ..., enforced: _Optional[_Mapping[str, str]] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., seen_at: _Optional[float] = ..., draining: _Optional[bool] = ..., left: _Optional[bool] = ..., version: _Optional[str] = ..., circuit: _Optional[str] = ..., load: _Optional[float] = ..., models: _Optional[_Iterable[_Union[ModelView, _Mapping]]] = ..., models_loaded: _Optional[_Iterable[str]] = ..., model_paths: _Optional[_Iterable[str]] = ..., output_path: _Optional[str] = ..., task_types: _Optional[_Iterable[str]] = ..., servers: _Optional[_Iterable[_Union[ImageServerView, _Mapping]]] = ...) -> None: ...
+
+class ImageServerView(_message.Message):
+    __slots__ = ("kind", "url", "trouble")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    url: str
+    trouble: str
+    def __init__(self, kind: _Optional[str] = ..., url: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class ModelView(_message.Message):
     __slots__ = ("name", "size", "sha256")

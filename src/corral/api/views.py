@@ -341,6 +341,10 @@ def worker_views(seats: Sequence[Seat]) -> list[pb.WorkerView]:
                 model_paths=can.model_paths,
                 output_path=can.output_path,
                 task_types=can.task_types,
+                servers=[
+                    pb.ImageServerView(kind=one.kind, url=one.url, trouble=one.trouble)
+                    for one in worker.servers
+                ],
             )
         )
     return views

@@ -12,6 +12,7 @@ import typer
 
 from corral.cli import output
 from corral.cli.finding import find
+from corral.cli.rendering import rendering
 from corral.core.errors import BlobNotFound, CorralError, Forbidden, JobNotFound
 
 if TYPE_CHECKING:
@@ -371,6 +372,9 @@ def workers(as_json: AsJson = False) -> None:
         print()
         for row in rows:
             print(f"{row[0]} enforces {row[-1]}")
+    told = [line for one in found if one.connected for line in rendering(one)]
+    if told:
+        print("\n" + output.printable("\n".join(told)))
 
 
 def _gpu(gpu: GpuView) -> str:

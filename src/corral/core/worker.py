@@ -68,6 +68,15 @@ class Reading(Struct, frozen=True, gc=False, omit_defaults=True):
     """Its driver does not answer for it any more; all of it counts as others'."""
 
 
+class ImageServer(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A server that a worker renders images with."""
+
+    kind: Word
+    url: Annotated[str, Meta(max_length=2048)]
+    trouble: Word = ""
+    """Why it does not answer; empty: it does."""
+
+
 class Capabilities(Struct, frozen=True):
     """What a worker says of itself when it registers."""
 
@@ -135,6 +144,8 @@ class Worker(Struct, frozen=True):
     """Its GPUs when it was last heard of."""
     taken: tuple[tuple[str, float], ...] = ()
     """What others hold of its GPUs as far as it counts, by uuid: see `taken_by_others`."""
+    servers: tuple[ImageServer, ...] = ()
+    """What it renders images with, beside itself."""
 
 
 def taken_by_others(readings: Iterable[Reading]) -> tuple[tuple[str, float], ...]:

@@ -176,6 +176,13 @@ class Running:
         else:
             gpus = f", {len(worker.gpus)} GPUs" if worker.gpus else ""
             yield ok("workers", f"{worker.name}: {worker.cpus:g} processors{gpus}, heard just now")
+        for server in worker.servers if worker.connected else ():
+            if server.trouble:
+                yield warn(
+                    "images",
+                    f"{worker.name}: {server.trouble}",
+                    f"Start the {server.kind}, or correct its entry in `worker.backends` there.",
+                )
 
 
 def _alive(card: dict[str, object]) -> bool:

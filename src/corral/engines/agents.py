@@ -202,6 +202,7 @@ class AgentsEngine:
                 models_loaded=register.models_loaded,
                 readings=register.readings,
                 taken=taken_by_others(register.readings),
+                servers=register.servers,
             )
         )
         former = self._sessions.pop(worker.id, None)
@@ -364,6 +365,7 @@ class AgentsEngine:
             readings=beat.readings,
             taken=taken,
             models_loaded=beat.models_loaded,
+            servers=known.servers if beat.servers is None else beat.servers,
         )
         said = self._said.get(worker)
         if beat.models is not None and said is not None:

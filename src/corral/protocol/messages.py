@@ -15,7 +15,16 @@ from msgspec import Meta, Raw, Struct
 
 from corral.core.job import Blob, Failure, JobId, Needs, QueueClass
 from corral.core.model import MOST_MODELS, Model, ModelNames
-from corral.core.worker import MOST_GPUS, Capabilities, Gigabytes, Reading, Word, Words
+from corral.core.worker import (
+    MOST_GPUS,
+    MOST_WORDS,
+    Capabilities,
+    Gigabytes,
+    ImageServer,
+    Reading,
+    Word,
+    Words,
+)
 
 VERSION = "1"
 COMPATIBLE: dict[str, str] = {"1": "0.1.0"}
@@ -38,6 +47,7 @@ MOST_ATTEMPTS, MOST_STREAM = 100_000, 16
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
 Models = Annotated[tuple[Model, ...], Meta(max_length=MOST_MODELS)]
 Readings = Annotated[tuple[Reading, ...], Meta(max_length=MOST_GPUS)]
+Servers = Annotated[tuple[ImageServer, ...], Meta(max_length=MOST_WORDS)]
 
 
 class Message(
@@ -72,6 +82,8 @@ class WorkerRegister(Message, frozen=True):
     """What is on its disk, so far as it has looked; a heartbeat tells what changes."""
     models_loaded: ModelNames = ()
     readings: Readings = ()
+    servers: Servers = ()
+    """The image servers that it renders with; a heartbeat tells what changes."""
 
 
 class WorkerHeartbeat(Message, frozen=True):
@@ -85,6 +97,8 @@ class WorkerHeartbeat(Message, frozen=True):
     models_loaded: ModelNames = ()
     leaving: bool = False
     """It takes nothing new, and says goodbye when what runs there has ended."""
+    servers: Servers | None = None
+    """All of its image servers, where one of them fell silent or answers again."""
 
 
 class JobStarted(Message, frozen=True):

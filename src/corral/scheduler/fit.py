@@ -166,10 +166,16 @@ def refuse_ever(shape: Shape, worker: Worker) -> str | None:
         lacking = [model for model in needs.models if not has_model(worker, model)]
         if lacking:
             named = ", ".join(lacking)
-            return f"it lacks the model{'s' * (len(lacking) > 1)} {named} and fetches none"
+            silent = _silent(worker) if needs.task else ""
+            return f"it lacks the model{'s' * (len(lacking) > 1)} {named} and fetches none{silent}"
     if needs.wants_gpu:
         return _refuse_gpus(shape, worker)
     return None
+
+
+def _silent(worker: Worker) -> str:
+    """Who could have had the models of an image job, and does not say."""
+    return "".join(f"; {one.trouble.rstrip('.')}" for one in worker.servers if one.trouble)
 
 
 def _refuse_task(task: str) -> str:

@@ -165,6 +165,13 @@ class ModelView(Shown, frozen=True):
     sha256: str
 
 
+class ImageServerView(Shown, frozen=True):
+    kind: str
+    url: str
+    trouble: str
+    """Why it does not answer; empty: it does."""
+
+
 class WorkerView(Shown, frozen=True):
     id: str
     name: str
@@ -193,6 +200,7 @@ class WorkerView(Shown, frozen=True):
     task_types: tuple[str, ...] = ()
     left: bool = False
     """It said goodbye and has not been back."""
+    servers: tuple[ImageServerView, ...] = ()
 
 
 class Health(Shown, frozen=True):
@@ -343,6 +351,7 @@ _CLASSES: dict[str, type[Struct]] = {
     "WorkerView": WorkerView,
     "GpuView": GpuView,
     "ModelView": ModelView,
+    "ImageServerView": ImageServerView,
     "HealthReply": Health,
     "QueueView": QueueView,
     "TokenView": TokenView,
