@@ -30,12 +30,14 @@ def shown(built: Built) -> list[str]:
 
 
 def test_the_plan_gives_what_the_page_shows() -> None:
-    (block,) = (one for one in blocks(PAGE) if one.kind == "yaml")
+    block, images = (one for one in blocks(PAGE) if one.kind == "yaml")
     numbers = itertools.count()
     built = build(parse(yaml.safe_load(block.text)), new_id=lambda: f"{next(numbers)}")
     assert block.output is not None
     assert shown(built) == block.output.splitlines()
     assert not built.warnings
+    (record,) = build(parse(yaml.safe_load(images.text)), new_id=lambda: "").records
+    assert record.inputs == ("photos/*.png",)
 
 
 def test_every_key_of_a_plan_is_there() -> None:

@@ -315,10 +315,7 @@ def test_a_chain_begins_with_images_of_ones_own(client: corral.Client, tmp_path:
         "backend": "sketch",
         "base": {"upscale": {"factor": 2}},
         "stages": ["upscale"],
-        "prompts": [
-            {"positive": "red", "inputs": ["a/photo.png"]},
-            {"positive": "blue", "inputs": ["b/photo.png"]},
-        ],
+        "inputs": ["?/photo.png"],
     }
     path.write_text(json.dumps(plan))
     batch = client.batch(path)

@@ -216,8 +216,8 @@ def _job(
     if missing:
         raise invalid(
             "inputs",
-            f"there is no image {missing[0]!r}. Write the path of a file beside the plan, or put "
-            "it with `corral put` and say so under `files`.",
+            f"there is no image {missing[0]!r}. Write the path of a file beside the plan, or "
+            "`photos/*.png` for many; or put it with `corral put` and say so under `files`.",
         )
     labels = {"pack": record.pack, "row": str(record.row), "model": record.model}
     return Job(

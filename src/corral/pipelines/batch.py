@@ -137,6 +137,8 @@ class Batch:
     def _read_rows(self, named_packs: Mapping[str, object]) -> matrix.Fill:
         plan, self._pack, where = self._plan, "", "prompts"
         rows = [Row(positive=one) if isinstance(one, str) else one for one in plan.prompts]
+        if not rows and plan.pack is None:
+            rows = [Row(inputs=(one,)) for one in plan.inputs]
         asked = plan.matrix
         if plan.pack is not None:
             pack = packs.resolve(plan.pack, named_packs)

@@ -18,7 +18,7 @@ from corral.core.job import QueueClass
 from corral.core.pipeline import Prompt, Seed
 from corral.pipelines.config import Config, Overrides, Section
 from corral.pipelines.mistakes import convert, invalid
-from corral.pipelines.plan import Backend, OwnNeeds, Path, Row, StageName, Swept
+from corral.pipelines.plan import Backend, OwnNeeds, Path, Row, StageName, Swept, check_row
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 MOST_IMAGES = 1_000
@@ -53,6 +53,7 @@ def parse(value: object) -> LearningPlan:
             details={"path": ""},
         )
     plan = convert(value, LearningPlan)
+    check_row(value["prompt"], "prompt")
     if not NAME.fullmatch(plan.name):
         raise invalid(
             "name",

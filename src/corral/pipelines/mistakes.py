@@ -180,14 +180,19 @@ def _choices(wanted: Any, steps: Sequence[Step]) -> list[str]:
     found: list[str] = []
     for one in _inside(wanted, steps):
         if isinstance(one, inspect.LiteralType):
-            found += [str(value) for value in one.values]
+            found += [str(value) for value in one.values if value != ""]
         elif isinstance(one, inspect.EnumType):
             found += [str(member.value) for member in one.cls]
     return found
 
 
 def _elsewhere(wanted: Any, steps: Sequence[Step], word: str) -> str:
-    """Model, sampling and size stand under txt2img for all stages: people look for them in each."""
+    """What people look for in other places: model, sampling and size stand under txt2img for all
+    stages, and a worker is one of the needs."""
+    if not steps and word in _keys(wanted, ["needs"]):
+        return f"`{word}` stands under `needs`; move it there."
+    if word in _keys(wanted, [*steps, "txt2img"]):
+        return f"It stands under `txt2img`: `{_spot('', [*steps, 'txt2img', word])}`."
     if steps and steps[-1] in ("img2img", "adetailer", "upscale"):
         beside = [*steps[:-1], "txt2img"]
         if word in _keys(wanted, beside):

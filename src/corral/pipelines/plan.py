@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -37,17 +38,20 @@ _DIGITS = re.compile(r"(0?[1-9])?")
 _NO_NAME = set('/\\:*?"<>|')
 _LONGEST_NAME = 150
 """Bytes of a template: with a job's id and an ending, any disk takes the name."""
+MOST_INPUTS = 64
+"""Of one job."""
 MANY = Meta(min_length=1, max_length=1_000)
 
 
 class Row(Section, frozen=True):
     """A prompt, and what is its own."""
 
-    positive: Prompt
+    positive: Prompt = ""
+    """Left out only where it has images to begin with."""
     negative: Prompt = ""
     loras: Loras = ()
     seed: GivenSeed | None = None
-    inputs: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
+    inputs: Annotated[tuple[Name, ...], Meta(max_length=MOST_INPUTS)] = ()
 
 
 class Matrix(Section, frozen=True):
@@ -106,8 +110,8 @@ class Plan(Section, frozen=True):
     variants: Variants | None = None
     batches: Count = 1
     stages: Annotated[tuple[StageName, ...], Meta(max_length=20)] | None = None
-    inputs: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
-    """Images that the chain begins with, for rows that name none."""
+    inputs: Annotated[tuple[Name, ...], Meta(max_length=10_000)] = ()
+    """Images that the chain begins with, for rows that name none. Without prompts each is a row."""
     backend: Backend = ""
     queue_class: QueueClass = field(default=QueueClass.BATCH, name="class")
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
@@ -132,8 +136,9 @@ def parse(value: object) -> Plan:
         )
     if plan.prompts and plan.pack is not None:
         raise invalid("pack", "give `prompts` or a `pack`, not both.")
-    if not plan.prompts and plan.pack is None:
+    if not plan.prompts and plan.pack is None and not plan.inputs:
         raise invalid("prompts", "there is no prompt. Add one, or name a `pack`.")
+    _check_rows(plan, value.get("prompts") or ())
     _check_output(plan.output)
     _check_text(plan)
     for word in (*plan.needs.labels, plan.needs.worker or ""):
@@ -145,6 +150,23 @@ def parse(value: object) -> Plan:
 def encode(plan: Plan) -> bytes:
     """The same plan gives the same bytes; the order of free keys counts, as it does in the plan."""
     return msgspec.json.encode(plan)
+
+
+def check_row(row: object, where: str) -> None:
+    """A prompt without text is one that somebody wrote so, or has images instead."""
+    if isinstance(row, dict) and "positive" not in row and not row.get("inputs"):
+        raise invalid(where, "`positive` is missing. Add it.")
+
+
+def _check_rows(plan: Plan, written: Sequence[object]) -> None:
+    for number, row in enumerate(written):
+        check_row(row, f"prompts[{number}]")
+    if len(plan.inputs) > MOST_INPUTS and (plan.prompts or plan.pack is not None):
+        raise invalid(
+            "inputs",
+            f"a job begins with at most {MOST_INPUTS} images, and each prompt would have these "
+            f"{len(plan.inputs):,}. Leave the prompts out to have a job for each image.",
+        )
 
 
 def _check_text(plan: Plan) -> None:

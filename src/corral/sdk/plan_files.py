@@ -3,6 +3,7 @@ controller sees none of those files."""
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         found = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        told = " ".join(str(error).split())
+        told = " ".join(str(error).replace(' in "<byte string>",', " at").split())
         raise InvalidPlan(f"{path} is no YAML: {told}.", details={"path": ""}) from None
     if not isinstance(found, dict):
         raise InvalidPlan(
@@ -50,8 +51,13 @@ def read(path: Path) -> dict[str, Any]:
 
 def _pack(name: str, folder: Path) -> object:
     """What is in the file of a pack, under its name; a name that is no file's stays what it is."""
-    path = next((one for one in (folder / name, Path(name)) if one.is_file()), None)
+    path = _found(name, folder)
     if path is None:
+        if name.endswith((".json", ".txt", ".yaml", ".yml")) or "/" in name:
+            raise InvalidPlan(
+                f"`pack`: there is no file {folder / name}. A path counts from the plan's folder.",
+                details={"path": "pack"},
+            )
         return name
     try:
         pack = json.loads(path.read_bytes())
@@ -70,6 +76,21 @@ def _pack(name: str, folder: Path) -> object:
     return found
 
 
+def _found(name: str, folder: Path) -> Path | None:
+    return next((one for one in (folder / name, Path(name)) if one.is_file()), None)
+
+
+def _matching(name: object, folder: Path) -> list[Any]:
+    """The files that `photos/*.png` stands for, in the order of their names; else the name."""
+    if not isinstance(name, str) or not glob.has_magic(name) or _found(name, folder):
+        return [name]
+    for place in (folder, Path()):
+        found = (one for one in glob.glob(str(place / name)) if Path(one).is_file())
+        if there := sorted(found):
+            return [str(Path(one).absolute()) for one in there]
+    raise InvalidPlan(f"`inputs`: no file is like {name!r}.", details={"path": "inputs"})
+
+
 async def _with_inputs(
     connection: Connection, value: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
@@ -82,10 +103,11 @@ async def _with_inputs(
     async def put(names: Any) -> Any:
         if not isinstance(names, list):
             return names
+        names = [one for name in names for one in _matching(name, folder)]
         for name in names:
             if not isinstance(name, str) or name in renamed or name in files:
                 continue
-            path = next((one for one in (folder / name, Path(name)) if one.is_file()), None)
+            path = _found(name, folder)
             if path is None:
                 continue  # the controller says what is missing
             asset = await assets.put(connection, path)

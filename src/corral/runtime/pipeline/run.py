@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from PIL import UnidentifiedImageError
 from PIL.Image import Image
 
 from corral import job
@@ -210,8 +211,12 @@ def _inputs(record: Record, folder: str) -> list[Image]:
         try:
             with open(os.path.join(folder, *name.split("/")), "rb") as file:
                 found.append(images.from_bytes(file.read()))
+        except UnidentifiedImageError as error:
+            said = f"The input {name!r} is no image that Pillow knows."
+            raise AttemptFailed("bad_job", said) from error
         except (OSError, ValueError) as error:
-            raise AttemptFailed("bad_job", f"The input {name!r} is no image: {error}.") from error
+            said = f"The input {name!r} cannot be read: {error}."
+            raise AttemptFailed("bad_job", said) from error
     if not found:
         first = stage_name(record.stages[0])
         raise AttemptFailed("bad_job", f"The chain begins with {first} and has no input image.")
