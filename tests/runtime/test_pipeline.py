@@ -25,6 +25,7 @@ from corral.core.pipeline import (
     digest_of,
 )
 from corral.runtime.pipeline import images
+from tests.fakes.webui import FakeWebUI
 from tests.runtime.conftest import StartRunner
 from tests.runtime.harness import Controller, Frame, Runner
 
@@ -103,6 +104,8 @@ def test_every_stage_is_told(runner: Runner) -> None:
     assert {"txt2img.seconds", "upscale.slot_seconds"} <= told
     said = [frame["message"] for frame in runner.kinds("progress")]
     assert any(message.startswith("txt2img: step ") for message in said)
+    assert said[-1] == "upscale: done"
+    assert runner.kinds("progress")[-1]["fraction"] == 1.0
 
 
 def test_a_warm_runner_loads_a_model_once(runner: Runner) -> None:
@@ -169,6 +172,20 @@ def test_a_worker_without_the_backend_says_so(runner: Runner) -> None:
     assert runner.end()["failure"]["code"] == "stage_missing"
     begin(runner, msgspec.structs.replace(CASTLE, model="sdxl"))  # a real model is not drawn
     assert runner.end()["failure"]["code"] == "stage_missing"
+
+
+def test_of_two_backends_that_lack_something_both_are_told(runner: Runner) -> None:
+    with FakeWebUI() as first, FakeWebUI() as second:
+        backends = [{"type": "webui", "url": one.url} for one in (first, second)]
+        record = Record(positive="x", model="nobodys", width=64, height=64)
+        runner.start_work(
+            {"type": "pipeline", "record": msgspec.to_builtins(record)},
+            pipeline={"worker": "here", "driver": "", "backends": backends},
+        )
+        failure = runner.end()["failure"]
+    assert failure["code"] == "model_missing"
+    assert first.url in failure["message"]
+    assert second.url in failure["message"]
 
 
 def test_a_chain_may_begin_with_an_image(start_runner: StartRunner, tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ class Pipelines:
                 model_loads=int(report.loaded),
             )
             _note(done, report, rendered, record, len(made))
+        job.progress(1.0, f"{done.stages[-1].stage}: done")  # whatever was thinned out
         return made
 
     def _render(
@@ -131,7 +132,7 @@ class Pipelines:
     ) -> tuple[str, Rendered]:
         """By the first backend that has what the stage needs. A chain stays with the kind that
         began it, on whichever worker; where there is none of it, the chain begins anew."""
-        lacking: StageFailed | None = None
+        lacking: list[StageFailed] = []
         for options in choices(record, about["backends"], begun_with):
             backend = self._opened(options)
             tell.backend = backend.name
@@ -140,13 +141,13 @@ class Pipelines:
             except StageFailed as error:
                 if error.code not in ("model_missing", "stage_missing"):
                     raise
-                lacking = error
+                lacking.append(error)
                 continue
             if not rendered.images:
                 raise StageFailed("backend_mismatch", f"{backend.name} gave no image back.")
             return backend.name, rendered
-        if lacking is not None:
-            raise lacking
+        if lacking:  # the first is the one that its owner prefers
+            raise StageFailed(lacking[0].code, " ".join(one.message for one in lacking))
         wanted = begun_with or record.backend or "real"
         raise StageFailed("stage_missing", f"This worker has no {wanted} backend for the record.")
 
