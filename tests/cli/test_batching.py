@@ -116,6 +116,27 @@ def test_a_contact_sheet_shows_text_as_text(tmp_path: Path) -> None:
     assert contact_sheet.read_card(tmp_path / "none.png") == {}
 
 
+def test_a_contact_sheet_tells_what_differs_beside_each_and_the_rest_once(tmp_path: Path) -> None:
+    records = [
+        {
+            "positive": "a",
+            "model": "sdxl",
+            "steps": steps,
+            "stages": [{"stage": "txt2img"}, {"stage": "upscale", "factor": factor}],
+        }
+        for steps, factor in ((20, 2.0), (30, 4.0))
+    ]
+    entries = [
+        contact_sheet.Entry(tmp_path / f"{n}.png", f"j{n}", "w", {"record": record})
+        for n, record in enumerate(records)
+    ]
+    page = contact_sheet.write(tmp_path, "t", entries).read_text()
+    assert "2 images · model sdxl · cfg_scale 7 · size 512 × 512" in page
+    for told in ("<dt>steps</dt><dd>20<", "<dt>steps</dt><dd>30<", "upscale.factor</dt><dd>4<"):
+        assert told in page
+    assert "<dt>model" not in page
+
+
 def test_a_contact_sheet_opens_nothing_but_pngs(tmp_path: Path) -> None:
     """Pillow has decoders for many a format, and one of them runs a program."""
     Image.new("RGB", (8, 8)).save(tmp_path / "really.gif")

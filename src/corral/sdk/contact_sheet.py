@@ -9,13 +9,15 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from msgspec import Struct
+
+from corral.sdk.record_words import described
 
 NAME = "index.html"
 SIDE = 256
@@ -26,7 +28,7 @@ STYLE = """
 :root { color-scheme: light dark; font: 14px/1.4 system-ui, sans-serif; }
 body { margin: 1.5rem; }
 h1 { font-size: 1.3rem; margin: 0; }
-main { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1rem; }
+main { display: grid; grid-template-columns: repeat(auto-fill, minmax(16rem, 1fr)); gap: 1rem; }
 p { margin: .3rem 0 1rem; }
 figure { margin: 0; border: 1px solid #8885; border-radius: 6px; overflow: hidden; }
 figure a { display: block; background: #8882; text-align: center; }
@@ -58,8 +60,15 @@ def read_card(path: Path) -> dict[str, Any]:
 
 def write(folder: Path, title: str, entries: Iterable[Entry]) -> Path:
     """Writes the sheet into the folder of the images, in the place of an older one."""
-    figures = [_figure(folder, entry) for entry in entries]
+    listed = list(entries)
+    settings = [described(entry.card.get("record")) for entry in listed]
+    common = _common(settings)
+    figures = [
+        _figure(folder, entry, {name: own[name] for name in own if name not in common})
+        for entry, own in zip(listed, settings, strict=True)
+    ]
     count = f"{len(figures)} image{'s' * (len(figures) != 1)}"
+    alike = "".join(f" · {name} {value}" for name, value in common.items())
     page = "\n".join(
         [
             "<!doctype html>",
@@ -67,7 +76,7 @@ def write(folder: Path, title: str, entries: Iterable[Entry]) -> Path:
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
-            f"<h1>{escape(title)}</h1><p>{count}</p><main>",
+            f"<h1>{escape(title)}</h1><p>{count}{escape(alike)}</p><main>",
             *figures,
             "</main></body></html>",
         ]
@@ -79,15 +88,24 @@ def write(folder: Path, title: str, entries: Iterable[Entry]) -> Path:
     return target
 
 
-def _figure(folder: Path, entry: Entry) -> str:
+def _common(settings: Sequence[dict[str, str]]) -> dict[str, str]:
+    """What all have alike is told once; what is left is what they were made to show."""
+    first, *others = settings or [{}]
+    return {
+        name: value
+        for name, value in first.items()
+        if all(one.get(name) == value for one in others)
+    }
+
+
+def _figure(folder: Path, entry: Entry, settings: dict[str, str]) -> str:
     card = entry.card
     record = card.get("record") if isinstance(card.get("record"), dict) else {}
     assert isinstance(record, dict)
     prompt = str(record.get("positive", ""))
     facts = [
-        ("negative", record.get("negative", "")),
+        *settings.items(),
         ("seed", card.get("seed", record.get("seed", ""))),
-        ("model", record.get("model", "")),
         ("worker", entry.worker or card.get("worker", "")),
         ("job", entry.job_id),
     ]
