@@ -19,6 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from corral.runtime.pipeline import comfyui_errors
 from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.bounded import IMAGES, Bounded
 
 ANSWER_S = 10.0
 CONNECT_S = 2.0
@@ -145,6 +146,7 @@ class Server:
             base_url=self.url,
             headers=self._headers,
             timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
+            transport=Bounded(trust_env=False),
             trust_env=False,
         )
         self._about: dict[str, dict[str, Any] | None] = {}
@@ -230,7 +232,7 @@ class Server:
     def view(self, image: dict[str, Any]) -> bytes | None:
         """The file of an output; None: it is there no longer."""
         named = {field: image.get(field, "") for field in ("filename", "subfolder", "type")}
-        answer = self._send("GET", "/view", params=named)
+        answer = self._send("GET", "/view", params=named, extensions=dict(IMAGES))
         if answer.status_code == 404:
             return None
         if answer.status_code != 200:

@@ -24,6 +24,11 @@ from corral.runtime.pipeline.checkpoints import Done
 from corral.runtime.pipeline.kinds import choices, open_backend
 from corral.runtime.transfer import Refused, Transfer
 
+SERVERS = frozenset({"webui", "comfyui"})
+"""Backends that are somebody else's program: it may answer with anything."""
+ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What an answer of an unexpected form raises, wherever it is looked at."""
+MOST_IMAGES = 512
 PROGRESS_S = 0.05
 """Of progress told more often than that, some is left out."""
 
@@ -143,8 +148,20 @@ class Pipelines:
                     raise
                 lacking.append(error)
                 continue
+            except ODD as error:
+                if options["type"] not in SERVERS:
+                    raise
+                said = f"{type(error).__name__}: {error}"
+                raise StageFailed(
+                    "backend_mismatch",
+                    f"{backend.name} at {options.get('url', '?')} answers as no such server does "
+                    f"({said[:200]}). See what else listens there.",
+                ) from error
             if not rendered.images:
                 raise StageFailed("backend_mismatch", f"{backend.name} gave no image back.")
+            if len(rendered.images) > MOST_IMAGES:
+                count = len(rendered.images)
+                raise StageFailed("backend_mismatch", f"{backend.name} gave {count} images back.")
             return backend.name, rendered
         if lacking:  # the first is the one that its owner prefers
             raise StageFailed(lacking[0].code, " ".join(one.message for one in lacking))

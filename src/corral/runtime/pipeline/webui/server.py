@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.bounded import IMAGES, Bounded
 from corral.runtime.pipeline.webui import failures
 
 ANSWER_S = 30.0
@@ -64,7 +65,7 @@ class Server:
             base_url=f"{self.url}/",
             auth=(username, password) if username or password else None,
             timeout=httpx.Timeout(answer_s, connect=min(CONNECT_S, answer_s)),
-            limits=httpx.Limits(max_keepalive_connections=0),
+            transport=Bounded(limits=httpx.Limits(max_keepalive_connections=0), trust_env=False),
             trust_env=False,
         )
         self._counting = threading.Lock()
@@ -143,6 +144,7 @@ class Server:
                 json=body,
                 params=params,
                 timeout=httpx.USE_CLIENT_DEFAULT if timeout is None else timeout,
+                extensions=None if timeout is None else dict(IMAGES),
             )
         except httpx.TimeoutException as error:
             with self._counting:
@@ -165,9 +167,10 @@ class Server:
             raise failures.of_answer(self.url, answer.status_code, answer.text)
         try:
             return answer.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
+            said = answer.content[:100].decode(errors="replace")
             raise StageFailed(
-                "stage_missing", f"What answers at {self.url} is no WebUI: {answer.text[:100]!r}"
+                "stage_missing", f"What answers at {self.url} is no WebUI: {said!r}"
             ) from error
 
 
