@@ -95,6 +95,15 @@ def slower_first(attempt: Attempt) -> float:
     return 0.05 * (3 - record_of(attempt).learning.step)
 
 
+async def test_of_two_plans_with_one_name_at_once_the_second_is_told(tmp_path: Path) -> None:
+    async with ranch(tmp_path) as found:
+        both = await asyncio.gather(
+            found.start(), found.start(values=[1, 2]), return_exceptions=True
+        )
+        assert [isinstance(one, Conflict) for one in both] == [False, True]
+        assert [run.jobs for run in found.runs.all()] == [6]
+
+
 async def test_steps_are_in_their_order_whatever_ends_first(tmp_path: Path) -> None:
     async with ranch(tmp_path, slower_first) as one:
         started = await one.start()

@@ -19,6 +19,7 @@ from corral.controller.presets import Presets
 from corral.controller.queue import Accepted
 from corral.core.access import Caller, Role
 from corral.core.errors import (
+    Conflict,
     CorralError,
     ExceedsAllWorkers,
     InvalidPlan,
@@ -80,6 +81,21 @@ async def test_a_record_knows_its_jobs_id(tmp_path: Path) -> None:
             assert document.needs.task == "sketch"
         assert built.batch.startswith("castles-")
         assert [one for one in built.warnings if "No worker is known" in one]
+
+
+async def test_a_key_is_good_for_one_plan(tmp_path: Path) -> None:
+    """The images of two plans in one batch would be neither's."""
+    async with shell(tmp_path, []) as corral:
+        plans = plans_of(corral, tmp_path)
+        await submitted(plans, sent(batches=1), "k1")
+        with pytest.raises(Conflict, match="Use a new key"):
+            await submitted(plans, sent(prompts=["a moat, [[weather]]"]), "k1")
+        assert len(documents(corral)) == 3
+        for job in documents(corral):
+            await corral.queue.cancel(job)
+        with pytest.raises(Conflict, match="Use a new key"):
+            await submitted(plans, sent(prompts=["a moat, [[weather]]"]), "k1")
+        assert len((await submitted(plans, sent(batches=1), "k1")).jobs) == 3
 
 
 async def test_a_retried_image_job_has_an_id_of_its_own(tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ class LearningRuns:
         """By batch: those that somebody may have to write down the result of."""
         self._due: set[str] = set()
         self._changed = asyncio.Event()
+        self._starting = asyncio.Lock()
+        """Of two plans with one name that come at once, the second is told."""
         for run in self.all():
             self._open[run.batch] = run
             if not (folder / run.name / RESULT).exists():
@@ -101,6 +103,10 @@ class LearningRuns:
     async def start(self, data: bytes, caller: Caller, *, dry_run: bool = False) -> Started:
         """Submits the jobs of a plan, or finds the run that it is already."""
         plan = parse(_object(data))
+        async with self._starting:
+            return await self._start(plan, caller, dry_run=dry_run)
+
+    async def _start(self, plan: LearningPlan, caller: Caller, *, dry_run: bool) -> Started:
         before = self._find(plan.name)
         if before is not None and before.digest != digest(plan):
             raise Conflict(

@@ -233,18 +233,27 @@ class Queue:
         if not job.key:
             return None
         found, name = mine.get(job.key, (None, ""))
+        digest = ""
         if found is None:
             found = self._store.world.keys.get(job.key) or ended.get(job.key)
             if found is None:
                 return None
             try:
-                name = self._store.head(found).name
+                head = self._store.head(found)
             except JobNotFound:
                 return None  # pruned from the history this very moment
+            name = head.name
+            digest = head.digest
         if name != job.name:
             raise Conflict(
                 f"The idempotency key {job.key!r} already belongs to job {found}, "
                 f"{name or 'which has no name'!r}, and this one is {job.name!r}. Use a new key.",
+                job_id=found,
+            )
+        if digest and isinstance(job.work, PipelineCall) and digest != _digest_as(job, found):
+            raise Conflict(
+                f"Job {found} has the key {job.key!r} and other settings than this plan: the plan, "
+                "its preset or an input was changed. Use a new key.",
                 job_id=found,
             )
         return found
@@ -401,6 +410,13 @@ class Queue:
         raise JobNotFound(
             f"There is no job {text[:80]}. `corral jobs --all` lists them.", job_id=text[:80]
         )
+
+
+def _digest_as(job: Job, job_id: JobId) -> str:
+    """The digest of an image job, if this is its id: built again, it is the same byte for byte."""
+    assert isinstance(job.work, PipelineCall)
+    record = replace(job.work.record, job_id=job_id)
+    return record_digest(encode_document(replace(job, work=PipelineCall(record))))
 
 
 def _rides_along(job: Job) -> bool:
