@@ -10,6 +10,7 @@ import base64
 import io
 import json
 import random
+import re
 import socket
 import sys
 import threading
@@ -73,6 +74,10 @@ class FakeWebUI:
         """Changes a request before it is looked at, as a bug or an extension would."""
         self.forgets_interrupts = 0
         """As many come before the job has begun."""
+        self.tells: Callable[[Json], object] = lambda info: None
+        """Changes what it says of itself."""
+        self.more_images = 0
+        """As many of an extension's own come behind those of the request."""
         self.adds_to_prompt = ""
         self.broken = ""
         """Every generation fails with this message."""
@@ -448,11 +453,13 @@ class FakeWebUI:
             "extra_generation_params": extras, "version": "v1.10.1",
             "infotexts": [f"{prompt}\nSampler: {sampler}{named}, Version: 1"],
         }  # fmt: skip
+        self.tells(info)
+        made += [drawn((24, 24), ["map"])] * self.more_images
         return made, info
 
     def _extras(self, body: Json, schedule: str, sampler: str, settings: Json) -> Json:
-        options: list[Json] = [one["options"] for one in SAMPLERS if one["name"] == sampler]
-        own = options[0].get("scheduler") if options else None
+        known: Json = next((one for one in SAMPLERS if one["name"] == sampler), {"options": {}})
+        own = known["options"].get("scheduler")
         label = schedule if schedule != "Automatic" else (own or "").title()
         extras: Json = {"Schedule type": label} if label else {}
         if body.get("enable_hr"):
@@ -467,9 +474,9 @@ class FakeWebUI:
                 raise Refusal(500, "Exception", f"Could not find checkpoint with name {name}")
             short = refiner.removesuffix(".safetensors")
             extras |= {"Refiner": f"{short} [{digest_of(refiner)[:10]}]"}
-        tags = [part.split(":")[1] for part in str(body.get("prompt")).split("<lora")[1:]]
+        tags = re.findall(r"<lora:([^:>]+)", str(body.get("prompt")))
         held = [name for name in tags if name in LORAS and name not in self.lost_loras]
-        if tags:
+        if held and settings["lora_add_hashes_to_infotext"]:
             extras["Lora hashes"] = ", ".join(f"{name}: {digest_of(name)[:12]}" for name in held)
         detail = detail_of(body)
         if detail is not None:

@@ -45,7 +45,7 @@ DEFAULTS: Json = {
     "token_merging_ratio": 0.0, "token_merging_ratio_img2img": 0.0, "token_merging_ratio_hr": 0.0,
     "img2img_fix_steps": False, "img2img_color_correction": False, "jpeg_quality": 80,
     "initial_noise_multiplier": 1.0, "always_discard_next_to_last_sigma": False,
-    "enable_prompt_comments": True,
+    "enable_prompt_comments": True, "lora_add_hashes_to_infotext": True,
 }  # fmt: skip
 BITES = 1000
 """So many images of a batch kill the process."""

@@ -265,3 +265,16 @@ def test_loras_ride_in_the_prompt(webui: WebUI, fake: FakeWebUI) -> None:
     assert sent(fake, "txt2img")[0]["prompt"] == "a castle <lora:ink:0.75> <lora:moody:1>"
     fake.lost_loras = {"moody"}
     assert "no LoRA moody" in refused(webui, record).message
+    fake.lost_loras |= {"ink"}
+    assert "no LoRA ink" in refused(webui, record).message
+
+
+def test_a_lora_in_a_prompt_is_written_as_the_server_does(webui: WebUI, fake: FakeWebUI) -> None:
+    fake.config["lora_add_hashes_to_infotext"] = False
+    record = replace(RECORD, positive="a <lora:Ink.safetensors:0.5> castle <lora:MOODY>")
+    render(webui, record)
+    assert sent(fake, "txt2img")[0]["prompt"] == "a <lora:ink:0.5> castle <lora:moody>"
+    stage = ADetailer(positive="a face <lora:Ink>")
+    render(webui, replace(record, stages=(stage,)), stage, square())
+    (_, _, found) = sent(fake, "img2img")[0]["alwayson_scripts"]["ADetailer"]["args"]
+    assert found["ad_prompt"] == "a face <lora:ink>"

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from corral.core.pipeline import Lora
 from corral.runtime.pipeline.webui import WebUI
 from tests.fakes.webui import FakeWebUI
-from tests.fakes.webui_parts import Json
+from tests.fakes.webui_parts import TITLES, Json, digest_of
 from tests.runtime.webui.rendering import RECORD, raw, refused, render
 
 
@@ -74,3 +75,49 @@ def test_a_grid_is_left_out(webui: WebUI, fake: FakeWebUI) -> None:
     alone = [image.tobytes() for image in render(webui, record).images]
     fake.grid = True
     assert [image.tobytes() for image in render(webui, record).images] == alone
+
+
+def castles(info: Json) -> None:
+    info["all_prompts"] = ["a\n  castle , on <hill>"]
+
+
+def without_tags(info: Json) -> None:
+    info["all_prompts"] = ["a castle, on <hill>"]
+    info["cfg_scale"] = 7.0000001
+    info["sampler_name"] = "k_euler"
+    info["sd_model_name"] = "Alpha"
+
+
+@pytest.mark.parametrize("tells", [castles, without_tags])
+def test_what_a_server_only_writes_in_another_way(
+    webui: WebUI, fake: FakeWebUI, tells: Callable[[Json], None]
+) -> None:
+    record = replace(RECORD, positive="a castle, on <hill>", loras=(Lora("ink"),))
+    fake.tells = tells
+    if tells is castles:
+        record = replace(record, loras=())
+    assert render(webui, record).images
+
+
+def test_images_of_an_extension_are_left_out(webui: WebUI, fake: FakeWebUI) -> None:
+    record = replace(RECORD, batch_size=2)
+    alone = [image.tobytes() for image in render(webui, record).images]
+    fake.more_images = 1
+    assert [image.tobytes() for image in render(webui, record).images] == alone
+
+
+def test_faces_that_nobody_asked_for(webui: WebUI, fake: FakeWebUI) -> None:
+    """Somebody made it the default of the browser's form, which is the default for us too."""
+    detail = {"ADetailer": {"args": [True, False, {"ad_model": "face_yolov8n.pt"}]}}
+    fake.twist = lambda body: body.update(alwayson_scripts=detail)
+    assert "ADetailer" in refused(webui).message
+
+
+def test_a_model_that_is_asked_for_by_its_hash(webui: WebUI, fake: FakeWebUI) -> None:
+    other = replace(RECORD, model="alpha.safetensors [0123456789]")
+    assert refused(webui, other).code == "model_missing"
+    fake.hashes = False
+    fake.tells = field("sd_model_hash", digest_of(TITLES[0])[:10])
+    webui._stock.forget()
+    assert "0123456789" not in refused(webui, other).message
+    assert render(webui, replace(other, model=f"alpha [{digest_of(TITLES[0])[:10]}]")).images

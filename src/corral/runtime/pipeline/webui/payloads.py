@@ -22,9 +22,13 @@ MOST_PIXELS = 16 * 1024 * 1024
 """Of one request. A server takes a hundred thousand images too, and dies of them."""
 MOST_UPSCALED = 128 * 1024 * 1024
 SEEDS = 2**32
+BLOCK = 8
+"""Pixels; sizes are whole numbers of blocks."""
 STEPPED = ("DDIM", "DDIM CFG++", "PLMS", "UniPC")
 """Samplers whose eta is 0 unless somebody says otherwise; that of all others is 1."""
-LORA = re.compile(r"<lora:([^:>]+)(?::[^>]*)?>")
+LORA = re.compile(r"<lora:([^:>]+)((?::[^>]*)?)>")
+LORAS_TOLD = "lora_add_hashes_to_infotext"
+"""With this setting, the answer names the LoRAs that were loaded."""
 
 FIXED: dict[str, Any] = {
     "randn_source": "CPU",
@@ -38,6 +42,7 @@ FIXED: dict[str, Any] = {
     "initial_noise_multiplier": 1.0,
     "always_discard_next_to_last_sigma": False,
     "enable_prompt_comments": False,
+    LORAS_TOLD: True,
 }
 """Settings of a server that decide pixels, and no record has a word for."""
 OVERRIDDEN = ("sd_model_checkpoint", "sd_vae", "CLIP_stop_at_last_layers", *FIXED)
@@ -52,6 +57,8 @@ class Look(Struct, frozen=True):
     schedule: Word
     prompt: str
     negative: str
+    detail: str
+    """The prompt for what ADetailer finds, where it is another one."""
     clip_skip: int
     loras: tuple[str, ...]
     refiner: Model | None
@@ -75,11 +82,22 @@ def look_of(stage: Stage, record: Record, stock: Stock, settings: frozenset[str]
         raise StageFailed(
             "bad_job", "The record names no model, and whichever is loaded is nobody's choice."
         )
-    loras = [stock.lora(lora.name) for lora in record.loras]
-    tags = [
-        f"<lora:{name}:{lora.weight:g}>" for name, lora in zip(loras, record.loras, strict=True)
-    ]
-    loras += [stock.lora(name) for name in LORA.findall(record.positive)]
+    loras: list[str] = []
+
+    def tag(name: str, weight: str) -> str:
+        loras.append(stock.lora(name))
+        return f"<lora:{loras[-1]}{weight}>"
+
+    def spelled(prompt: str) -> str:
+        """The server passes over a tag in any spelling but its own, without a word."""
+        return LORA.sub(lambda found: tag(found[1], found[2]), prompt)
+
+    positive = spelled(record.positive)
+    tags = [tag(lora.name, f":{lora.weight:g}") for lora in record.loras]
+    detail = ""
+    if isinstance(stage, ADetailer) and stage.positive:
+        loras.clear()  # the answer tells those of the last prompt that had any
+        detail = spelled(stage.positive)
     refiner = stage.refiner if isinstance(stage, Txt2Img) else None
     sampler, schedule = stock.drawn_by(record.sampler or SAMPLER, record.scheduler)
     return Look(
@@ -87,8 +105,9 @@ def look_of(stage: Stage, record: Record, stock: Stock, settings: frozenset[str]
         vae=stock.vae(record.vae),
         sampler=sampler,
         schedule=schedule,
-        prompt=" ".join((record.positive, *tags)) if tags else record.positive,
+        prompt=" ".join((positive, *tags)) if tags else positive,
         negative=record.negative,
+        detail=detail,
         clip_skip=record.clip_skip,
         loras=tuple(loras),
         refiner=stock.model(refiner.model) if refiner is not None else None,
@@ -196,7 +215,7 @@ def img2img(
         return body
     found = {
         "ad_model": stage.detector,
-        "ad_prompt": stage.positive,
+        "ad_prompt": look.detail,
         "ad_negative_prompt": stage.negative,
         "ad_confidence": stage.confidence,
         "ad_denoising_strength": stage.denoise,
@@ -242,7 +261,7 @@ def hires_size(record: Record, hires: Hires | None) -> tuple[int, int]:
 
 def grown(size: tuple[int, int], factor: float) -> tuple[int, int]:
     """As the server reckons: whole blocks of eight pixels."""
-    wide, tall = (int(side * factor) // 8 * 8 for side in size)
+    wide, tall = (int(side * factor) // BLOCK * BLOCK for side in size)
     return wide, tall
 
 

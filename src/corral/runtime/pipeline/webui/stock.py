@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.webui.server import Server
@@ -18,6 +19,8 @@ from corral.runtime.pipeline.webui.server import Server
 FRESH_S = 60.0
 AUTOMATIC = "Automatic"
 ENDINGS = re.compile(r"\.(safetensors|ckpt|pt|pth|bin|gguf)$", re.IGNORECASE)
+SHA_SHOWN = 10
+"""Digits of a sha256 in a title."""
 HASH = re.compile(r"\s*\[[0-9a-f]{4,64}\]$", re.IGNORECASE)
 DETAILER = "adetailer"
 OWN = {
@@ -38,7 +41,7 @@ PLAINLY = ("uniform", "normal")
 
 def plain(name: str) -> str:
     """`x.safetensors [hash]`, `x.safetensors` and `x` are one model."""
-    return ENDINGS.sub("", HASH.sub("", name.strip()).replace("\\", "/")).lower()
+    return ENDINGS.sub("", _file(name))
 
 
 def last(name: str) -> str:
@@ -114,6 +117,9 @@ class Stock:
             )
         if not found:
             raise self._lacks("model", name, [model.title for model in self.models()])
+        digest = _digest(name)
+        if digest and not (found[0].sha256 or found[0].hash):
+            return replace(found[0], hash=digest)  # it is hashed when it is loaded: then we see
         return found[0]
 
     def vae(self, name: str) -> str:
@@ -237,9 +243,31 @@ class Stock:
 
 
 def _model(name: str, models: Sequence[Model]) -> list[Model]:
+    """As exactly as it can be: by title or hash, by file with its ending, by any spelling. One that
+    is asked for with its hash is no other of the same name."""
     exact = [model for model in models if name in (model.title, model.sha256, model.hash)]
-    named = exact or [model for model in models if plain(name) == plain(model.title)]
-    return named or [model for model in models if plain(name) in model.spellings]
+    if exact:
+        return exact
+    digest = _digest(name)
+    if digest:
+        models = [model for model in models if model.is_called(name, digest)]
+    return (
+        [model for model in models if _file(name) == _file(model.title)]
+        or [model for model in models if plain(name) == plain(model.title)]
+        or [model for model in models if _file(name) == _file(model.title).rsplit("/", 1)[-1]]
+        or [model for model in models if plain(name) in model.spellings]
+    )
+
+
+def _digest(name: str) -> str:
+    """That of `x.safetensors [hash]`. Shorter ones are of another, older kind."""
+    tag = HASH.search(name.strip())
+    digest = tag[0].strip(" []").lower() if tag else ""
+    return digest if len(digest) >= SHA_SHOWN else ""
+
+
+def _file(name: str) -> str:
+    return HASH.sub("", name.strip()).replace("\\", "/").lower()
 
 
 def _word(name: str, words: Iterable[Word]) -> Word | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +16,12 @@ from PIL.Image import Image
 
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.images import KINDS
-from corral.runtime.pipeline.webui.payloads import Look
+from corral.runtime.pipeline.webui.payloads import LORAS_TOLD, Look
 from corral.runtime.pipeline.webui.stock import AUTOMATIC, Word, folded, last
 
 Info = dict[str, Any]
+TAG = re.compile(r"<[a-z]+:[^>]*>", re.IGNORECASE)
+"""Of a LoRA, or another network: some servers take them out of the prompt that they tell."""
 SCHEDULE = re.compile(r"(?:^|, )Schedule type: ([^,]+)")
 
 
@@ -45,6 +48,8 @@ def images_of(answer: Any, expected: Expected, url: str) -> tuple[list[Image], I
     first = int(info.get("index_of_first_image") or 0)
     sent = list(answer.get("images") or ())[first:]
     wrong = differences(info, expected)
+    if len(sent) > len(expected.seeds) and info.get("all_seeds"):
+        del sent[len(expected.seeds) :]  # an extension's own, behind ours: maps, masks, previews
     if len(sent) != len(expected.seeds):
         wrong.append(f"{len(sent)} images, not {len(expected.seeds)}")
     made = [decoded(data, url) for data in sent]
@@ -53,9 +58,16 @@ def images_of(answer: Any, expected: Expected, url: str) -> tuple[list[Image], I
     return made, info
 
 
-def sizes(made: Sequence[Image], wanted: tuple[int, int]) -> list[str]:
-    others = sorted({image.size for image in made} - {wanted})
-    return [f"images of {wide}x{tall}, not {wanted[0]}x{wanted[1]}" for wide, tall in others]
+def sizes(made: Sequence[Image], wanted: tuple[int, int], within: int = 0) -> list[str]:
+    others = sorted(
+        image.size
+        for image in made
+        if any(abs(side - asked) > within for side, asked in zip(image.size, wanted, strict=True))
+    )
+    return [
+        f"images of {wide}x{tall}, not {wanted[0]}x{wanted[1]}"
+        for wide, tall in dict.fromkeys(others)
+    ]
 
 
 def complain(wrong: Sequence[str], url: str) -> None:
@@ -80,7 +92,8 @@ def differences(info: Info, expected: Expected) -> list[str]:
         ("negative prompt", "all_negative_prompts", look.negative),
     ):
         told = info.get(key)
-        if told and any(_words(one) != _words(sent) for one in told):
+        same = (_words(sent), _words(TAG.sub(" ", sent)))
+        if told and any(_words(one) not in same for one in told):
             wrong.append(f"another {name} ({told[0]!r:.200})")
     if expected.detector:
         return wrong
@@ -96,7 +109,9 @@ def differences(info: Info, expected: Expected) -> list[str]:
     if info.get("steps") is not None:
         wrong += _differs("steps", info["steps"], expected.steps)
     if info.get("cfg_scale") is not None:
-        wrong += _differs("cfg scale", float(info["cfg_scale"]), expected.cfg_scale)
+        told = float(info["cfg_scale"])
+        if not math.isclose(told, expected.cfg_scale, rel_tol=1e-6, abs_tol=1e-6):
+            wrong.append(f"cfg scale {told:g}, not {expected.cfg_scale:g}")
     return wrong
 
 
@@ -158,16 +173,25 @@ def _extras(info: Info, expected: Expected) -> list[str]:
     extras, look, wrong = info.get("extra_generation_params") or {}, expected.look, []
     if expected.detector:
         wrong += _differs("detector", extras.get("ADetailer model"), expected.detector)
+    elif extras.get("ADetailer model"):
+        wrong.append("ADetailer, for which nobody asked")
     if look.refiner is not None and expected.refined:
         told = str(extras.get("Refiner") or "")
         digest = re.search(r"\[([0-9a-f]+)\]$", told)
         if not look.refiner.is_called(told, digest[1] if digest else ""):
             wrong.append(f"refiner {told or 'none'}, not {look.refiner.title}")
-    loaded = extras.get("Lora hashes")
-    if loaded is not None:
-        names = {part.split(":", 1)[0].strip() for part in str(loaded).split(",")}
-        wrong += [f"no LoRA {name}" for name in look.loras if name not in names]
-    return wrong
+    return wrong + _loras(info, look)
+
+
+def _loras(info: Info, look: Look) -> list[str]:
+    if not info.get("sd_model_hash"):
+        return []  # a server that does not hash does not tell all of them
+    told = (info.get("extra_generation_params") or {}).get("Lora hashes")
+    if told is None and LORAS_TOLD not in look.settings:
+        return []
+    loaded = {part.split(":", 1)[0].strip() for part in str(told or "").split(",")}
+    without = str.maketrans("", "", ":,")  # which the list has between its entries
+    return [f"no LoRA {name}" for name in look.loras if name.translate(without) not in loaded]
 
 
 def _same_schedule(told: str, wanted: Word, sampler: Word) -> bool:
@@ -186,4 +210,5 @@ def _differs(name: str, told: Any, wanted: Any) -> list[str]:
 
 
 def _words(text: Any) -> list[str]:
-    return str(text).split()
+    """What a prompt says: servers and extensions set spaces, lines and commas their own way."""
+    return [word for word in re.split(r"[\s,]+", str(text)) if word]
