@@ -28,6 +28,7 @@ from tests.fakes.webui_parts import (
     BITES,
     DEFAULTS,
     DETECTORS,
+    FORGE,
     LATENT,
     LORAS,
     OLD_SAMPLERS,
@@ -59,6 +60,8 @@ class FakeWebUI:
         """More than this in one pass, and the card has no memory left. 0: any."""
         self.auth: tuple[str, str] | None = None
         self.detailer = True
+        self.forge = False
+        """It is a Forge: VAEs are modules, and the second pass has a cfg scale of its own."""
         self.old = False
         """It is from before 1.9, and has no schedules."""
         self.hashes = True
@@ -117,6 +120,10 @@ class FakeWebUI:
 
     def title(self, name: str) -> str:
         return f"{name} [{digest_of(name)[:10]}]" if self.hashes else name
+
+    @property
+    def _defaults(self) -> Json:
+        return {**DEFAULTS, **FORGE} if self.forge else DEFAULTS
 
     # -- being a process ----------------------------------------------------------------------
 
@@ -231,13 +238,15 @@ class FakeWebUI:
             return {"Version": "v1.10.1"}
         routes: dict[str, Callable[[], Any]] = {
             "GET sd-models": self._models,
-            "GET sd-vae": lambda: [{"model_name": n, "filename": f"/vae/{n}"} for n in VAES],
+            f"GET {'sd-modules' if self.forge else 'sd-vae'}": lambda: [
+                {"model_name": n, "filename": f"/vae/{n}"} for n in VAES
+            ],
             "GET samplers": lambda: OLD_SAMPLERS if self.old else SAMPLERS,
             "GET upscalers": lambda: [{"name": name} for name in UPSCALERS],
             "GET latent-upscale-modes": lambda: [{"name": name} for name in LATENT],
             "GET loras": lambda: [{"name": n, "alias": n, "path": f"/l/{n}.pt"} for n in LORAS],
             "GET scripts": self._scripts,
-            "GET options": lambda: {**DEFAULTS, **self.config},
+            "GET options": lambda: {**self._defaults, **self.config},
             "POST options": lambda: self._set_options(body),
             "POST refresh-checkpoints": self._refresh,
             "GET progress": lambda: self._progress(query),
@@ -277,10 +286,12 @@ class FakeWebUI:
 
     def _set_options(self, body: Json) -> None:
         model = body.get("sd_model_checkpoint")
+        if self.forge:
+            self.config["sd_model_checkpoint"] = model  # also where it is not named
         if model is not None and self._checkpoint(model) is None:
             raise Refusal(500, "RuntimeError", f"model {model!r} not found")
         for name, value in body.items():
-            if name not in DEFAULTS:
+            if name not in self._defaults:
                 raise Refusal(500, "KeyError", repr(name))
             if name == "sd_vae" and value != self.config.get(name):
                 with self.queue:  # it is loaded, as soon as there is nothing else to do
@@ -360,21 +371,27 @@ class FakeWebUI:
 
     def _encoded(self, image: Image) -> str:
         held = io.BytesIO()
-        kind = str({**DEFAULTS, **self.config}["samples_format"]).upper().replace("JPG", "JPEG")
+        kind = (
+            str({**self._defaults, **self.config}["samples_format"]).upper().replace("JPG", "JPEG")
+        )
         image.save(held, kind)
         return base64.b64encode(held.getvalue()).decode()
 
     def _process(self, kind: str, body: Json, over: threading.Event) -> tuple[list[Image], Json]:
         overrides = dict(body.get("override_settings") or {})
         for name in overrides:
-            if name not in DEFAULTS:
+            if name not in self._defaults:
                 raise Refusal(500, "KeyError", repr(name))
         stored = {name: self.config[name] for name in overrides if name in self.config}
         if self._checkpoint(overrides.get("sd_model_checkpoint")) is None:
             overrides.pop("sd_model_checkpoint", None)
+        order = list(overrides)
+        chosen, preferred = "sd_vae", "sd_vae_overrides_per_model_preferences"
+        if preferred in order and order.index(preferred) > order.index(chosen):
+            overrides.pop(preferred)  # the VAE is chosen by then
         self.config |= overrides
         try:
-            settings = {**DEFAULTS, **self.config}
+            settings = {**self._defaults, **self.config}
             self._load(settings, over)
             return self._sample(kind, body, settings, over)
         finally:
@@ -388,7 +405,9 @@ class FakeWebUI:
             self._loaded = model
             self.loads.append(model)
         vae = settings["sd_vae"]
-        self._vae = vae if vae in VAES else None
+        if not settings["sd_vae_overrides_per_model_preferences"]:
+            vae = VAES[0]  # which lies beside the model
+        self._vae = vae if vae in VAES and not self.forge else None
 
     def _sample(
         self, kind: str, body: Json, settings: Json, over: threading.Event
@@ -411,12 +430,16 @@ class FakeWebUI:
         size = wide // 8 * 8, tall // 8 * 8
         if body.get("enable_hr"):
             size = grown((wide, tall), float(body.get("hr_scale", 2)))
+            if settings["use_old_hires_fix_width_height"]:
+                size = wide, tall
         if self.vram_pixels and size[0] * size[1] * count > self.vram_pixels:
             raise Refusal(500, "OutOfMemoryError", "CUDA out of memory. Tried to allocate 9 GiB")
         seed = int(body.get("seed", -1))
         seed = random.randrange(2**32) if seed == -1 else seed
         seeds = [seed + place for place in range(count)]
         prompt = f"{body.get('prompt', '')}{self.adds_to_prompt}"
+        if settings["sd_lora"] != "None":
+            prompt += f" <lora:{settings['sd_lora']}:1>"
         if settings["enable_prompt_comments"]:
             prompt = prompt.split("#")[0]
         self._state |= {"job_count": int(body.get("n_iter", 1))}
@@ -427,6 +450,7 @@ class FakeWebUI:
             body.get("negative_prompt", ""), body.get("cfg_scale", 7.0), body.get("styles"),
             settings["CLIP_stop_at_last_layers"], settings["randn_source"], extras,
             settings["eta_noise_seed_delta"], body.get("eta"), body.get("subseed_strength", 0),
+            settings["emphasis"],
         ]  # fmt: skip
         if settings["randn_source"] != "CPU":
             look.append(id(self))  # every card has its own
@@ -437,7 +461,14 @@ class FakeWebUI:
         first = 0
         if made and (self.grid or (body.get("save_images") and count > 1)):
             made, first = [drawn(size, ["grid"]), *made], 1
+        modules = settings.get("forge_additional_modules") or []
+        if self.forge and body.get("enable_hr"):
+            extras["Hires CFG Scale"] = body.get("hr_cfg", 1.0)
+            assert body.get("hr_additional_modules"), "it fails without"
         named = f", Schedule type: {schedule}" if schedule else ""
+        held = "".join(
+            f", Module {place}: {name.rpartition('.')[0]}" for place, name in enumerate(modules, 1)
+        )
         info = {
             "prompt": prompt, "all_prompts": [prompt] * count, "seed": seeds[0],
             "negative_prompt": body.get("negative_prompt", ""),
@@ -451,7 +482,7 @@ class FakeWebUI:
             "sd_vae_hash": digest_of(self._vae)[:10] if self._vae else None,
             "clip_skip": settings["CLIP_stop_at_last_layers"], "index_of_first_image": first,
             "extra_generation_params": extras, "version": "v1.10.1",
-            "infotexts": [f"{prompt}\nSampler: {sampler}{named}, Version: 1"],
+            "infotexts": [f"{prompt}\nSampler: {sampler}{named}{held}, Version: 1"],
         }  # fmt: skip
         self.tells(info)
         made += [drawn((24, 24), ["map"])] * self.more_images

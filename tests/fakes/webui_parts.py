@@ -46,7 +46,11 @@ DEFAULTS: Json = {
     "img2img_fix_steps": False, "img2img_color_correction": False, "jpeg_quality": 80,
     "initial_noise_multiplier": 1.0, "always_discard_next_to_last_sigma": False,
     "enable_prompt_comments": True, "lora_add_hashes_to_infotext": True,
+    "sd_vae_overrides_per_model_preferences": True, "sd_lora": "None", "emphasis": "Original",
+    "use_old_hires_fix_width_height": False,
 }  # fmt: skip
+FORGE: Json = {"forge_additional_modules": []}
+"""Forge's own: its VAE and its text encoders."""
 BITES = 1000
 """So many images of a batch kill the process."""
 

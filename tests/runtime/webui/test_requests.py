@@ -30,9 +30,27 @@ def test_two_servers_with_other_settings_give_the_same_pixels(webui: WebUI, open
     with FakeWebUI() as other:
         other.config |= {"CLIP_stop_at_last_layers": 2, "sd_vae": "soft.safetensors"}
         other.config |= {"eta_noise_seed_delta": 31337, "randn_source": "NV"}
-        assert (
-            render(opened(url=other.url)).images[0].tobytes() == render(webui).images[0].tobytes()
-        )
+        other.config |= {"sd_vae_overrides_per_model_preferences": False, "sd_lora": "ink"}
+        other.config |= {"use_old_hires_fix_width_height": True, "emphasis": "No norm"}
+        stage = Txt2Img(hires=Hires())
+        here, there = (render(one, RECORD, stage) for one in (webui, opened(url=other.url)))
+        assert here.images[0].tobytes() == there.images[0].tobytes()
+
+
+def test_a_forge_has_its_vae_among_its_modules(webui: WebUI, fake: FakeWebUI) -> None:
+    fake.forge = True
+    fake.config |= {"sd_model_checkpoint": TITLES[0], **webui_parts.FORGE}
+    record = replace(RECORD, vae="soft, Hard")
+    render(webui, record, Txt2Img(hires=Hires()))
+    (body,) = sent(fake, "txt2img")
+    assert body["override_settings"]["forge_additional_modules"] == ["soft.safetensors", "hard.pt"]
+    assert body["hr_cfg"] == RECORD.cfg_scale
+    assert fake.config["sd_model_checkpoint"] == TITLES[0], "whatever a person has chosen there"
+    assert refused(webui, replace(RECORD, vae="omega")).code == "model_missing"
+    fake.twist = lambda body: body["override_settings"].pop("forge_additional_modules")
+    assert "no module hard" in refused(webui, record).message
+    fake.config["forge_additional_modules"] = ["hard.pt"]
+    assert "the module hard" in refused(webui).message
 
 
 def test_nothing_is_left_to_the_server(webui: WebUI, fake: FakeWebUI) -> None:

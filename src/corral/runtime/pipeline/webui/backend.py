@@ -134,8 +134,7 @@ class WebUI:
                     "backend_mismatch",
                     f"The WebUI at {self._server.url} has no setting for its model.",
                 )
-            titles = {model.title for model in self._stock.models()}
-            if known["sd_model_checkpoint"] not in titles:
+            if not self._stock.takes(str(known["sd_model_checkpoint"] or "")):
                 del known["sd_model_checkpoint"]  # it would be refused, and every request names one
             written = {name: value for name, value in known.items() if value is not None}
             if "samples_format" in written:

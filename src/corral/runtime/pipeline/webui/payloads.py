@@ -26,6 +26,8 @@ BLOCK = 8
 """Pixels; sizes are whole numbers of blocks."""
 STEPPED = ("DDIM", "DDIM CFG++", "PLMS", "UniPC")
 """Samplers whose eta is 0 unless somebody says otherwise; that of all others is 1."""
+DISTILLED = 3.5
+"""What Flux has for a cfg scale, in Forge."""
 LORA = re.compile(r"<lora:([^:>]+)((?::[^>]*)?)>")
 LORAS_TOLD = "lora_add_hashes_to_infotext"
 """With this setting, the answer names the LoRAs that were loaded."""
@@ -34,18 +36,60 @@ FIXED: dict[str, Any] = {
     "randn_source": "CPU",
     "eta_noise_seed_delta": 0,
     "samples_format": "png",
+    # What a prompt means.
+    "enable_prompt_comments": False,
+    "enable_emphasis": True,
+    "emphasis": "Original",
+    "comma_padding_backtrack": 20,
+    "sd_hypernetwork": "None",
+    "sd_lora": "None",
+    "extra_networks_default_multiplier": 1.0,
+    LORAS_TOLD: True,
+    # How it is sampled.
+    "k_sched_type": "Automatic",
+    "sigma_min": 0.0,
+    "sigma_max": 0.0,
+    "rho": 0.0,
+    "always_discard_next_to_last_sigma": False,
+    "enable_quantization": False,
+    "enable_batch_seeds": True,
+    "skip_early_cond": 0.0,
+    "s_min_uncond_all": False,
+    "pad_cond_uncond": False,
+    "pad_cond_uncond_v0": False,
     "token_merging_ratio": 0.0,
     "token_merging_ratio_img2img": 0.0,
     "token_merging_ratio_hr": 0.0,
+    "sdxl_crop_top": 0,
+    "sdxl_crop_left": 0,
+    "refiner_switch_by_sample_steps": False,
+    "hires_fix_refiner_pass": "second pass",
+    "hires_fix_use_firstpass_conds": False,
+    # As releases of long ago did it.
+    "use_old_emphasis_implementation": False,
+    "use_old_karras_scheduler_sigmas": False,
+    "use_old_hires_fix_width_height": False,
+    "use_old_scheduling": False,
+    "use_downcasted_alpha_bar": False,
+    "no_dpmpp_sde_batch_determinism": False,
+    "dont_fix_second_order_samplers_schedule": False,
+    # From pixels, and to pixels.
+    "sd_vae_overrides_per_model_preferences": True,
+    "sd_vae_encode_method": "Full",
+    "sd_vae_decode_method": "Full",
     "img2img_fix_steps": False,
     "img2img_color_correction": False,
+    "img2img_extra_noise": 0.0,
+    "img2img_background_color": "#ffffff",
     "initial_noise_multiplier": 1.0,
-    "always_discard_next_to_last_sigma": False,
-    "enable_prompt_comments": False,
-    LORAS_TOLD: True,
+    "ad_bbox_sortby": "None",
+    "ad_same_seed_for_each_tab": False,
 }
-"""Settings of a server that decide pixels, and no record has a word for."""
-OVERRIDDEN = ("sd_model_checkpoint", "sd_vae", "CLIP_stop_at_last_layers", *FIXED)
+"""Settings of a server that decide pixels, and no record has a word for: as they are on a new one,
+but for the first. They come before the VAE, which is chosen by one of them."""
+MODULES = "forge_additional_modules"
+"""Forge's setting for its VAE, and for text encoders that a model is without."""
+OVERRIDDEN = (*FIXED, "sd_model_checkpoint", "sd_vae", MODULES, "CLIP_stop_at_last_layers")
 
 
 class Look(Struct, frozen=True):
@@ -53,6 +97,8 @@ class Look(Struct, frozen=True):
 
     model: Model
     vae: str
+    modules: tuple[str, ...]
+    """Instead of a VAE, at a Forge."""
     sampler: Word
     schedule: Word
     prompt: str
@@ -68,10 +114,11 @@ class Look(Struct, frozen=True):
     @property
     def overrides(self) -> dict[str, Any]:
         wanted = {
+            **FIXED,
             "sd_model_checkpoint": self.model.title,
             "sd_vae": self.vae,
+            MODULES: list(self.modules),
             "CLIP_stop_at_last_layers": self.clip_skip,
-            **FIXED,
         }
         return {name: value for name, value in wanted.items() if name in self.settings}
 
@@ -102,7 +149,8 @@ def look_of(stage: Stage, record: Record, stock: Stock, settings: frozenset[str]
     sampler, schedule = stock.drawn_by(record.sampler or SAMPLER, record.scheduler)
     return Look(
         model=stock.model(record.model),
-        vae=stock.vae(record.vae),
+        vae="None" if MODULES in settings else stock.vae(record.vae),
+        modules=stock.modules(record.vae) if MODULES in settings else (),
         sampler=sampler,
         schedule=schedule,
         prompt=" ".join((positive, *tags)) if tags else positive,
@@ -144,6 +192,7 @@ def _closed(
         "scheduler": look.schedule.name,
         "steps": record.steps,
         "cfg_scale": record.cfg_scale,
+        "distilled_cfg_scale": DISTILLED,
         "width": size[0],
         "height": size[1],
         "batch_size": len(seeds),
@@ -186,7 +235,10 @@ def txt2img(
             "hr_scheduler": None,
             "hr_prompt": "",
             "hr_negative_prompt": "",
-            "hr_additional_modules": ["Use same choices"],  # Forge fails without it
+            # Forge fails without the first, and has a cfg scale of 1 without the second.
+            "hr_additional_modules": ["Use same choices"],
+            "hr_cfg": record.cfg_scale,
+            "hr_distilled_cfg": DISTILLED,
         }
     if stage.refiner is not None and look.refiner is not None:
         body["refiner_checkpoint"] = look.refiner.title

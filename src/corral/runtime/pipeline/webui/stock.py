@@ -65,6 +65,14 @@ class Model(Struct, frozen=True):
     def spellings(self) -> set[str]:
         return {plain(self.title), plain(self.name), last(self.title), last(self.file)} - {""}
 
+    @property
+    def aliases(self) -> set[str]:
+        """What the server itself takes for this model, to the letter."""
+        path = HASH.sub("", self.title)
+        short = ENDINGS.sub("", re.split(r"[/\\]", path)[-1])
+        known = {self.title, path, self.name, short, self.hash, self.sha256}
+        return (known | {f"{short} [{self.hash}]"}) - {""}
+
     def is_called(self, name: str, digest: str) -> bool:
         """Whether `info` or a card means this one; a digest says more than a name."""
         known = (self.sha256 or self.hash).lower()
@@ -106,6 +114,10 @@ class Stock:
             for one in self._list("sd-models")
         ]
 
+    def takes(self, name: str) -> bool:
+        """Whether the server knows a model by exactly this name."""
+        return any(name in model.aliases for model in self.models())
+
     def model(self, name: str) -> Model:
         found = _model(name, self.models())
         if len(found) > 1:
@@ -126,10 +138,20 @@ class Stock:
         """`None` is the one inside the model."""
         if plain(name) in ("", "none"):
             return "None"
-        names = [str(one.get("model_name") or "") for one in self._list("sd-vae")]
-        for known in names:
-            if plain(name) in (plain(known), last(known)):
-                return known
+        return self._vae(name, self._list("sd-vae"))
+
+    def modules(self, names: str) -> tuple[str, ...]:
+        """Of a Forge, whose list has text encoders too: all that a model is without, with commas
+        between."""
+        wanted = [name.strip() for name in names.split(",")]
+        known = self._list("sd-modules")
+        return tuple(self._vae(name, known) for name in wanted if plain(name) not in ("", "none"))
+
+    def _vae(self, name: str, known: Sequence[Any]) -> str:
+        names = [str(one.get("model_name") or "") for one in known]
+        for one in names:
+            if plain(name) in (plain(one), last(one)):
+                return one
         raise self._lacks("VAE", name, names)
 
     def lora(self, name: str) -> str:

@@ -16,12 +16,13 @@ from PIL.Image import Image
 
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.images import KINDS
-from corral.runtime.pipeline.webui.payloads import LORAS_TOLD, Look
+from corral.runtime.pipeline.webui.payloads import LORAS_TOLD, MODULES, Look
 from corral.runtime.pipeline.webui.stock import AUTOMATIC, Word, folded, last
 
 Info = dict[str, Any]
 TAG = re.compile(r"<[a-z]+:[^>]*>", re.IGNORECASE)
 """Of a LoRA, or another network: some servers take them out of the prompt that they tell."""
+MODULE = re.compile(r'(?:^|, )Module \d+: ("[^"]*"|[^,]+)')
 SCHEDULE = re.compile(r"(?:^|, )Schedule type: ([^,]+)")
 
 
@@ -120,8 +121,7 @@ def schedule_of(info: Info) -> str:
     told = (info.get("extra_generation_params") or {}).get("Schedule type")
     if told:
         return str(told)
-    texts = info.get("infotexts") or [""]
-    found = SCHEDULE.search(str(texts[-1]).rsplit("\n", 1)[-1])
+    found = SCHEDULE.search(_told(info))
     return found[1].strip() if found else ""
 
 
@@ -144,6 +144,12 @@ def decoded(data: str, url: str) -> Image:
     return image
 
 
+def _told(info: Info) -> str:
+    """The settings in the text that goes with an image."""
+    texts = info.get("infotexts") or [""]
+    return str(texts[-1]).rsplit("\n", 1)[-1]
+
+
 def _info(answer: Any, url: str) -> Info:
     try:
         found = json.loads(answer["info"])
@@ -163,6 +169,11 @@ def _model(info: Info, look: Look) -> list[str]:
 
 
 def _vae(info: Info, look: Look) -> list[str]:
+    if MODULES in look.settings:
+        loaded = {last(name.strip('"')) for name in MODULE.findall(_told(info))}
+        asked = {last(name) for name in look.modules}
+        wrong = [f"no module {name}" for name in sorted(asked - loaded)]
+        return wrong + [f"the module {name}" for name in sorted(loaded - asked)]
     if "sd_vae" not in look.settings:
         return []
     told, wanted = str(info.get("sd_vae_name") or "None"), look.vae
