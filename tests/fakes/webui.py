@@ -59,6 +59,8 @@ class FakeWebUI:
         self.vram_pixels = 0
         """More than this in one pass, and the card has no memory left. 0: any."""
         self.auth: tuple[str, str] | None = None
+        self.api = True
+        """Off: its pages are there, and nothing else. So it is for a while when it starts."""
         self.detailer = True
         self.forge = False
         """It is a Forge: VAEs are modules, and the second pass has a cfg scale of its own."""
@@ -259,7 +261,7 @@ class FakeWebUI:
         if not self.old:
             routes["GET schedulers"] = lambda: SCHEDULES
         found = routes.get(f"{method} {path.removeprefix('/sdapi/v1/')}")
-        if found is None:
+        if found is None or not self.api:
             raise Refusal(404, "HTTPException", "", "Not Found")
         return found()
 

@@ -40,6 +40,10 @@ SLOW = replace(RECORD, steps=40)
         (500, "AssertionError", "could not find upscaler named x", "", "model_missing"),
         (500, "RuntimeError", "model 'x' not found", "", "model_missing"),
         (500, "RuntimeError", "CUDA error: device-side assert triggered", "", "backend_down"),
+        (500, "RuntimeError", "\"LayerNormKernelImpl\" not implemented for 'Half'", "",
+         "stage_missing"),
+        (500, "AssertionError", "changing settings is disabled", "", "stage_missing"),
+        (500, "FileNotFoundError", "No checkpoints found. When searching for", "", "model_missing"),
         (500, "ZeroDivisionError", "division by zero", "", "exception"),
         (500, "NansException", "A tensor with all NaNs was produced in Unet.", "", "exception"),
     ],
@@ -110,7 +114,10 @@ def test_the_next_job_waits_until_the_server_is_up_again(webui: WebUI, fake: Fak
     refused(webui)
     waiting = Background(webui)
     until(lambda: any("come up" in message for _, message in waiting.tell.told))
+    fake.api = False
     fake.restart()
+    until(lambda: fake.requests[-1:] == [("progress", {})])
+    fake.api = True
     waiting.wait()
     assert waiting.rendered is not None
 

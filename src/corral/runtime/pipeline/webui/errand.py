@@ -116,7 +116,7 @@ class Errand:
                     self._server.state()
                     self._turn.write(down=0)
                     return
-            except Down:
+            except StageFailed:  # also its pages without its API, or a proxy's: it is not ready
                 if not 0 <= down_s < COMING_S:
                     raise
             self.heard = (0.0, "waiting for the WebUI to come up again")

@@ -18,7 +18,17 @@ NO_MEMORY = (
     "not enough memory",
     "memoryerror",
 )
-LACKING = ("could not find checkpoint", "could not find upscaler", "sampler not found")
+LACKING = (
+    "could not find checkpoint",
+    "no checkpoints found",
+    "could not find upscaler",
+    "sampler not found",
+)
+STARTED_WRONG = {
+    "not implemented for 'half'": "On a machine without GPU, start it with --use-cpu all "
+    "--skip-torch-cuda-test --no-half --precision full.",
+    "changing settings is disabled": "Start it without --freeze-settings.",
+}
 BROKEN = ("cuda error", "hip error", "cudnn", "cublas", "device-side assert", "driver")
 """The card or its driver, not the request: it stays so until the server is started again."""
 CLIENT = ("validationerror", "requestvalidationerror", "httpexception")
@@ -45,6 +55,9 @@ def of_answer(url: str, status: int, text: str) -> StageFailed:
             f"The WebUI at {url} has no API. Start it with --api, or correct the url in "
             "worker.backends.",
         )
+    for mark, remedy in STARTED_WRONG.items():
+        if mark in said:
+            return StageFailed("stage_missing", f"{told}. {remedy}")
     if any(mark in said for mark in LACKING) or ("model" in said and "not found" in said):
         return StageFailed("model_missing", told)
     if "script" in said and "not found" in said:
