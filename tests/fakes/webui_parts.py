@@ -31,9 +31,11 @@ OLD_SAMPLERS: list[Json] = [
 """Before 1.9, when a sampler's name had the schedule."""
 SCHEDULES: list[Json] = [
     {"name": "automatic", "label": "Automatic", "aliases": None},
+    {"name": "uniform", "label": "Uniform", "aliases": None},
     {"name": "karras", "label": "Karras", "aliases": None},
     {"name": "exponential", "label": "Exponential", "aliases": None},
     {"name": "sgm_uniform", "label": "SGM Uniform", "aliases": ["SGMUniform"]},
+    {"name": "normal", "label": "Normal", "aliases": None},
 ]
 UPSCALERS = ("None", "Lanczos", "Nearest", "R-ESRGAN 4x+")
 LATENT = ("Latent", "Latent (nearest)")

@@ -115,6 +115,7 @@ def test_a_server_that_does_not_hash(webui: WebUI, fake: FakeWebUI) -> None:
         ("Euler a", "Exponential", "Euler a", "Exponential"),
         ("DPM++ SDE Karras", "", "DPM++ SDE", "Karras"),
         ("DPM++ SDE Karras", "karras", "DPM++ SDE", "Karras"),
+        ("euler", "normal", "Euler", "Normal"),
     ],
 )
 def test_samplers_and_schedules_by_any_name(
@@ -125,9 +126,20 @@ def test_samplers_and_schedules_by_any_name(
     assert (body["sampler_name"], body["scheduler"]) == (name, label)
 
 
+def test_the_schedule_of_a_plan_that_names_none(
+    webui: WebUI, fake: FakeWebUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WebUI 1.9 has it under its other name."""
+    older = [one for one in webui_parts.SCHEDULES if one["name"] != "normal"]
+    monkeypatch.setattr("tests.fakes.webui.SCHEDULES", older)
+    render(webui, replace(RECORD, scheduler="normal"))
+    assert sent(fake, "txt2img")[0]["scheduler"] == "Uniform"
+
+
 @pytest.mark.parametrize(
     ("sampler", "scheduler", "name"),
     [
+        ("euler", "normal", "Euler"),
         ("dpmpp_2m", "karras", "DPM++ 2M Karras"),
         ("DPM++ 2M Karras", "", "DPM++ 2M Karras"),
         ("DPM++ 2M Karras", "Karras", "DPM++ 2M Karras"),

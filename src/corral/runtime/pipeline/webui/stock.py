@@ -35,8 +35,8 @@ OWN = {
 }
 """What `Automatic` means for a sampler since 1.9. Before, its plain name meant no schedule at all:
 a record means the same on both."""
-PLAINLY = ("uniform", "normal")
-"""The schedule of a plain name then."""
+PLAINLY = ("normal", "uniform")
+"""One schedule by two names, of which 1.9 has only the second; before, that of a plain name."""
 
 
 def plain(name: str) -> str:
@@ -188,7 +188,11 @@ class Stock:
 
     def schedule(self, name: str) -> Word:
         words = self.schedules()
-        return _word(name, words) or self._no_word("schedule", name, words)
+        same = PLAINLY if folded(name) in PLAINLY else ()
+        for spelling in (name, *same):
+            if found := _word(spelling, words):
+                return found
+        return self._no_word("schedule", name, words)
 
     def drawn_by(self, sampler: str, schedule: str) -> tuple[Word, Word]:
         """Many still write both into one name, as in `DPM++ 2M Karras`."""
