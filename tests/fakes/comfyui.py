@@ -84,6 +84,7 @@ class FakeComfyUI:
         """From the announcement of an end until the history has it."""
         self.outputs: dict[tuple[str, str], bytes] = {}
         self.inputs: dict[str, bytes] = {}
+        """By the name that a LoadImage has for them: `a/b.png`, `a/b.png [temp]`."""
         self.submitted: list[dict[str, Any]] = []
         self.executed: list[str] = []
         """Classes of nodes that were executed and not cached."""
@@ -105,6 +106,9 @@ class FakeComfyUI:
         if life is not None:
             life.stop()
         self.outputs = {key: data for key, data in self.outputs.items() if key[0] == "output"}
+        self.inputs = {
+            name: data for name, data in self.inputs.items() if not name.endswith(" [temp]")
+        }
 
     @property
     def life(self) -> Life:
@@ -333,16 +337,21 @@ class Life:
         async def upload(request: Request) -> Any:
             form = _form(request.headers["content-type"], await request.body())
             (name, data), folder = form["image"], form["subfolder"][1].decode()
+            kind = form["type"][1].decode()
             stem, dot, end = name.rpartition(".")
-            prefix = f"{folder}/" if folder else ""
+
+            def key() -> str:
+                path = f"{folder}/{name}" if folder else name
+                return path if kind == "input" else f"{path} [{kind}]"
+
             if fake.names_taken:
-                fake.inputs.setdefault(prefix + name, png(picture("somebody else's", (64, 64))))
+                fake.inputs.setdefault(key(), png(picture("somebody else's", (64, 64))))
             n = 1
-            while prefix + name in fake.inputs and fake.inputs[prefix + name] != data:
+            while fake.inputs.get(key(), data) != data:
                 name = f"{stem} ({n}){dot}{end}"
                 n += 1
-            fake.inputs[prefix + name] = data
-            return JSONResponse({"name": name, "subfolder": folder, "type": "input"})
+            fake.inputs[key()] = data
+            return JSONResponse({"name": name, "subfolder": folder, "type": kind})
 
         @app.get("/view")
         async def view(filename: str, subfolder: str = "", type: str = "output") -> Response:
@@ -385,7 +394,12 @@ class Life:
             }  # fmt: skip
             return JSONResponse({"error": error, "node_errors": node_errors}, 400)
         ours = str(uuid.uuid4())
-        prompt_id = ours if self.fake.own_ids else str(body.get("prompt_id", ours))
+        named = body.get("prompt_id", ours)
+        if not self.fake.own_ids and str(uuid.UUID(named)) != named:
+            said = "prompt_id must be a valid UUID"
+            error = {"type": "invalid_prompt_id", "message": said, "details": said}
+            return JSONResponse({"error": error, "node_errors": {}}, 400)
+        prompt_id = ours if self.fake.own_ids else named
         extra = {"client_id": body["client_id"]} if "client_id" in body else {}
         with self.lock:
             self.number += 1

@@ -136,8 +136,9 @@ def test_an_uploaded_image_is_brought_again_after_a_restart(
     server: FakeComfyUI, backend: ComfyUI
 ) -> None:
     render(backend, stage=Img2Img(), images=(picture("one", (64, 64)),))
+    assert server.inputs
     server.stop()
-    server.inputs.clear()
+    assert server.inputs == {}  # it was for that life of the server only
     server.start()
 
     again = render(backend, stage=Img2Img(), images=(picture("one", (64, 64)),))

@@ -206,4 +206,6 @@ def test_a_workflow_may_be_another_stage(
     rendered = render(backend, stage=Img2Img(0.25), images=(picture("one", (64, 32)),))
 
     assert rendered.images[0].size == (64, 32)
-    assert only_prompt(server)["3"]["inputs"]["denoise"] == 0.25
+    graph = only_prompt(server)
+    assert graph["3"]["inputs"]["denoise"] == 0.25
+    assert graph["10"]["inputs"]["image"].endswith(".png")  # any node finds it in the input folder

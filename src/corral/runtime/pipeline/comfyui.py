@@ -146,8 +146,10 @@ class ComfyUI:
         self, stage: Stage, record: Record, seed: int, image: Image | None, rendered: Rendered
     ) -> Graph:
         """Made anew for each submission: a server that restarted may have lost the image too."""
-        name = self._server.upload(images.to_png(image)) if image is not None else ""
-        if self._workflow is not None and comfyui_workflow.renders(self._workflow, stage):
+        own = self._workflow is not None and comfyui_workflow.renders(self._workflow, stage)
+        place = "input" if own else "temp"
+        name = self._server.upload(images.to_png(image), place) if image is not None else ""
+        if self._workflow is not None and own:
             graph, warnings, about = comfyui_workflow.fill(
                 self._workflow, self._server, self._pick, stage, record, seed, name
             )

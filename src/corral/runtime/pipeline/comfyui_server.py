@@ -27,7 +27,7 @@ CLOSE_S = 0.2
 STOP_S = 1.5
 """How long we wait to see a stopped prompt gone."""
 FOLDER = "corral"
-"""Of the server's input folder, for images that we bring."""
+"""Of the server's folders, for images that we bring."""
 MESSAGE_LIMIT = 256 << 20
 """A preview of a large image is far more than the library's usual limit of 1 MiB."""
 
@@ -211,14 +211,15 @@ class Server:
                 return
             time.sleep(0.05)
 
-    def upload(self, png: bytes) -> str:
-        """The name for a LoadImage node: the server may have chosen another than ours."""
+    def upload(self, png: bytes, place: str = "temp") -> str:
+        """The name for a LoadImage node: the server may have chosen another than ours. What lies
+        in `temp` goes when the server ends; not every node of a pack finds it there."""
         name = f"{hashlib.sha256(png).hexdigest()[:32]}.png"
         answer = self._send(
             "POST",
             "/upload/image",
             files={"image": (name, png, "image/png")},
-            data={"subfolder": FOLDER, "type": "input"},
+            data={"subfolder": FOLDER, "type": place},
         )
         if answer.status_code != 200:
             raise comfyui_errors.refused(answer.status_code, None, answer.text)
@@ -226,8 +227,10 @@ class Server:
             given = msgspec.json.decode(answer.content)
         except msgspec.DecodeError as error:
             raise Unanswered(NO_COMFYUI) from error
-        folder = given.get("subfolder", "")
-        return f"{folder}/{given['name']}" if folder else str(given["name"])
+        folder, named = given.get("subfolder", ""), str(given["name"])
+        where = given.get("type", "input")
+        annotation = f" [{where}]" if where != "input" else ""
+        return f"{folder}/{named}{annotation}" if folder else f"{named}{annotation}"
 
     def view(self, image: dict[str, Any]) -> bytes | None:
         """The file of an output; None: it is there no longer."""
