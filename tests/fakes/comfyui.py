@@ -27,6 +27,7 @@ FILES = {
     "checkpoints": ["anime.safetensors", "SDXL/sdxl_1.0.safetensors", "refiner.safetensors"],
     "vae": ["good.vae.safetensors"],
     "loras": ["styles/ink.safetensors", "grain.safetensors"],
+    "diffusion_models": ["flux/flux1-dev.safetensors"],
     "unet_gguf": ["flux/flux1-dev-Q4.gguf"],
     "upscale_models": ["4x-UltraSharp.pth"],
     "ultralytics": ["bbox/face_yolov8n.pt", "segm/person.pt"],
@@ -61,7 +62,10 @@ class FakeComfyUI:
         self.names_taken = False
         """Somebody else's image lies under whatever name is uploaded."""
         self.own_ids = False
-        """An old server: it ignores a client's prompt_id, and interrupts whatever runs."""
+        """An old server: it ignores a client's prompt_id, interrupts whatever runs, and neither
+        says that it succeeded nor when."""
+        self.faces = 1
+        """In every image that is detailed: each is sampled for itself."""
         self.answer: tuple[int, str] | None = None
         """To every submission, instead of taking it."""
         self.under = ""

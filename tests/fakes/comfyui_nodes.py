@@ -97,6 +97,11 @@ def described(files: dict[str, list[str]], packs: bool) -> dict[str, Any]:
         "SaveImage": ({"images": ["IMAGE"], "filename_prefix": ["STRING", {}]}, []),
         "PreviewImage": ({"images": ["IMAGE"]}, []),
         "SaveImageWebsocket": ({"images": ["IMAGE"]}, []),
+        "UNETLoader": (
+            {"unet_name": [files["diffusion_models"]],
+             "weight_dtype": [["default", "fp8_e4m3fn"]]},
+            ["MODEL"],
+        ),
         # Of a pack: another way to read a model.
         "UnetLoaderGGUF": ({"unet_name": [files["unet_gguf"]]}, ["MODEL"]),
     }  # fmt: skip
@@ -104,14 +109,25 @@ def described(files: dict[str, list[str]], packs: bool) -> dict[str, Any]:
         one["UltralyticsDetectorProvider"] = (
             {"model_name": [files["ultralytics"]]}, ["BBOX_DETECTOR", "SEGM_DETECTOR"],
         )  # fmt: skip
+        flag: list[Any] = ["BOOLEAN", {"default": True}]
         one["FaceDetailer"] = (
             {"image": ["IMAGE"], "model": ["MODEL"], "clip": ["CLIP"], "vae": ["VAE"],
-             "seed": SEED, **common, "denoise": UNIT, "bbox_threshold": UNIT,
-             "bbox_detector": ["BBOX_DETECTOR"], "wildcard": ["STRING", {}],
-             "guide_size": ["FLOAT", {"min": 64, "max": 16384}],
-             "sam_detection_hint": [["center-1", "none"]],
-             "sam_mask_hint_use_negative": [["False", "Small", "Outter"]]},
-            ["IMAGE"],
+             "guide_size": ["FLOAT", {"min": 64, "max": 16384}], "guide_size_for": flag,
+             "max_size": ["FLOAT", {"min": 64, "max": 16384}], "seed": SEED, **common,
+             "denoise": ["FLOAT", {"min": 0.0001, "max": 1.0}],
+             "feather": ["INT", {"min": 0, "max": 100}], "noise_mask": flag,
+             "force_inpaint": flag, "bbox_threshold": UNIT,
+             "bbox_dilation": ["INT", {"min": -512, "max": 512}],
+             "bbox_crop_factor": ["FLOAT", {"min": 1.0, "max": 10}],
+             "sam_detection_hint": [["center-1", "mask-area", "none"]],
+             "sam_dilation": ["INT", {"min": -512, "max": 512}], "sam_threshold": UNIT,
+             "sam_bbox_expansion": ["INT", {"min": 0, "max": 1000}],
+             "sam_mask_hint_threshold": UNIT,
+             "sam_mask_hint_use_negative": [["False", "Small", "Outter"]],
+             "drop_size": ["INT", {"min": 1, "max": 16384}],
+             "bbox_detector": ["BBOX_DETECTOR"], "wildcard": ["STRING", {"multiline": True}],
+             "cycle": ["INT", {"min": 1, "max": 10}]},
+            ["IMAGE", "IMAGE", "IMAGE", "MASK", "DETAILER_PIPE", "IMAGE"],
         )  # fmt: skip
     return {
         name: {

@@ -49,14 +49,17 @@ class Run:
                 self.node(node)
         except Interrupted:
             self.log("execution_interrupted", {"node_id": "0", "executed": []})
+            good = False
         except NodeFailed as error:
             self.log("execution_error", {
                 "node_id": node, "node_type": self.graph[node]["class_type"], "executed": [],
                 "exception_type": error.kind, "exception_message": error.message,
                 "traceback": []})  # fmt: skip
+            good = False
         else:
-            self.log("execution_success", {})
-        good = self.messages[-1][0] == "execution_success"
+            good = True
+            if not self.fake.own_ids:
+                self.log("execution_success", {})
         # As with the real cache, only what this graph names is kept, used or not.
         used = {self.key(node) for node in self.graph}
         self.life.cache = {key: made for key, made in self.life.cache.items() if key in used}
@@ -69,7 +72,9 @@ class Run:
             self.life.say("executing", {"node": None, "prompt_id": self.id}, self.client)
 
     def log(self, event: str, data: dict[str, Any]) -> None:
-        data = {**data, "prompt_id": self.id, "timestamp": int(time.time() * 1000)}
+        data = {**data, "prompt_id": self.id}
+        if not self.fake.own_ids:
+            data["timestamp"] = int(time.time() * 1000)
         self.messages.append([event, data])
         if self.client is not None or event != "execution_cached":
             self.life.say(event, data, self.client)
@@ -126,7 +131,8 @@ class Run:
             for name, value in self.graph[node]["inputs"].items()
         }
         if "steps" in inputs:
-            self.steps(node, inputs)
+            for _ in range(self.fake.faces if kind == "FaceDetailer" else 1):
+                self.steps(node, inputs)
         if kind == "SaveImageWebsocket":  # told once, as a preview is, and kept nowhere
             self.life.cache[self.key(node)] = ([], None)
             if self.client is not None:

@@ -12,6 +12,7 @@ import pytest
 from corral import job
 from corral.core.backends import ComfyUIEntry
 from corral.core.pipeline import (
+    ADetailer,
     Img2Img,
     Txt2Img,
     Upscale,
@@ -45,6 +46,19 @@ def test_progress_has_the_step_and_only_grows(server: FakeComfyUI, backend: Comf
     said = [message for _, message in told.said]
     assert "image 1 of 2, loading sdxl_1.0" in said
     assert "image 2 of 2, step 3 of 4" in said
+
+
+def test_progress_does_not_begin_again_with_each_face(
+    server: FakeComfyUI, backend: ComfyUI
+) -> None:
+    server.packs, server.faces = True, 2
+    told = Told()
+
+    render(backend, stage=ADetailer(), images=(picture("one", (64, 64)),), told=told)
+
+    fractions = [fraction for fraction, _ in told.said]
+    assert [said for _, said in told.said].count("details, step 1 of 4") == 2
+    assert fractions == sorted(fractions)
 
 
 def test_a_large_preview_does_not_end_the_connection(server: FakeComfyUI, backend: ComfyUI) -> None:

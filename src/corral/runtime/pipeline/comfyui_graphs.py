@@ -184,6 +184,10 @@ def adetailer(stage: ADetailer, record: Record, seed: int, image: str, pick: Pic
         sam_bbox_expansion=0,
         sam_mask_hint_threshold=0.7,
         sam_mask_hint_use_negative="False",
+        inpaint_model=False,
+        noise_mask_feather=0,
+        tiled_encode=False,
+        tiled_decode=False,
     )
     graph.labels[detailed[0]] = "details"
     return graph.show(detailed)

@@ -19,6 +19,7 @@ class Progress:
         self._weights = {node: _weight(about) for node, about in graph.nodes.items()}
         self._whole = sum(self._weights.values()) or 1.0
         self._done: set[str] = set()
+        self._most = 0.0
         self._now = ""
         self._place, self._count = place, count
 
@@ -58,7 +59,9 @@ class Progress:
         said = ", ".join(
             part for part in (self._image(), self._labels.get(self._now), what) if part
         )
-        self.tell.progress((self._place + min(done / self._whole, 1.0)) / self._count, said)
+        # A node may count more than once from the start, a face after the other.
+        self._most = max(self._most, min(done / self._whole, 1.0))
+        self.tell.progress((self._place + self._most) / self._count, said)
 
     def _image(self) -> str:
         return f"image {self._place + 1} of {self._count}" if self._count > 1 else ""
