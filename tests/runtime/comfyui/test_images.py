@@ -162,6 +162,13 @@ def test_a_model_that_is_not_there(server: FakeComfyUI, backend: ComfyUI) -> Non
     assert server.submitted == []
 
 
+def test_a_bare_diffusion_model_wants_a_workflow(backend: ComfyUI) -> None:
+    with pytest.raises(StageFailed, match=r"flux/flux1-dev\.safetensors.*workflow") as failed:
+        render(backend, changed(model="flux1-dev"))
+
+    assert failed.value.code == "model_missing"
+
+
 def test_a_model_that_was_removed_meanwhile(server: FakeComfyUI, backend: ComfyUI) -> None:
     render(backend)
     server.files["checkpoints"].remove("SDXL/sdxl_1.0.safetensors")

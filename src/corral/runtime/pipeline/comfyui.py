@@ -200,10 +200,18 @@ class ComfyUI:
         if self._server.about(kind) is None:
             raise StageFailed("stage_missing", f"This ComfyUI lacks the node {kind}.")
         choice = field in comfyui_errors.CHOICES
+        bare: list[str] = []
+        if kind == "CheckpointLoaderSimple":
+            bare = files_like(wanted, self._server.choices("UNETLoader", "unet_name"))
         raise StageFailed(
             "stage_missing" if choice else "model_missing",
-            f"The ComfyUI at {self._server.url} has no {field} {wanted!r}. It has: "
-            f"{', '.join(offered)[:400] or 'none at all'}.",
+            f"The ComfyUI at {self._server.url} has no {field} {wanted!r}. "
+            + (
+                f"It has {bare[0]} as a diffusion model, without text encoder and VAE: give this "
+                "worker a workflow of your own that loads these."
+                if bare
+                else f"It has: {', '.join(offered)[:400] or 'none at all'}."
+            ),
         )
 
     def _execute(
