@@ -62,8 +62,10 @@ class FakeComfyUI:
         self.names_taken = False
         """Somebody else's image lies under whatever name is uploaded."""
         self.own_ids = False
-        """An old server: it ignores a client's prompt_id, interrupts whatever runs, and neither
-        says that it succeeded nor when."""
+        """An old server: it ignores a client's prompt_id, interrupts whatever runs, neither says
+        that it succeeded nor when, and its history knows no status."""
+        self.blocking: dict[str, str] = {}
+        """A node's class to what it says when it gives nothing on: no failure for the server."""
         self.faces = 1
         """In every image that is detailed: each is sampled for itself."""
         self.answer: tuple[int, str] | None = None

@@ -46,6 +46,14 @@ class Run:
         self.log("execution_cached", {"nodes": cached})
         try:
             for node in order:
+                kind = self.graph[node]["class_type"]
+                if kind in self.fake.blocking:
+                    said = f"Execution Blocked: {self.fake.blocking[kind]}"
+                    self.life.say("execution_error", {
+                        "prompt_id": self.id, "node_id": node, "node_type": kind, "executed": [],
+                        "exception_type": "ExecutionBlocked", "exception_message": said,
+                        "traceback": []}, self.client)  # fmt: skip
+                    break  # nothing after it has what it needs
                 self.node(node)
         except Interrupted:
             self.log("execution_interrupted", {"node_id": "0", "executed": []})
@@ -64,10 +72,10 @@ class Run:
         used = {self.key(node) for node in self.graph}
         self.life.cache = {key: made for key, made in self.life.cache.items() if key in used}
         self.life.over.wait(self.fake.lag_s)
-        self.life.ended(self.id, {
-            "prompt": self.item, "outputs": self.ui,
-            "status": {"status_str": "success" if good else "error", "completed": good,
-                       "messages": self.messages}})  # fmt: skip
+        status = {"status_str": "success" if good else "error", "completed": good,
+                  "messages": self.messages}  # fmt: skip
+        entry = {"prompt": self.item, "outputs": self.ui}
+        self.life.ended(self.id, entry if self.fake.own_ids else {**entry, "status": status})
         if self.client is not None and not self.fake.no_last_word:
             self.life.say("executing", {"node": None, "prompt_id": self.id}, self.client)
 

@@ -239,6 +239,22 @@ def test_a_node_that_raises(
     assert failed.value.code == code
 
 
+def test_a_failure_that_an_old_server_only_tells(server: FakeComfyUI, backend: ComfyUI) -> None:
+    server.own_ids = True
+    server.failing["KSampler"] = ("torch.cuda.OutOfMemoryError", "Allocation on device")
+
+    assert code_of(backend) == "out_of_memory"
+
+
+def test_a_node_that_holds_its_result_back(server: FakeComfyUI, backend: ComfyUI) -> None:
+    server.blocking["VAEDecode"] = "no faces"
+
+    with pytest.raises(StageFailed, match=r"VAEDecode \(node 6\).*no faces") as failed:
+        render(backend)
+
+    assert failed.value.code == "exception"
+
+
 @pytest.mark.parametrize(
     ("node", "kind", "message", "code"),
     [

@@ -250,15 +250,20 @@ class ComfyUI:
         try:
             with suppress(Unanswered):  # it may have arrived all the same
                 prompt_id = self._server.submit(graph.nodes, events.client_id, prompt_id)
-            return self._follow(prompt_id, events, progress)
+            entry, waited_s = self._follow(prompt_id, events, progress)
+            return _ended(entry, waited_s, graph, progress) if entry is not None else None
         except StageFailed:
             raise
         except BaseException:
             self._server.stop(prompt_id)
             raise
 
-    def _follow(self, prompt_id: str, events: Events, progress: Progress) -> Ended | None:
+    def _follow(
+        self, prompt_id: str, events: Events, progress: Progress
+    ) -> tuple[dict[str, Any] | None, float]:
+        """Its entry in the history, and how long that took."""
         began = heard = time.monotonic()
+        soon_s = SOON_S
         look_at = began if not events.connected else began + self._look_s
         while True:
             if progress.tell.cancelled():
@@ -285,12 +290,11 @@ class ComfyUI:
                 time.sleep(WAIT_S)
                 continue
             heard = time.monotonic()
-            if found.entry is not None:
-                return _ended(found.entry, heard - began)
-            if found.lost:
-                return None
+            if found.entry is not None or found.lost:
+                return found.entry, heard - began
             progress.waiting(found.waiting_behind)
-            look_at = heard + (SOON_S if progress.over else self._look_s)
+            look_at = heard + (soon_s if progress.over else self._look_s)
+            soon_s = min(2 * soon_s, self._look_s) if progress.over else SOON_S
 
     def _fetch(self, graph: Graph, ended: Ended) -> list[Image] | None:
         """None: a file is there no longer."""
@@ -336,11 +340,14 @@ class ComfyUI:
         self._server.close()
 
 
-def _ended(entry: dict[str, Any], waited_s: float) -> Ended:
+def _ended(entry: dict[str, Any], waited_s: float, graph: Graph, progress: Progress) -> Ended:
     """Raises StageFailed where it did not succeed. An interrupt reads as an error there: only the
     messages tell one from the other."""
     status = entry.get("status") or {}
     said = dict(status.get("messages", ()))
+    outputs = entry.get("outputs") or {}
+    if not outputs.get(graph.output):
+        said = {**progress.heard, **said}
     if "execution_interrupted" in said:
         raise StageFailed(
             "exception",
@@ -357,7 +364,7 @@ def _ended(entry: dict[str, Any], waited_s: float) -> Ended:
     done = said.get("execution_success", {}).get("timestamp")
     timed = isinstance(began, int | float) and isinstance(done, int | float)
     return Ended(
-        outputs=entry.get("outputs") or {},
+        outputs=outputs,
         seconds=max(done - began, 0) / 1000 if timed else waited_s,
         cached=set(said.get("execution_cached", {}).get("nodes", ())),
     )

@@ -15,6 +15,9 @@ class Progress:
         self.tell = tell
         self.over = False
         """The server said that it ended; the history says how."""
+        self.heard: dict[str, dict[str, Any]] = {}
+        """Ends that it told. Old servers' history has no word of them, and that of none says that
+        a node held back its result."""
         self._labels = graph.labels
         self._weights = {node: _weight(about) for node, about in graph.nodes.items()}
         self._whole = sum(self._weights.values()) or 1.0
@@ -41,6 +44,7 @@ class Progress:
                 value, top = float(about.get("value", 0)), float(about.get("max", 0)) or 1.0
                 self._say(value / top, f"step {value:g} of {top:g}")
             case _ if event in ENDS:
+                self.heard[event] = about
                 self.over = True
         return self.over
 
