@@ -94,6 +94,8 @@ class FakeComfyUI:
         self.submitted: list[dict[str, Any]] = []
         self.executed: list[str] = []
         """Classes of nodes that were executed and not cached."""
+        self.previews = 0
+        """That it sent."""
         self.freed = threading.Event()
         self.sockets_taken = 0
         with contextlib.closing(socket.socket()) as free:
@@ -406,7 +408,9 @@ class Life:
             error = {"type": "invalid_prompt_id", "message": said, "details": said}
             return JSONResponse({"error": error, "node_errors": {}}, 400)
         prompt_id = ours if self.fake.own_ids else named
-        extra = {"client_id": body["client_id"]} if "client_id" in body else {}
+        extra = dict(body.get("extra_data", {}))
+        if "client_id" in body:
+            extra["client_id"] = body["client_id"]
         with self.lock:
             self.number += 1
             self.fake.submitted.append({"prompt_id": prompt_id, "prompt": graph, **extra})

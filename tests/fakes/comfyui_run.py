@@ -34,6 +34,7 @@ class Run:
         self.life, self.fake = life, life.fake
         _, self.id, self.graph, extra, self.wanted = item
         self.client = extra.get("client_id")
+        self.shows = self.fake.own_ids or extra.get("preview_method") != "none"
         self.item = item
         self.keys: dict[str, str] = {}
         self.ui: dict[str, Any] = {}
@@ -176,7 +177,8 @@ class Run:
             self.look()
             data = {"value": step, "max": count, "prompt_id": self.id, "node": node}
             self.life.say("progress", data, self.client)
-            if self.client is not None:
+            if self.client is not None and self.shows:
+                self.fake.previews += 1
                 self.life.send(struct.pack(">II", 1, 2) + self.fake.preview, self.client)
 
     def look(self) -> None:

@@ -61,12 +61,20 @@ def test_progress_does_not_begin_again_with_each_face(
     assert fractions == sorted(fractions)
 
 
+def test_nobody_looks_at_previews(server: FakeComfyUI, backend: ComfyUI) -> None:
+    render(backend)
+
+    assert server.previews == 0
+
+
 def test_a_large_preview_does_not_end_the_connection(server: FakeComfyUI, backend: ComfyUI) -> None:
     server.preview = bytes(3 << 20)
+    server.own_ids = True  # a new one is asked for none
     told = Told()
 
     render(backend, told=told)
 
+    assert server.previews == 4
     assert server.sockets_taken == 1
     assert (told.said[-1][1], len(server.submitted)) == ("", 1)
 
