@@ -168,14 +168,25 @@ def test_an_uploaded_image_is_brought_again_after_a_restart(
     assert len(again.images) == 1
 
 
-def test_a_server_that_forgets_everything_is_down(server: FakeComfyUI) -> None:
-    backend = ComfyUI(url=server.url, look_s=0.05)
+@pytest.mark.parametrize(
+    ("breaks", "said", "code"),
+    [(True, "forgot the prompt 3 times", "backend_down"), (False, "3 times", "exception")],
+)
+def test_a_server_that_forgets_everything(
+    server: FakeComfyUI, breaks: bool, said: str, code: str
+) -> None:
+    backend = ComfyUI(url=server.url, look_s=0.2)
     server.forgets = True
+    rendering = Rendering(backend)
+    rendering.start()
+    while rendering.is_alive():
+        if breaks:
+            server.drop_sockets()
+        rendering.join(0.05)
 
-    with pytest.raises(StageFailed, match="forgot the prompt 3 times") as failed:
-        render(backend)
-
-    assert failed.value.code == "backend_down"
+    with pytest.raises(StageFailed, match=said) as failed:
+        rendering.outcome()
+    assert failed.value.code == code
     assert len(server.submitted) == 3
     backend.close()
 
@@ -189,7 +200,7 @@ def test_what_others_do_there_does_not_put_off_the_question(server: FakeComfyUI)
         server.life.say("status", {"status": {"exec_info": {"queue_remaining": 1}}}, None)
         rendering.join(0.05)
 
-    with pytest.raises(StageFailed, match="forgot"):
+    with pytest.raises(StageFailed, match="3 times"):
         rendering.outcome()
     backend.close()
 

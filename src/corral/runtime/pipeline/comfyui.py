@@ -217,11 +217,18 @@ class ComfyUI:
     def _execute(
         self, make: Callable[[], Graph], events: Events, tell: Tell, part: tuple[int, int]
     ) -> Ended:
+        connections = events.connections
         for _ in range(SUBMISSIONS):
             graph = self._patiently(tell, make)
             ended = self._attempt(graph, events, Progress(graph, tell, *part))
             if ended is not None:
                 return ended
+        if events.connections == connections:  # it was there all the time
+            raise StageFailed(
+                "exception",
+                f"Somebody took it out of the queue of the ComfyUI at {self._server.url}, "
+                f"{SUBMISSIONS} times.",
+            )
         raise StageFailed(
             "backend_down",
             f"The ComfyUI at {self._server.url} forgot the prompt {SUBMISSIONS} times: it was "

@@ -71,6 +71,8 @@ class Events:
         self._answer_s = answer_s
         scheme, rest = url.split("://", 1)
         self._url = f"ws{scheme[4:]}://{rest}/ws?{urlencode({'clientId': client_id})}"
+        self.connections = 0
+        """So far: more than one where a connection broke."""
         self._socket: ClientConnection | None = None
         self._open = ExitStack()
 
@@ -92,6 +94,7 @@ class Events:
                     proxy=None,
                 )
             )
+            self.connections += 1
         except InvalidStatus as error:
             raise Unanswered(
                 f"{error}; a proxy before it must let WebSockets through to /ws"
