@@ -11,17 +11,28 @@ import torch
 from diffusers import (
     AutoencoderKL,
     EulerDiscreteScheduler,
+    FlowMatchEulerDiscreteScheduler,
+    FluxPipeline,
+    FluxTransformer2DModel,
     PNDMScheduler,
+    SD3Transformer2DModel,
+    StableDiffusion3Pipeline,
     StableDiffusionPipeline,
     StableDiffusionXLImg2ImgPipeline,
     StableDiffusionXLPipeline,
     UNet2DConditionModel,
 )
+from tokenizers import Tokenizer
+from tokenizers.models import Unigram
+from tokenizers.processors import TemplateProcessing
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
     CLIPTextModelWithProjection,
     CLIPTokenizer,
+    T5Config,
+    T5EncoderModel,
+    T5TokenizerFast,
 )
 
 
@@ -45,6 +56,7 @@ NOISE = {
     "beta_end": 0.012,
     "steps_offset": 1,
 }
+FLOW_VAE = {"use_quant_conv": False, "use_post_quant_conv": False, "shift_factor": 0.06}
 LARGE = Size((320, 640, 1280, 1280), (128, 256, 512, 512), 768, 12, 8, 2, 32, 64)
 """As large as Stable Diffusion 1.5."""
 
@@ -101,6 +113,65 @@ def make_refiner(
     return _save(pipe, folder, dtype)
 
 
+def make_flow(folder: Path, seed: int = 0) -> Path:
+    """A Stable Diffusion 3: a transformer trained by flow matching, here without its T5."""
+    torch.manual_seed(seed)
+    tokenizer = _tokenizer(folder)
+    pipe = StableDiffusion3Pipeline(
+        transformer=SD3Transformer2DModel(
+            sample_size=TINY.sample,
+            in_channels=4,
+            out_channels=4,
+            num_layers=1,
+            attention_head_dim=8,
+            num_attention_heads=4,
+            caption_projection_dim=32,
+            joint_attention_dim=2 * TINY.width,
+            pooled_projection_dim=2 * TINY.width,
+        ),
+        vae=_vae(TINY, **FLOW_VAE),
+        text_encoder=CLIPTextModelWithProjection(_text(TINY, tokenizer)),
+        text_encoder_2=CLIPTextModelWithProjection(_text(TINY, tokenizer)),
+        text_encoder_3=None,
+        tokenizer=tokenizer,
+        tokenizer_2=tokenizer,
+        tokenizer_3=None,
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+    )
+    return _save(pipe, folder, torch.float32)
+
+
+def make_flux(folder: Path, seed: int = 0) -> Path:
+    """A Flux: its latents are packed, its schedule is shifted by the size of the image."""
+    torch.manual_seed(seed)
+    tokenizer = _tokenizer(folder)
+    t5 = _t5_tokenizer()
+    pipe = FluxPipeline(
+        transformer=FluxTransformer2DModel(
+            in_channels=16,
+            num_layers=1,
+            num_single_layers=1,
+            attention_head_dim=16,
+            num_attention_heads=2,
+            joint_attention_dim=TINY.width,
+            pooled_projection_dim=TINY.width,
+            axes_dims_rope=(4, 4, 8),
+            guidance_embeds=True,
+        ),
+        vae=_vae(TINY, **FLOW_VAE),
+        text_encoder=CLIPTextModel(_text(TINY, tokenizer)),
+        tokenizer=tokenizer,
+        text_encoder_2=T5EncoderModel(
+            T5Config(
+                vocab_size=len(t5), d_model=TINY.width, d_kv=8, d_ff=64, num_layers=1, num_heads=4
+            )
+        ),
+        tokenizer_2=t5,
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift=3.0),
+    )
+    return _save(pipe, folder, torch.float32)
+
+
 def _told(size: Size, numbers: int) -> dict[str, Any]:
     about = 8
     return {
@@ -127,7 +198,7 @@ def _unet(size: Size, **more: Any) -> Any:
     )
 
 
-def _vae(size: Size) -> Any:
+def _vae(size: Size, **more: Any) -> Any:
     return AutoencoderKL(
         in_channels=3,
         out_channels=3,
@@ -138,6 +209,7 @@ def _vae(size: Size) -> Any:
         down_block_types=("DownEncoderBlock2D",) * len(size.vae),
         up_block_types=("UpDecoderBlock2D",) * len(size.vae),
         sample_size=size.sample,
+        **more,
     )
 
 
@@ -188,6 +260,14 @@ def _tokenizer(folder: Path) -> Any:
         )
     )
     return CLIPTokenizer.from_pretrained(str(written))
+
+
+def _t5_tokenizer() -> Any:
+    vocabulary = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    letters = [(chr(code), -1.0) for code in range(32, 127)]
+    made = Tokenizer(Unigram([*vocabulary, *letters], unk_id=2))
+    made.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return T5TokenizerFast(tokenizer_object=made, extra_ids=0, model_max_length=512)
 
 
 if __name__ == "__main__":

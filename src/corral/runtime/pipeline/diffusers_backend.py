@@ -23,6 +23,8 @@ from corral.runtime.pipeline.diffusers_models import Shelf
 from corral.runtime.pipeline.diffusers_passes import SEEDS, Passes, enlarged
 
 EXTRA = ("torch", "transformers", "diffusers")
+NOT_FOR_IT = "does not support custom"
+"""What a pipeline says of a scheduler that cannot follow it."""
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
@@ -51,7 +53,8 @@ class Diffusers:
             if failure is None:
                 raise
         except ValueError as error:
-            raise StageFailed("bad_job", f"diffusers refused the record: {error}") from error
+            code = "stage_missing" if NOT_FOR_IT in str(error) else "bad_job"
+            raise StageFailed(code, f"diffusers refused the record: {error}") from error
         else:
             rendered.seconds = time.perf_counter() - began
             return rendered

@@ -146,10 +146,13 @@ class Shelf:
         try:
             settings = where if where.is_dir() else self._settings_of(where)
             index = json.loads((settings / INDEX).read_bytes())
-            parts: dict[str, Any] = {}
+            # Parts that a model is without, such as the T5 of Stable Diffusion 3.
+            parts: dict[str, Any] = {
+                name: None for name, kind in index.items() if kind == [None, None]
+            }
             if "safety_checker" in index:
                 # It would put black images in the place of some; no record asks for it.
-                parts = {"safety_checker": None, "requires_safety_checker": False}
+                parts |= {"safety_checker": None, "requires_safety_checker": False}
             if vae_at is not None:
                 hashes[vae] = self.digests.of(vae_at)
                 parts["vae"] = self._vae(vae_at, settings)

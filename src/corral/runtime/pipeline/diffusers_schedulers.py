@@ -42,6 +42,17 @@ is meant alike by every backend."""
 SPACING = {"leading": ("ddim", "ddpm", "plms", "lcm")}
 """Where the steps lie: said here and not left to the model's own settings, so that a model means
 the same as a folder and as a file. `linspace` for all others."""
+FLOWS = {
+    "euler": "FlowMatchEulerDiscreteScheduler",
+    "heun": "FlowMatchHeunDiscreteScheduler",
+}
+FLOW_SCHEDULES: dict[str, dict[str, Any]] = {
+    "normal": {},
+    "simple": {},
+    **{name: SCHEDULES[name] for name in ("karras", "exponential", "beta")},
+}
+"""Models that are trained by flow matching have others. `normal` and `simple` are the even steps
+that diffusers takes for such a model."""
 OFF = {"use_karras_sigmas": False, "use_exponential_sigmas": False, "use_beta_sigmas": False}
 
 
@@ -50,6 +61,8 @@ class Choice(NamedTuple):
 
     kind: str
     options: dict[str, Any]
+    sampler: str
+    schedule: str
 
 
 def key(name: str) -> str:
@@ -73,14 +86,20 @@ def choose(sampler: str, schedule: str) -> Choice:
     if wanted in ("", "automatic"):
         wanted = AUTOMATIC.get(found, "normal")
     wanted = OTHER_SCHEDULES.get(wanted, wanted)
-    if wanted not in SCHEDULES:
+    if wanted not in SCHEDULES and wanted not in FLOW_SCHEDULES:
         raise StageFailed(
             "stage_missing",
             f"diffusers has no scheduler {schedule!r} here. It has {', '.join(SCHEDULES)}.",
         )
     kind, options = SAMPLERS[found]
     spacing = next((name for name, those in SPACING.items() if found in those), "linspace")
-    return Choice(kind, {**OFF, "timestep_spacing": spacing, **options, **SCHEDULES[wanted]})
+    more = SCHEDULES.get(wanted, {})
+    return Choice(
+        kind,
+        {**OFF, "timestep_spacing": spacing, **options, **more},
+        sampler=found,
+        schedule=wanted,
+    )
 
 
 def is_flow(own: dict[str, Any]) -> bool:
@@ -93,16 +112,15 @@ def make(
 ) -> Any:
     """A fresh scheduler, from the settings that the model itself came with. `with_noise`: for
     latents in the middle of their steps, which need none."""
-    kind, options = choose(sampler, schedule)
+    choice = choose(sampler, schedule)
     if is_flow(own):
-        raise StageFailed(
-            "stage_missing",
-            "The model is of a kind (flow matching) whose schedulers this backend does not have.",
-        )
+        choice = _for_flow(own, choice, sampler)
+    kind, options = choice.kind, choice.options
     made = getattr(diffusers, kind)
     known = inspect.signature(made.__init__).parameters
     lacking = [name for name, value in options.items() if value is True and name not in known]
-    if lacking or (options["timestep_spacing"] == "trailing" and "timestep_spacing" not in known):
+    spaced = options.get("timestep_spacing") == "trailing" and "timestep_spacing" not in known
+    if lacking or spaced or (choice.schedule not in SCHEDULES and not is_flow(own)):
         raise StageFailed(
             "stage_missing",
             f"diffusers has no schedule {schedule!r} for the sampler {sampler!r}.",
@@ -111,6 +129,21 @@ def make(
     if with_noise:
         made = type(kind, (made,), dict.fromkeys(("add_noise", "scale_noise"), _as_it_is))
     return made.from_config(own, **fitting)
+
+
+def _for_flow(own: dict[str, Any], choice: Choice, sampler: str) -> Choice:
+    kinds = FLOWS if "shift" in own else {}
+    if own.get("use_dynamic_shifting"):
+        kinds = {"euler": FLOWS["euler"]}  # the other one knows no shift by the image's size
+    if choice.sampler not in kinds or choice.schedule not in FLOW_SCHEDULES:
+        raise StageFailed(
+            "stage_missing",
+            f"diffusers has no sampler {sampler!r} with the schedule {choice.schedule!r} for this "
+            f"model, which is trained by flow matching. It has {', '.join(kinds) or 'none'}, with "
+            f"{', '.join(FLOW_SCHEDULES)}.",
+        )
+    options = {**OFF, **FLOW_SCHEDULES[choice.schedule]}
+    return choice._replace(kind=kinds[choice.sampler], options=options)
 
 
 def _as_it_is(_: object, sample: Any, *__: object) -> Any:
