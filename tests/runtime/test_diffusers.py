@@ -10,6 +10,7 @@ import base64
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -155,6 +156,32 @@ def test_a_warm_runner_keeps_the_model(
         pass
     runner.cancel()
     assert runner.end(PATIENCE_S)["failure"]["code"] == "cancelled"
+    assert runner.gone() == 0
+
+
+def test_a_gpu_in_error_ends_the_process(tmp_path: Path, start_runner: StartRunner) -> None:
+    """Whatever a process asks of its GPU after such an error fails. Libraries as thin as paper
+    stand for torch and diffusers: no test has a card to break."""
+    libraries, models = tmp_path / "libraries", tmp_path / "models"
+    for name in ("torch", "transformers", "diffusers"):
+        (libraries / f"{name}-1.dist-info").mkdir(parents=True)
+        (libraries / f"{name}-1.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1\n")
+        shutil.copy(ROOT / "tests" / "in_torch" / "broken_gpu.py", libraries / f"{name}.py")
+    (models / "tiny").mkdir(parents=True)
+    (models / "tiny" / "model_index.json").write_text("{}")
+    runner = start_runner(
+        packages=[str(libraries), *own_packages()],
+        read_paths=[sys.prefix, sys.base_prefix, str(libraries), str(models)],
+        environ={"CORRAL_MODEL_PATHS": str(models)},
+    )
+    runner.start_work(
+        {"type": "pipeline", "record": msgspec.to_builtins(CASTLE)},
+        pipeline={"worker": "here", "driver": "", "backends": [{"type": "diffusers"}]},
+    )
+    frame = runner.end(PATIENCE_S)
+    assert frame["failure"]["code"] == "backend_down"
+    assert "device-side assert" in frame["failure"]["message"]
+    assert frame["retire"]
     assert runner.gone() == 0
 
 

@@ -242,6 +242,17 @@ def test_running_out_of_memory_is_known_by_type(runner: Runner) -> None:
     assert runner.gone() == 0
 
 
+def test_a_gpu_that_gives_errors_only_retires_the_process(runner: Runner) -> None:
+    def assert_on_device() -> None:
+        error = type("AcceleratorError", (RuntimeError,), {"__module__": "torch"})
+        raise error("CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert'")
+
+    frame = runner.run(assert_on_device)
+    assert frame["failure"]["code"] == "exception"
+    assert frame["retire"]
+    assert runner.gone() == 0
+
+
 @pytest.mark.forked
 def test_a_memory_limit_ends_in_out_of_memory(start_runner: Callable[..., Runner]) -> None:
     limits = {"memory_bytes": 1 << 28, "cpus": None}

@@ -218,7 +218,7 @@ class AttemptLoop:
             or self._process.children_left()
             or self._process.threads_left()
             or self._process.bounds_moved()
-            or (failure is not None and failure["code"] == "out_of_memory")
+            or (failure is not None and failures.spoils(failure))
         )
 
     def _enter(self, order: dict[str, Any]) -> None:

@@ -28,6 +28,18 @@ OUT_OF_MEMORY_TYPES = frozenset(
     {"torch.cuda.OutOfMemoryError", "torch.OutOfMemoryError", "cupy.cuda.memory.OutOfMemoryError"}
 )
 
+GPU_ERRORS = (
+    "CUDA error",
+    "cudaError",
+    "CUDA_ERROR_",
+    "cuDNN error",
+    "HIP error",
+    "device-side assert",
+    "illegal memory access",
+    "unspecified launch failure",
+)
+"""Words of errors after which a process may get nothing but errors from its GPU."""
+
 
 class AttemptFailed(Exception):
     """Ends an attempt with this failure. Raised by the runtime, never by user code."""
@@ -39,6 +51,16 @@ class AttemptFailed(Exception):
 
 class TransferFailed(Exception):
     """Bytes could not be moved between the job and the controller."""
+
+
+def spoils(failure: Failure) -> bool:
+    """Whether the process is lost with the attempt: its memory may stay full, or its GPU answers
+    every further call with the same error."""
+    return failure["code"] == "out_of_memory" or is_gpu_error(failure["message"])
+
+
+def is_gpu_error(message: str) -> bool:
+    return any(words in message for words in GPU_ERRORS)
 
 
 _redactor: Redactor | None = None

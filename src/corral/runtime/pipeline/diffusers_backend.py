@@ -17,6 +17,7 @@ from PIL.Image import Image
 
 from corral import job
 from corral.core.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
+from corral.runtime.failures import is_gpu_error
 from corral.runtime.pipeline import diffusers_schedulers
 from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell
 from corral.runtime.pipeline.diffusers_models import Shelf
@@ -131,6 +132,8 @@ class Diffusers:
         short = isinstance(error, (MemoryError, self._torch.OutOfMemoryError))
         if short or any(words in str(error) for words in NO_MEMORY):
             return StageFailed("out_of_memory", f"Out of memory: {said or type(error).__name__}")
-        if "CUDA error" in str(error) or "cuDNN error" in str(error):
-            return StageFailed("backend_down", f"The GPU failed: {said}")
+        if is_gpu_error(str(error)):
+            return StageFailed(
+                "backend_down", f"The GPU failed: {said} The next job gets a fresh process."
+            )
         return None

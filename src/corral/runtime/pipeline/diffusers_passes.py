@@ -22,6 +22,7 @@ from corral.core.pipeline import Hires, Img2Img, Lora, Record, Refiner, Txt2Img,
 from corral.runtime.pipeline import diffusers_schedulers
 from corral.runtime.pipeline.backend import StageFailed, Tell
 from corral.runtime.pipeline.diffusers_models import Loaded, Shelf
+from corral.runtime.pipeline.diffusers_prompts import said_of, warnings_of
 from corral.runtime.pipeline.diffusers_schedulers import is_flow, key
 
 LOOK_S = 0.1
@@ -89,8 +90,8 @@ class Passes:
         loaded = self._take(record.model, record.loras)
         self._own = loaded.own_schedule
         pipe = loaded.text
-        said = _said(pipe, record)
-        self.warnings += _warnings(pipe, record)
+        said = said_of(pipe, record)
+        self.warnings += warnings_of(pipe, record)
         size = (record.width, record.height)
         if any(side % _block(pipe) for side in size):
             raise StageFailed(
@@ -133,7 +134,7 @@ class Passes:
             own["prediction_type"] = loaded.own_schedule["prediction_type"]
         pipe.scheduler = self._schedule(own, with_noise=True)
         return self._call(
-            pipe, generators, _said(pipe, replace(self._record, clip_skip=1)),
+            pipe, generators, said_of(pipe, replace(self._record, clip_skip=1)),
             in_latents=in_latents, image=latents, num_inference_steps=steps,
             strength=_strength(own, steps - switch, steps),
             **_size_for(pipe, (self._record.width, self._record.height)),
@@ -172,7 +173,7 @@ class Passes:
         total = min(max(int(steps / hires.denoise), steps), max(most, steps))
         steps = min(steps, max(round(total * hires.denoise), 1))
         return self._call(
-            pipe, self._generators(range(record.batch_size)), _said(pipe, record), image=made,
+            pipe, self._generators(range(record.batch_size)), said_of(pipe, record), image=made,
             num_inference_steps=total, strength=_strength(loaded.own_schedule, steps, total),
             **_size_for(pipe, size),
         )  # fmt: skip
@@ -185,8 +186,8 @@ class Passes:
         loaded = self._take(record.model, record.loras)
         pipe = loaded.image
         pipe.scheduler = self._schedule(loaded.own_schedule)
-        said = _said(pipe, record)
-        self.warnings += _warnings(pipe, record)
+        said = said_of(pipe, record)
+        self.warnings += warnings_of(pipe, record)
         given = [image.convert("RGB") for image in images]
         if int(steps * stage.denoise) < 1:
             return given  # less than one step changes nothing
@@ -351,66 +352,6 @@ def _size_for(pipe: Any, size: tuple[int, int]) -> dict[str, Any]:
     block = _block(pipe)
     sides = {"width": size[0] // block * block, "height": size[1] // block * block}
     return sides if sides.keys() <= known.keys() else {}
-
-
-def _said(pipe: Any, record: Record) -> dict[str, Any]:
-    """What the record says that is no number of images, as arguments of the pipeline; where it
-    has none of them, that is told."""
-    known = inspect.signature(pipe.__call__).parameters
-    said: dict[str, Any] = {"prompt": record.positive, "guidance_scale": record.cfg_scale}
-    if record.negative and not _is_distilled(pipe):
-        said["negative_prompt"] = record.negative
-    if record.clip_skip > 1:
-        said["clip_skip"] = record.clip_skip - 1  # WebUI's 1 skips nothing
-    for name in ("callback_on_step_end", *said):
-        if name not in known:
-            raise StageFailed(
-                "stage_missing", f"{type(pipe).__name__} of this diffusers has no {name}."
-            )
-    if record.clip_skip > 1:
-        layers = pipe.text_encoder.config.num_hidden_layers
-        if record.clip_skip > layers:
-            raise StageFailed(
-                "bad_job", f"clip_skip {record.clip_skip}: the text encoder has {layers} layers."
-            )
-    return said
-
-
-def _is_distilled(pipe: Any) -> bool:
-    """Such models, Flux for one, take guidance as a number that they read and not by a second
-    look at the image; that second look is an option of their pipelines."""
-    return "true_cfg_scale" in inspect.signature(pipe.__call__).parameters
-
-
-def _warnings(pipe: Any, record: Record) -> list[str]:
-    found = []
-    if _is_distilled(pipe):
-        if record.negative:
-            found.append("The model reads no negative prompt.")
-        if not pipe.transformer.config.guidance_embeds:
-            found.append("The model has no guidance: cfg_scale changes nothing.")
-    for name, prompt in (("prompt", record.positive), ("negative prompt", record.negative)):
-        counts = [
-            (limit, len(tokenizer(prompt, truncation=False).input_ids))
-            for tokenizer, limit in _readers(pipe)
-        ]
-        limit, count = max(counts, default=(0, 0))
-        if count > limit:
-            found.append(f"The {name} has {count} tokens; the model reads {limit}.")
-    return found
-
-
-def _readers(pipe: Any) -> Iterator[tuple[Any, int]]:
-    """Its tokenizers, and how many tokens of each it reads. T5 reads as far as the pipeline says,
-    beyond what CLIP does."""
-    long = inspect.signature(pipe.__call__).parameters.get("max_sequence_length")
-    for name in ("tokenizer", "tokenizer_2", "tokenizer_3"):
-        tokenizer = getattr(pipe, name, None)
-        if tokenizer is not None:
-            if long is not None and "T5" in type(tokenizer).__name__:
-                yield tokenizer, long.default
-            else:
-                yield tokenizer, tokenizer.model_max_length
 
 
 def _groups(images: Sequence[Image], most: int) -> Iterator[Sequence[int]]:
