@@ -62,6 +62,10 @@ def test_a_plan_becomes_images(client: corral.Client, tmp_path: Path) -> None:
     jobs = batch.jobs()
     assert [job.job_id for job in jobs] == sorted(results)
     assert [job.labels["row"] for job in jobs] == ["0", "0", "1", "1"]
+    assert {job.record for job in jobs} == {None}, "a list is of many"
+    record = client.job(jobs[0].job_id).status().record
+    assert record is not None
+    assert record["positive"] == "a castle <b>in</b> rain"
     images = batch.images()
     assert [one.job_id for one in images] == [job.job_id for job in jobs]
     fetched = batch.download(tmp_path / "out")
@@ -145,6 +149,9 @@ def test_a_batch_by_the_command_line(
         command(controller, "jobs", "--pack", "forts", "--since", "8h", "--json").stdout
     )
     assert {job["batch"] for job in listed} == {name}
+    one = command(controller, "show", listed[0]["job_id"]).stdout
+    assert "prompt       a castle <b>in</b> snow" in one
+    assert "cfg_scale 9" in one or "cfg_scale 5" in one
     shown = command(controller, "show", name).stdout
     assert "4 succeeded" in shown
     assert "no model switches" in shown

@@ -37,13 +37,16 @@ from corral.core.events import (
     Journaled,
 )
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
-from corral.core.job import Blob, Failure, Head, JobId, State
-from corral.core.learning import Rating
+from corral.core.job import Blob, Failure, Head, JobId, PipelineCall, State, decode_document
+from corral.core.learning import Rating, spelled_out
 from corral.core.worker import GPU, Reading
 from corral.scheduler.fit import Room
 from corral.scheduler.plan import Seat
 
 TURN = 8
+
+IMAGES = "pipeline"
+"""The workload of an image job."""
 
 
 def event_of(seen: Seen, names: Mapping[str, str]) -> pb.JobEvent | None:
@@ -184,9 +187,20 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
 
 
 def shown(store: Store, feed: Feed, job: JobId) -> pb.JobView:
-    """One job, living or ended, with all there is to show."""
+    """One job, living or ended, with all that a list shows."""
     head = store.head(job)
     return job_view(store, head, feed.progress(head))
+
+
+def shown_in_full(store: Store, feed: Feed, job: JobId) -> pb.JobView:
+    """With the record of an image job, which is its work."""
+    view, head = shown(store, feed, job), store.head(job)
+    if head.shape.workload == IMAGES:
+        for document in store.journal.documents([head.submitted_seq]).values():
+            work = decode_document(document).work
+            if isinstance(work, PipelineCall):
+                view.record = msgspec.json.encode(spelled_out(work.record))
+    return view
 
 
 async def views_of(store: Store, feed: Feed, jobs: Sequence[JobId]) -> AsyncIterator[pb.JobView]:

@@ -164,6 +164,7 @@ def show(
             ("job", view.job_id),
             ("name", view.name),
             ("state", view.state),
+            *_rendered(view),
             ("attempt", str(view.attempt or "")),
             ("worker", view.worker),
             ("devices", ", ".join(view.devices)),
@@ -191,6 +192,23 @@ def show(
             ("traceback", failure.traceback if failure else ""),
         ]
     )
+
+
+def _rendered(view: JobView) -> list[tuple[str, str]]:
+    """What an image job is to make."""
+    from corral.sdk.record_words import described
+
+    if not view.record:
+        return []
+    told = described(view.record)
+    negative = told.pop("negative", "")
+    settings = ", ".join(f"{name} {value}" for name, value in told.items())
+    return [
+        ("prompt", str(view.record["positive"])),
+        ("negative", negative),
+        ("seed", str(view.record["seed"])),
+        ("settings", settings),
+    ]
 
 
 def _batch(client: Client, name: str) -> BatchView | None:

@@ -6,6 +6,7 @@ None where it is absent.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from msgspec import Struct
@@ -118,6 +119,8 @@ class JobView(Shown, frozen=True):
     workload: str
     correlation_id: str
     models: tuple[str, ...] = ()
+    record: dict[str, Any] | None = None
+    """What an image job renders; only of a job that was asked for by itself."""
 
     def __repr__(self) -> str:
         where = f" on {self.worker}" if self.worker else ""
@@ -367,6 +370,7 @@ _EVENTS: dict[str, type[Event]] = {
     "artifact": ArtifactStored,
     "ended": Ended,
 }
+_JSON = frozenset({("JobView", "record")})
 # Absent bytes are the empty string on the wire and None in our values.
 _ABSENT_WHEN_EMPTY = frozenset({("BlobRef", "data"), ("Failure", "pickled")})
 
@@ -410,6 +414,8 @@ def _value(message: Any, field: Any, owner: str) -> Any:
         return None
     if (owner, field.name) in _ABSENT_WHEN_EMPTY and not value:
         return None
+    if (owner, field.name) in _JSON:
+        return json.loads(value) if value else None
     return value if field.message_type is None else read(value)
 
 

@@ -17,7 +17,7 @@ from corral.api.rest.answers import answer, body_of, errors, json
 from corral.api.rest.bodies import JobBody, JobsBody, Submission, submissions_of
 from corral.api.rest.routing import caller_of
 from corral.api.submissions import jobs_of
-from corral.api.views import explanation_view, shown, views_of
+from corral.api.views import explanation_view, shown, shown_in_full, views_of
 from corral.controller.listing import Filters
 from corral.core.access import Role
 from corral.core.errors import InvalidRequest
@@ -154,7 +154,8 @@ def routes(parts: Parts) -> APIRouter:
     )
     async def show(job: str) -> Response:
         """By its id, an unambiguous beginning of it, or `last`."""
-        return json(view(parts.queue.find(job)))
+        found = parts.queue.find(job)
+        return json(read(shown_in_full(parts.store, parts.feed, found)))
 
     @router.post(
         "/jobs/{job}/cancel",

@@ -12,6 +12,7 @@ from corral.api.views import (
     event_of,
     explanation_view,
     shown,
+    shown_in_full,
     views_of,
 )
 from corral.controller.feed import Cursor, Page, Seen
@@ -98,7 +99,8 @@ class JobCalls(Calls):
     async def GetJobStatus(  # noqa: N802
         self, request: pb.JobRequest, context: Context
     ) -> pb.JobView:
-        return self._view(self._parts.queue.find(request.job_id))
+        job = self._parts.queue.find(request.job_id)
+        return shown_in_full(self._parts.store, self._parts.feed, job)
 
     def _view(self, job: str) -> pb.JobView:
         return shown(self._parts.store, self._parts.feed, job)
