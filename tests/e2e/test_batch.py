@@ -334,3 +334,24 @@ def test_a_chain_begins_with_images_of_ones_own(client: corral.Client, tmp_path:
             assert image.size == (128, 128)
             colours.append(image.convert("RGB").getpixel((64, 64)))
     assert colours == [(255, 0, 0), (0, 0, 255)]
+
+
+def test_a_batch_is_listed_cancelled_and_tried_again_by_its_name(
+    controller: LiveController, client: corral.Client, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({**PLAN, "name": "nobodys", "needs": {"labels": ["not-here"]}}))
+    name = command(controller, "batch", "--no-follow", str(path)).stdout.strip()
+    (first, *_) = json.loads(command(controller, "batches", "--json").stdout)
+    assert (first["batch"], first["states"]) == (name, {"queued": 4})
+    assert f"{name}  4     4 queued" in command(controller, "batches", "--limit", "1").stdout
+    assert command(controller, "cancel", name).stdout == f"{name}: 4 jobs cancelled\n"
+    again = command(controller, "retry", name).stdout.split()
+    assert len(again) == 4
+    nothing = command(controller, "retry", name)
+    assert "Nothing of" in nothing.stderr
+    assert json.loads(command(controller, "cancel", name, "--json").stdout) == [
+        {"batch": name, "cancelled": 4}
+    ]
+    refused = command(controller, "cancel", "no-such-batch-or-job", code=1)
+    assert "no job's id" in refused.stderr

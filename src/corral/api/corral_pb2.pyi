@@ -822,6 +822,18 @@ class BuildBatchReply(_message.Message):
     records: bytes
     def __init__(self, batch: _Optional[str] = ..., jobs: _Optional[int] = ..., estimate_s: _Optional[float] = ..., warnings: _Optional[_Iterable[str]] = ..., records: _Optional[bytes] = ...) -> None: ...
 
+class ListBatchesRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class ListBatchesReply(_message.Message):
+    __slots__ = ("batches",)
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    batches: _containers.RepeatedCompositeFieldContainer[BatchView]
+    def __init__(self, batches: _Optional[_Iterable[_Union[BatchView, _Mapping]]] = ...) -> None: ...
+
 class BatchView(_message.Message):
     __slots__ = ("batch", "jobs", "states", "done", "submitted_at", "ended_at", "seconds", "workers", "model_switches", "left_s")
     class StatesEntry(_message.Message):

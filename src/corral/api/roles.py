@@ -43,6 +43,7 @@ METHODS: dict[str, Role] = {
     "GetBlob": READ,
     "BuildBatch": SUBMIT,
     "GetBatch": READ,
+    "ListBatches": READ,
     "SavePreset": SUBMIT,
     "ListPresets": READ,
     "GetPreset": READ,

@@ -1,8 +1,9 @@
-"""Steering the whole: the front of the line, the queue's pause, and tokens of clients."""
+"""Steering: cancel and retry, the front of the line, the queue's pause, and tokens of clients."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,10 +11,12 @@ import typer
 from corral.cli import output
 from corral.cli.finding import find
 from corral.cli.watching import AsJson, JobsArgument
+from corral.core.errors import CorralError, JobNotFound
 
 if TYPE_CHECKING:
-    from corral.sdk.client import Client
-    from corral.sdk.views import QueueView, TokenView
+    from corral.sdk.batches import BatchHandle
+    from corral.sdk.client import Client, Handle
+    from corral.sdk.views import JobView, QueueView, TokenView
 
 queue = typer.Typer(help="The queue: how long it is, pausing it, going on.", no_args_is_help=True)
 token = typer.Typer(help="Tokens of clients, each with a name and a role.", no_args_is_help=True)
@@ -23,6 +26,76 @@ def _client() -> Client:
     from corral.sdk.client import Client
 
     return Client()
+
+
+JobsOrBatches = Annotated[
+    list[str],
+    typer.Argument(metavar="JOB", help="Job ids, beginnings of them, last, or batches."),
+]
+AGAIN = ("failed", "rejected", "cancelled")
+
+
+@output.guarded
+def cancel(job: JobsOrBatches, as_json: AsJson = False) -> None:
+    """Cancels jobs, waiting or running, or all of a batch."""
+    from corral.sdk.plain import plain
+
+    told: list[Any] = []
+    with _client() as client:
+        for word in job:
+            try:
+                told.append(plain(find(client, word).cancel()))
+            except JobNotFound as error:
+                batch = _batch(client, word, error)
+                told.append({"batch": batch.id, "cancelled": batch.cancel()})
+    if as_json:
+        output.show_json(told)
+        return
+    for one in told:
+        if "batch" in one and "job_id" not in one:
+            count = one["cancelled"]
+            print(output.printable(f"{one['batch']}: {count} job{'s' * (count != 1)} cancelled"))
+        else:
+            print(f"{one['job_id']} {one['state']}")
+
+
+@output.guarded
+def retry(job: JobsOrBatches, as_json: AsJson = False) -> None:
+    """Submits ended jobs again, each as a new job; of a batch those that did not succeed."""
+    handles: list[tuple[Handle, str]] = []
+    with _client() as client:
+        for word in job:
+            try:
+                handles.append((find(client, word).retry(), word))
+            except JobNotFound as error:
+                batch = _batch(client, word, error)
+                lost = _unsuccessful(batch.jobs())
+                handles += [(client.job(one).retry(), one) for one in lost]
+                if not lost:
+                    output.say(f"Nothing of {batch.id} failed that was not tried again.")
+    if as_json:
+        output.show_json([{"job_id": handle.id, "retry_of": one} for handle, one in handles])
+        return
+    for warning in dict.fromkeys(one for handle, _ in handles for one in handle.warnings):
+        output.say(warning, style="yellow")
+    for handle, _ in handles:
+        print(handle.id)
+
+
+def _batch(client: Client, name: str, error: JobNotFound) -> BatchHandle:
+    """The batch of this name; where there is none, it was a job that was meant."""
+    found = client.open_batch(name)
+    try:
+        found.progress()
+    except CorralError:
+        raise error from None
+    return found
+
+
+def _unsuccessful(jobs: Sequence[JobView]) -> list[str]:
+    """Those that nobody has tried again yet."""
+    again = {job.retry_of for job in jobs}
+    return [job.job_id for job in jobs if job.state in AGAIN and job.job_id not in again]
 
 
 @output.guarded

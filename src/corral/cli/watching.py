@@ -1,5 +1,4 @@
-"""Looking at jobs and workers, and steering them: jobs, show, logs, get, why, cancel,
-retry, workers."""
+"""Looking at jobs and workers: jobs, batches, show, logs, get, why, workers."""
 
 from __future__ import annotations
 
@@ -347,29 +346,30 @@ def why(job: JobArgument, as_json: AsJson = False) -> None:
 
 
 @output.guarded
-def cancel(job: JobsArgument, as_json: AsJson = False) -> None:
-    """Cancels jobs, waiting or running."""
+def batches(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Lists batches, the one with the newest job first."""
     with _client() as client:
-        views = [find(client, one).cancel() for one in job]
+        found = client.batches(limit)
     if as_json:
-        output.show_json([_plain(view) for view in views])
+        output.show_json(found)
         return
-    for view in views:
-        print(f"{view.job_id} {view.state}")
-
-
-@output.guarded
-def retry(job: JobsArgument, as_json: AsJson = False) -> None:
-    """Submits ended jobs again, each as a new job."""
-    with _client() as client:
-        handles = [(find(client, one).retry(), one) for one in job]
-    if as_json:
-        output.show_json([{"job_id": handle.id, "retry_of": one} for handle, one in handles])
+    if not found:
+        output.say("No batches yet. `corral batch PLAN` renders one.")
         return
-    for handle, _ in handles:
-        for warning in handle.warnings:
-            output.say(warning, style="yellow")
-        print(handle.id)
+    rows = [
+        (
+            one.batch,
+            str(one.jobs),
+            ", ".join(f"{count} {state}" for state, count in sorted(one.states.items())),
+            output.ago(one.submitted_at),
+            output.span(one.ended_at - one.submitted_at) if one.ended else "",
+        )
+        for one in found
+    ]
+    output.show_table(("BATCH", "JOBS", "STATES", "SUBMITTED", "TOOK"), rows)
 
 
 @output.guarded

@@ -247,6 +247,11 @@ class AsyncClient:
         """A handle for a batch submitted earlier, perhaps by another program. Asks nothing yet."""
         return AsyncBatchHandle(self._connection, batch)
 
+    async def batches(self, limit: int = 100) -> list[views.BatchView]:
+        """Batches, the one with the newest job first; what each worker did of one, and what is
+        left, says `open_batch(name).progress()`."""
+        return await batches.listed(self._connection, limit)
+
     # --- looking around ---
 
     def job(self, job_id: str) -> AsyncHandle:

@@ -291,6 +291,14 @@ async def build(
         return answered
 
 
+async def listed(connection: Connection, limit: int) -> list[views.BatchView]:
+    from corral.api import corral_pb2 as pb
+    from corral.sdk import views
+
+    reply = await connection.call("ListBatches", pb.ListBatchesRequest(limit=limit))
+    return [views.read(one) for one in reply.batches]
+
+
 def images_of(job: views.JobView) -> list[views.ImageView]:
     """Images of a job and their cards, by name."""
     from corral.sdk import views

@@ -431,6 +431,10 @@ class Client:
 
         return BatchHandle(self._client.open_batch(batch), _bridge())
 
+    def batches(self, limit: int = 100) -> list[views.BatchView]:
+        """Batches, the one with the newest job first."""
+        return _bridge().call(self._client.batches(limit))
+
     def job(self, job_id: str) -> Handle:
         """A handle for a job submitted earlier, perhaps by another program. Asks nothing yet."""
         return Handle(self._client.job(job_id))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import islice
 
 from corral.api import corral_pb2 as pb
 from corral.api.rpc.guard import Calls, Context, answers, streams
 from corral.api.views import (
+    batch_view,
     built_view,
     preset_view,
     rating_view,
@@ -15,6 +17,8 @@ from corral.api.views import (
 )
 from corral.controller.batches import look
 from corral.controller.learning import Chosen
+
+MOST_BATCHES = 1_000
 
 
 class ImageCalls(Calls):
@@ -39,6 +43,14 @@ class ImageCalls(Calls):
             request.batch, self._parts.listing, self._parts.store.world, self._parts.loop
         )
         return whole_batch_view(found)
+
+    @answers
+    async def ListBatches(  # noqa: N802
+        self, request: pb.ListBatchesRequest, context: Context
+    ) -> pb.ListBatchesReply:
+        most = min(request.limit or MOST_BATCHES, MOST_BATCHES)
+        found = (await self._parts.listing.batches()).items()
+        return pb.ListBatchesReply(batches=[batch_view(*one) for one in islice(found, most)])
 
     @answers
     async def SavePreset(  # noqa: N802
