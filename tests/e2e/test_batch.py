@@ -355,3 +355,19 @@ def test_a_batch_is_listed_cancelled_and_tried_again_by_its_name(
     ]
     refused = command(controller, "cancel", "no-such-batch-or-job", code=1)
     assert "no job's id" in refused.stderr
+
+
+def test_why_jobs_of_a_batch_failed_is_told_once(
+    controller: LiveController, tmp_path: Path
+) -> None:
+    (tmp_path / "photo.png").write_bytes(b"no image at all")
+    base = {"upscale": {"factor": 2}}
+    plan = {"backend": "sketch", "base": base, "inputs": ["photo.png"], "batches": 2}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    done = command(controller, "batch", str(tmp_path / "plan.json"), code=1).stdout
+    name = done.split(":")[0]
+    told = "2 failed with bad_job: The input 'photo.png' is no image that Pillow knows."
+    assert told in done.splitlines()
+    assert f"`corral retry {name}` tries them again." in done.splitlines()
+    assert "corral images" not in done
+    assert told in command(controller, "show", name).stdout.splitlines()

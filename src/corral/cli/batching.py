@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from corral.cli import output
+from corral.cli import failing, output
 from corral.cli.finding import find
 from corral.cli.watching import AsJson, JobArgument
 from corral.core.errors import Conflict
@@ -108,6 +108,9 @@ async def follow_batch(handle: AsyncBatchHandle, *, as_json: bool) -> int | None
         output.show_json(view)
     else:
         print(summary(view))
+        if any(view.states.get(state) for state in failing.FAILED):
+            told = failing.reasons(await handle.jobs(failing.FAILED))
+            print(output.printable("\n".join(told)))
     return 0 if view.states.get("succeeded", 0) == view.jobs else 1
 
 
@@ -208,12 +211,12 @@ def summary(view: BatchView) -> str:
     """The last line: what became of it."""
     took = view.ended_at - view.submitted_at
     pace = f", {view.jobs / took * 60:.1f} jobs/min" if took > 0 else ""
-    where = ", ".join(f"{one.worker} {one.succeeded}" for one in view.workers)
+    where = ", ".join(f"{one.worker} {one.succeeded}" for one in view.workers if one.succeeded)
+    fetch = f"`corral images --batch {view.batch} --out DIR` fetches the images; "
     lines = [
         f"{view.batch}: {_counts(view)} in {output.span(took)}{pace}; {switched(view)}.",
         f"By worker: {where}." if where else "",
-        f"`corral images --batch {view.batch} --out DIR` fetches the images; `corral jobs --batch "
-        f"{view.batch}` lists the jobs.",
+        f"{fetch if where else ''}`corral jobs --batch {view.batch}` lists the jobs.",
     ]
     return output.printable("\n".join(line for line in lines if line))
 

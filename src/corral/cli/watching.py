@@ -152,7 +152,7 @@ def show(
             batch = _batch(client, job)
             if batch is None:
                 raise error from None
-            _show_batch(batch, follow=follow, as_json=as_json)
+            _show_batch(client, batch, follow=follow, as_json=as_json)
             return
     if as_json:
         output.show_json(_plain(view))
@@ -217,8 +217,8 @@ def _batch(client: Client, name: str) -> BatchView | None:
         return None
 
 
-def _show_batch(view: BatchView, *, follow: bool, as_json: bool) -> None:
-    from corral.cli import batching
+def _show_batch(client: Client, view: BatchView, *, follow: bool, as_json: bool) -> None:
+    from corral.cli import batching, failing
 
     if follow and not view.ended:
         raise typer.Exit(batching.follow_again(view.batch, as_json=as_json))
@@ -252,6 +252,9 @@ def _show_batch(view: BatchView, *, follow: bool, as_json: bool) -> None:
                 for one in view.workers
             ],
         )
+    if any(view.states.get(state) for state in failing.FAILED):
+        told = failing.reasons(client.open_batch(view.batch).jobs(failing.FAILED))
+        print("\n" + output.printable("\n".join(told)))
 
 
 def _progress(progress: Any) -> str:

@@ -9,7 +9,15 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -118,15 +126,15 @@ class AsyncBatchHandle:
             except CorralError as error:
                 yield ended.job_id, error
 
-    async def jobs(self) -> list[views.JobView]:
-        """All of them, in the order in which they were submitted."""
+    async def jobs(self, states: Sequence[str] = ()) -> list[views.JobView]:
+        """All of them, or those in these states, in the order in which they were submitted."""
         from corral.api import corral_pb2 as pb
         from corral.sdk import views
 
         found: list[views.JobView] = []
         while True:
             before = found[-1].job_id if found else ""
-            request = pb.ListJobsRequest(batch=self.id, limit=PAGE, before=before)
+            request = pb.ListJobsRequest(batch=self.id, limit=PAGE, before=before, states=states)
             reply = await self._connection.call("ListJobs", request)
             found += [views.read(job) for job in reply.jobs]
             if len(reply.jobs) < PAGE:
@@ -211,8 +219,8 @@ class BatchHandle:
         found: Iterator[tuple[str, Any]] = self._bridge.each(_alone(self._handle.results()))
         return found
 
-    def jobs(self) -> list[views.JobView]:
-        return self._call(self._handle.jobs())
+    def jobs(self, states: Sequence[str] = ()) -> list[views.JobView]:
+        return self._call(self._handle.jobs(states))
 
     def images(self) -> list[views.ImageView]:
         return self._call(self._handle.images())
