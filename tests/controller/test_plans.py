@@ -98,6 +98,20 @@ async def test_a_key_is_good_for_one_plan(tmp_path: Path) -> None:
         assert len((await submitted(plans, sent(batches=1), "k1")).jobs) == 3
 
 
+async def test_a_cancelled_batch_grows_no_more(tmp_path: Path) -> None:
+    async with shell(tmp_path, []) as corral:
+        plans = plans_of(corral, tmp_path)
+        built = await plans.build(sent(batches=1000), "k1", ANN)
+        begun = asyncio.Event()
+        corral.store.listen(lambda changes: begun.set())
+        submitting = asyncio.create_task(plans.submit(built))
+        await begun.wait()
+        await corral.queue.cancel_batch(built.batch)
+        with pytest.raises(Conflict, match="cancelled while it was submitted"):
+            await submitting
+        assert not corral.store.world.heads
+
+
 async def test_a_retried_image_job_has_an_id_of_its_own(tmp_path: Path) -> None:
     async with shell(tmp_path, []) as corral:
         await submitted(plans_of(corral, tmp_path), sent(batches=1), "k")

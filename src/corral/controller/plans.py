@@ -26,7 +26,7 @@ from corral.controller.presets import Presets
 from corral.controller.queue import Queue, admit
 from corral.core.access import Caller, Role
 from corral.core.assets import check_input_names, is_digest
-from corral.core.errors import InvalidPlan, InvalidRequest
+from corral.core.errors import Conflict, InvalidPlan, InvalidRequest
 from corral.core.job import Input, Job, Needs, PipelineCall, Shape, Size
 from corral.core.learning import spelled_out
 from corral.core.malformed import MALFORMED
@@ -113,10 +113,17 @@ class Plans:
         self._queue.check_room()
         await self._refuse_all_or_none(built)
         told = dict.fromkeys(built.warnings)
-        for some in _slices(built.jobs):
-            accepted = await self._queue.submit(some)
-            told.update(dict.fromkeys(one.warning for one in accepted if one.warning))
-            await asyncio.sleep(0)
+        with self._queue.growing(built.batch) as cancelled:
+            for some in _slices(built.jobs):
+                accepted = await self._queue.submit(some)
+                told.update(dict.fromkeys(one.warning for one in accepted if one.warning))
+                await asyncio.sleep(0)
+                if cancelled.is_set():
+                    await self._queue.cancel_batch(built.batch)  # what came in since
+                    raise Conflict(
+                        f"The batch {built.batch} was cancelled while it was submitted. Submit the "
+                        "plan under another key."
+                    )
         log.info("batch_submitted", batch=built.batch, jobs=len(built.jobs))
         return replace(built, warnings=list(told))
 

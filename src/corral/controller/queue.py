@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import structlog
@@ -104,6 +105,7 @@ class Queue:
         self._ids = Ids(secrets.randbits(30))
         self._submitting: dict[str, asyncio.Future[list[Change]]] = {}
         self._changes: set[asyncio.Task[Any]] = set()
+        self._growing: dict[str, list[asyncio.Event]] = {}
         self.stopping = False
 
     async def _to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
@@ -329,7 +331,23 @@ class Queue:
         """Asks everything of a batch that lives to end, in one commit; returns how many."""
         return await self._to_the_end(self._cancel_batch(batch))
 
+    @contextlib.contextmanager
+    def growing(self, batch: str) -> Iterator[asyncio.Event]:
+        """While a batch is submitted in slices: the event says that somebody cancelled it, which
+        those do not know that are yet to come."""
+        cancelled = asyncio.Event()
+        told = self._growing.setdefault(batch, [])
+        told.append(cancelled)
+        try:
+            yield cancelled
+        finally:
+            told.remove(cancelled)
+            if not told:
+                del self._growing[batch]
+
     async def _cancel_batch(self, batch: str) -> int:
+        for cancelled in self._growing.get(batch, ()):
+            cancelled.set()
         now = time.time()
         living = [head for head in self._store.world.heads.values() if head.batch == batch]
         facts: list[Journaled] = [
@@ -345,7 +363,8 @@ class Queue:
         done = {change.head.id for change in changes}
         for head in living:
             if head.id not in done and head.id in self._store.world.heads:
-                await self._cancel(head.id)  # it moved on while the others were written
+                with contextlib.suppress(Conflict):  # or ended this very moment
+                    await self._cancel(head.id)  # it moved on while the others were written
         log.info("batch_cancelled", batch=batch, count=len(living))
         return len(living)
 
