@@ -66,6 +66,7 @@ def test_a_mistake_in_the_file_is_one_sentence(tmp_path: Path, text: str, senten
     with pytest.raises(InvalidSettings) as refused:
         settings.load(tmp_path, environ={})
     assert sentence in refused.value.message
+    assert "hunter2" not in refused.value.message
     assert "\n" not in refused.value.message
     assert "corral.yaml" in refused.value.message
 
@@ -121,7 +122,9 @@ def test_backends_are_read_by_their_type_and_show_no_password(tmp_path: Path) ->
     ("entry", "sentence"),
     [
         ("{type: webgui}", "invalid value 'webgui'"),
-        ("{type: webui, url: localhost}", "expected str matching regex"),
+        ("{type: webui, url: localhost}", "expected an address such as http://127.0.0.1:7860"),
+        ("{type: comfyui, url: 'http://me:hunter2@x:8188'}", "username and password apart from it"),
+        ("{type: webui, password: hunter2, usrname: me}", "unknown field usrname"),
         ("{type: sketch, url: 'http://x'}", "it has an unknown field url"),
         ("{url: 'http://x'}", "it lacks the required field type"),
     ],
@@ -131,3 +134,4 @@ def test_a_backend_that_cannot_be_is_refused(tmp_path: Path, entry: str, sentenc
     with pytest.raises(InvalidSettings) as refused:
         settings.load(tmp_path, environ={})
     assert sentence in refused.value.message
+    assert "hunter2" not in refused.value.message

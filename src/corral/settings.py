@@ -249,6 +249,8 @@ def _without_passwords(value: Any) -> Any:
             name: "…" if name == "password" and one else _without_passwords(one)
             for name, one in value.items()
         }
+    if isinstance(value, str):
+        return re.sub(r"(?<=://)[^/@\s]*@", "…@", value)
     return [_without_passwords(one) for one in value] if isinstance(value, list | tuple) else value
 
 
@@ -356,7 +358,8 @@ def _check(key: str, value: Any, source: str) -> None:
     except msgspec.ValidationError as error:
         reason = _plain(str(error))
         raise InvalidSettings(
-            f"{source}: {key} = {value!r} is not possible: {reason[0].lower()}{reason[1:]}."
+            f"{source}: {key} = {_without_passwords(value)!r} is not possible: "
+            f"{reason[0].lower()}{reason[1:]}."
         ) from error
 
 
@@ -366,6 +369,11 @@ def _plain(reason: str) -> str:
     reason = reason.replace("Object missing required", "it lacks the required")
     reason = reason.replace("Object contains unknown", "it has an unknown")
     reason = reason.replace("object", "key: value pairs")
+    reason = re.sub(
+        r"str matching regex '\^https.*'",
+        "an address such as http://127.0.0.1:7860, with username and password apart from it",
+        reason,
+    )
     return re.sub(
         r" - at \$\[?(\d*)\]?.*", lambda at: f" (in item {at[1]})" if at[1] else "", reason
     )

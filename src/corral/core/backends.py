@@ -11,7 +11,8 @@ from msgspec.structs import asdict
 
 from corral.core.pipeline import ADETAILER, RENDER, SKETCH, WITH
 
-Url = Annotated[str, Meta(pattern="^https?://", max_length=2048)]
+Url = Annotated[str, Meta(pattern=r"^https?://[^/?#@\s]+([/?#]\S*)?$", max_length=2048)]
+"""Without a name and a password: addresses are told in logs and in failures of jobs."""
 Pause = Annotated[float, Meta(ge=0, le=3600)]
 
 
