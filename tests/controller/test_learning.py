@@ -210,6 +210,39 @@ async def test_a_damaged_line_in_the_middle_is_passed_over(tmp_path: Path, prune
         assert [line["job_id"] for line in await made.exported()] == expected
 
 
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        '{"seq": "x", "size": 1}',
+        '{"seq": 1.5}',
+        '{"seq": null, "size": null}',
+        '{"size": -7}',
+        '{"seq": 99999999999999999999}',
+    ],
+)
+async def test_a_damaged_cursor_doubles_and_loses_nothing(tmp_path: Path, cursor: str) -> None:
+    async with studio(tmp_path) as made:
+        jobs = [await made.paint()]
+    (tmp_path / "learning" / "cursor.json").write_text(cursor)
+    async with studio(tmp_path) as made:
+        jobs.append(await made.paint())
+        await made.learnings.caught_up()
+        assert made.learned() == jobs
+
+
+async def test_lines_that_are_not_text_or_not_ours_are_not_exported(tmp_path: Path) -> None:
+    async with studio(tmp_path) as made:
+        jobs = [await made.paint() for _ in range(3)]
+    path = made.learnings.records.path
+    damaged = path.read_bytes().splitlines(keepends=True)
+    damaged[1] = damaged[1].replace(PROMPT.encode(), b"\xff" * len(PROMPT))
+    damaged.insert(2, b'{"job_id":"x","ended_at":1,"batch":"","learning":{}}\n')
+    path.write_bytes(b"".join(damaged))
+    async with studio(tmp_path) as made:
+        found = [line["job_id"] for line in await made.exported()]
+        assert found == [jobs[0], jobs[2], jobs[1]], "the journal still had the damaged one"
+
+
 async def test_ratings(tmp_path: Path) -> None:
     async with studio(tmp_path) as made:
         one, two = await made.paint(), await made.paint()

@@ -15,9 +15,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
+import msgspec
 import structlog
+from msgspec import Meta, Struct
 
 from corral.controller import sql
 from corral.controller.blobs import Blobs
@@ -69,6 +71,13 @@ class Success(NamedTuple):
 
     seq: int
     job: JobId
+
+
+class Cursor(Struct, frozen=True):
+    """Up to this record of the journal, all is in so many bytes of lines."""
+
+    seq: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    size: Annotated[int, Meta(ge=0, le=2**53)] = 0
 
 
 class Chosen(NamedTuple):
@@ -174,8 +183,8 @@ class Learnings:
         """Mends what a crash left, and looks up what lies behind the lines that are known."""
         self.ratings.mend(lambda line: read_rating(line) is not None)
         self.paces.recall(self.records)
-        before = read_json(self._cursor)
-        seq, size = before.get("seq", 0), before.get("size", 0)
+        known = self._known()
+        seq, size = known.seq, known.size
         if not self.records.ends_a_line(size):
             # Somebody took lines away: they come again, as far as the journal has their jobs.
             log.warning("learning_begins_anew", file=str(self.records.path))
@@ -192,6 +201,13 @@ class Learnings:
         with self._reader() as reader:
             rows = reader.execute(sql.IMAGES_SINCE, (seq, until)).fetchall()
         return [Success(*row) for row in rows if row[1] not in there]
+
+    def _known(self) -> Cursor:
+        try:
+            return msgspec.convert(read_json(self._cursor), Cursor)
+        except msgspec.ValidationError as error:  # what has its line is looked up in all of them
+            log.warning("learning_cursor_damaged", file=str(self._cursor), error=str(error))
+            return Cursor()
 
     async def _write_pending(self) -> None:
         while self._pending:

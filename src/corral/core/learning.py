@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from corral.core.errors import InvalidRequest
 from corral.core.events import (
@@ -223,20 +223,27 @@ def read_rating(line: bytes) -> Rating | None:
 
 
 class Brief(Struct, frozen=True, gc=False):
-    """What a line is chosen by."""
+    """What a line is chosen by, and what whoever reads it relies on."""
 
     job_id: str
     ended_at: float
     batch: str
     learning: Learning
+    worker: str
+    seconds: float
+    stages: Raw
+    images: Raw
+    record: Raw
 
 
 _brief = msgspec.json.Decoder(Brief).decode
 
 
 def read_brief(line: bytes) -> Brief | None:
-    """None where the line is not whole."""
+    """None where the line is not whole, or damaged: what is passed over is not looked at for its
+    being text."""
     try:
+        line.decode()
         return _brief(line)
     except MALFORMED:
         return None
