@@ -127,11 +127,11 @@ class ServerOffers:
 def survey(entry: WebUIEntry | ComfyUIEntry) -> Offer:
     """In a thread. Raises where the server does not answer."""
     stages, models = offer_of(entry.options())
-    # As files of models are named: a server may put folders before.
-    named = {
-        model_name(name.replace("\\", "/").rpartition("/")[2]): sha256
-        for name, sha256 in models.items()
-    }
+    named: dict[str, str] = {}
+    for title, sha256 in models.items():
+        name = model_name(title.replace("\\", "/"))
+        # As files of models are named; and with the folders that a server puts before.
+        named |= {name.rpartition("/")[2]: sha256, name: sha256}
     return Offer(
         stages=frozenset(stages),
         models=tuple(Model(name, sha256=sha256) for name, sha256 in named.items()),

@@ -44,7 +44,7 @@ def offer_of(options: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
         from corral.runtime.pipeline import webui
 
         found = webui.probe(options)
-        return found.stages, {model.name: model.sha256 for model in found.models}
+        return found.stages, {model.title: model.sha256 for model in found.models}
     from corral.runtime.pipeline import comfyui_probe
 
     has = comfyui_probe.probe(options)
