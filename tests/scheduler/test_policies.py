@@ -140,3 +140,10 @@ def test_room_counts_for_more_than_speed() -> None:
     busy = Seat(worker("a"), (Held(Needs(cpus=2.0), started=True),))
     quick = {"a": (0.1, 990.0)}
     assert first(planned(busy, worker("b"), of=shape(), typical_s=4.0, paces=quick)).worker == "b"
+
+
+def test_images_on_a_worker_without_gpu_are_a_matter_of_the_plan() -> None:
+    bare = worker("bare", task_types=("render",), workloads=("pipeline",))
+    told = refuse_ever(Shape(Needs(gpus=1, task="render"), workload="pipeline"), bare)
+    assert told is not None
+    assert "needs: {gpus: 0}" in told

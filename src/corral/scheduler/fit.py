@@ -212,7 +212,10 @@ def _refuse_gpus(shape: Shape, worker: Worker) -> str | None:
     needs, gpus = shape.needs, worker.capabilities.gpus
     count = needs.gpus or 1
     if len(gpus) < count:
-        return f"needs {counted(count, 'GPU')}, it has {len(gpus) or 'none'}"
+        lacks = f"needs {counted(count, 'GPU')}, it has {len(gpus) or 'none'}"
+        if gpus or not needs.task:
+            return lacks
+        return f"{lacks} (a plan for a server without one says `needs: {{gpus: 0}}`)"
     if sum(gpu.vram_gb >= needs.vram_gb for gpu in gpus) < count:
         most = max(gpu.vram_gb for gpu in gpus)
         wanted = f"{counted(count, 'GPU')} with {needs.vram_gb:g} GB of VRAM"
