@@ -248,7 +248,7 @@ class FakeWebUI:
             "GET latent-upscale-modes": lambda: [{"name": name} for name in LATENT],
             "GET loras": lambda: [{"name": n, "alias": n, "path": f"/l/{n}.pt"} for n in LORAS],
             "GET scripts": self._scripts,
-            "GET options": lambda: {**self._defaults, **self.config},
+            "GET options": self._options,
             "POST options": lambda: self._set_options(body),
             "POST refresh-checkpoints": self._refresh,
             "GET progress": lambda: self._progress(query),
@@ -285,6 +285,11 @@ class FakeWebUI:
     def _scripts(self) -> Json:
         names = ["xyz plot", *(["adetailer"] if self.detailer else [])]
         return {"txt2img": names, "img2img": names}
+
+    def _options(self) -> Json:
+        if not isinstance(self.config.get("CLIP_stop_at_last_layers", 1), int):
+            raise Refusal(500, "ValidationError", "1 validation error for Options")
+        return {**self._defaults, **self.config}
 
     def _set_options(self, body: Json) -> None:
         model = body.get("sd_model_checkpoint")

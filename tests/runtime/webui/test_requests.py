@@ -275,6 +275,15 @@ def test_upscaling_by_what_the_record_says(webui: WebUI, fake: FakeWebUI) -> Non
     assert refused(webui, RECORD, Upscale(factor=8), square(4096)).code == "bad_job"
 
 
+def test_an_upscaler_in_another_script_is_no_other(
+    webui: WebUI, fake: FakeWebUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.fakes.webui.UPSCALERS", ("None", "\u5199\u5b9f", "\u6f2b\u753b"))
+    render(webui, RECORD, Upscale(upscaler="\u6f2b\u753b"), square())
+    assert sent(fake, "extra-single-image")[0]["upscaler_1"] == "\u6f2b\u753b"
+    assert refused(webui, RECORD, Upscale(upscaler="\u7f8e"), square()).code == "model_missing"
+
+
 def test_hires_and_refiner_are_settings_of_txt2img(webui: WebUI, fake: FakeWebUI) -> None:
     stage = Txt2Img(hires=Hires(factor=1.5, denoise=0.3), refiner=Refiner("refine", 0.5))
     assert render(webui, RECORD, stage).images[0].size == (96, 96)

@@ -43,6 +43,8 @@ SLOW = replace(RECORD, steps=40)
         (500, "RuntimeError", "\"LayerNormKernelImpl\" not implemented for 'Half'", "",
          "stage_missing"),
         (500, "AssertionError", "changing settings is disabled", "", "stage_missing"),
+        (500, "RuntimeError", "Could not allocate tensor: not enough GPU video memory", "",
+         "out_of_memory"),
         (500, "FileNotFoundError", "No checkpoints found. When searching for", "", "model_missing"),
         (500, "ZeroDivisionError", "division by zero", "", "exception"),
         (500, "NansException", "A tensor with all NaNs was produced in Unet.", "", "exception"),
@@ -55,6 +57,15 @@ def test_failures_by_their_body(
     failed = of_answer("http://gpu:7860", status, body)
     assert failed.code == code
     assert (errors or detail) in failed.message
+
+
+def test_settings_that_are_broken_there_are_no_fault_of_the_job(
+    webui: WebUI, fake: FakeWebUI
+) -> None:
+    fake.config["CLIP_stop_at_last_layers"] = "two"
+    failed = refused(webui)
+    assert failed.code == "stage_missing"
+    assert "config.json" in failed.message
 
 
 def test_the_status_alone_says_nothing() -> None:

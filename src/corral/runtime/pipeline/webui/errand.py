@@ -13,6 +13,10 @@ from corral.runtime.pipeline.webui.server import Down, Late, Server, State
 from corral.runtime.pipeline.webui.turn import Turn
 
 POLL_S = 0.2
+SELDOM_S = 2.0
+SHARE = 50
+"""The longer a call takes, the less often it is asked about: a server on a processor has better
+things to do."""
 VERDICT_S = 2.0
 """How long a call may take to end by itself after the server was found dead."""
 STALLED_S = 900.0
@@ -73,11 +77,16 @@ class Errand:
         sent = _Call(self._server, path, body)
         sent.start()
         untouched = not before.interrupted
-        fresh, alive = False, time.monotonic()
+        began = looked = alive = time.monotonic()
+        fresh = False
         while not sent.done.wait(POLL_S):
             if self.stopping.is_set():
                 self._interrupt(sent)
                 raise Stopped
+            now = time.monotonic()
+            if now - looked < min((now - began) / SHARE, SELDOM_S):
+                continue
+            looked = now
             state = self._look(sent)
             if state is None:
                 continue

@@ -16,6 +16,7 @@ NO_MEMORY = (
     "can't allocate memory",
     "cannot allocate memory",
     "not enough memory",
+    "video memory",
     "memoryerror",
 )
 LACKING = (
@@ -27,7 +28,7 @@ LACKING = (
 STARTED_WRONG = {
     "not implemented for 'half'": "On a machine without GPU, start it with --use-cpu all "
     "--skip-torch-cuda-test --no-half --precision full.",
-    "changing settings is disabled": "Start it without --freeze-settings.",
+    "settings is disabled": "Start it without --freeze-settings.",
 }
 BROKEN = ("cuda error", "hip error", "cudnn", "cublas", "device-side assert", "driver")
 """The card or its driver, not the request: it stays so until the server is started again."""

@@ -84,6 +84,8 @@ FIXED: dict[str, Any] = {
     "initial_noise_multiplier": 1.0,
     "ad_bbox_sortby": "None",
     "ad_same_seed_for_each_tab": False,
+    # No pixel, but time, and for some models a file that it would fetch first.
+    "live_previews_enable": False,
 }
 """Settings of a server that decide pixels, and no record has a word for: as they are on a new one,
 but for the first. They come before the VAE, which is chosen by one of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -18,6 +19,15 @@ ANSWER_S = 30.0
 answer them. Whatever waits for the server's work is no small question: `generate`."""
 CONNECT_S = 5.0
 INTERRUPT_S = 1.0
+ALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), seconds)
+        for name, seconds in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 30))
+        if hasattr(socket, name)
+    ),
+]
+"""An image may take longer than what stands between keeps a silent connection."""
 CRASHED = 3
 """Timeouts in a row that are a crash; fewer are a busy server."""
 
@@ -65,7 +75,11 @@ class Server:
             base_url=f"{self.url}/",
             auth=(username, password) if username or password else None,
             timeout=httpx.Timeout(answer_s, connect=min(CONNECT_S, answer_s)),
-            transport=Bounded(limits=httpx.Limits(max_keepalive_connections=0), trust_env=False),
+            transport=Bounded(
+                limits=httpx.Limits(max_keepalive_connections=0),
+                socket_options=ALIVE,
+                trust_env=False,
+            ),
             trust_env=False,
         )
         self._counting = threading.Lock()
@@ -74,9 +88,18 @@ class Server:
     def get(self, path: str) -> Any:
         while True:
             try:
-                return self._read(self._ask("GET", f"sdapi/v1/{path}"))
+                answer = self._ask("GET", f"sdapi/v1/{path}")
             except Late:
                 continue
+            try:
+                return self._read(answer)
+            except StageFailed as failed:
+                if failed.code != "bad_job":
+                    raise
+                raise StageFailed(  # no job has any part in it
+                    "stage_missing",
+                    f"{failed.message}. A setting in its config.json may be of the wrong kind.",
+                ) from failed
 
     def find(self, path: str) -> Any | None:
         """From the root of the server; None where there is nothing."""

@@ -226,8 +226,10 @@ class Stock:
         if latent:
             modes = self._optional("latent-upscale-modes") or []
             names = [*(str(one["name"]) for one in modes), *names]
+        if name in names:
+            return name
         for known in names:
-            if folded(known) == folded(name) or known == name:
+            if folded(name) and folded(known) == folded(name):  # nothing is left of other scripts
                 return known
         raise self._lacks("upscaler", name, names)
 
