@@ -94,6 +94,8 @@ class FakeComfyUI:
         self.submitted: list[dict[str, Any]] = []
         self.executed: list[str] = []
         """Classes of nodes that were executed and not cached."""
+        self.interrupts = 0
+        """That somebody asked for."""
         self.previews = 0
         """That it sent."""
         self.freed = threading.Event()
@@ -307,6 +309,7 @@ class Life:
         async def interrupt(request: Request) -> Response:
             raw = await request.body()
             named = json.loads(raw).get("prompt_id") if raw else None
+            fake.interrupts += 1
             with self.lock:
                 running = self.running[1] if self.running is not None else None
                 if fake.own_ids or named in (None, running):

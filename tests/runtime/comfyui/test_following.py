@@ -332,6 +332,21 @@ def test_a_cancel_stops_what_runs_within_two_seconds(server: FakeComfyUI, backen
     assert entry["status"]["messages"][-1][0] == "execution_interrupted"
 
 
+def test_a_slow_step_is_not_interrupted_all_the_time(server: FakeComfyUI, backend: ComfyUI) -> None:
+    hold = held(server)
+    rendering = Rendering(backend)
+    rendering.start()
+    assert hold.reached.wait(10)
+    server.step_s = 0.8
+    hold.released.set()
+
+    rendering.told.stop.set()
+
+    with pytest.raises(job.Cancelled):
+        rendering.outcome()
+    assert 1 <= server.interrupts <= 2
+
+
 def test_a_cancel_takes_back_what_waits_and_nothing_else(
     server: FakeComfyUI, backend: ComfyUI
 ) -> None:

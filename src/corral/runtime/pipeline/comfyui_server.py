@@ -26,6 +26,7 @@ CONNECT_S = 2.0
 CLOSE_S = 0.2
 STOP_S = 1.5
 """How long we wait to see a stopped prompt gone."""
+INTERRUPT_S = 0.5
 FOLDER = "corral"
 """Of the server's folders, for images that we bring."""
 MESSAGE_LIMIT = 256 << 20
@@ -203,17 +204,20 @@ class Server:
     def stop(self, prompt_id: str) -> None:
         """Whether it waits or runs. Never raises: there is nobody left to tell."""
         until = time.monotonic() + STOP_S
+        interrupt_at = 0.0
         while True:
             try:
                 queue = self.get("/queue", timeout=STOP_S)
                 if prompt_id in _ids(queue.get("queue_pending", ())):
-                    asked: tuple[str, Any] = ("/queue", {"delete": [prompt_id]})
-                elif prompt_id in _ids(queue.get("queue_running", ())):
-                    # Only now: old servers interrupt whatever runs.
-                    asked = ("/interrupt", {"prompt_id": prompt_id})
-                else:
+                    self._send("POST", "/queue", json={"delete": [prompt_id]}, timeout=STOP_S)
+                elif prompt_id not in _ids(queue.get("queue_running", ())):
                     return
-                self._send("POST", asked[0], json=asked[1], timeout=STOP_S)
+                elif time.monotonic() >= interrupt_at:
+                    # Only now, and not all the time: old servers interrupt whatever runs. Once may
+                    # be too early: what begins forgets what was said before.
+                    named = {"prompt_id": prompt_id}
+                    self._send("POST", "/interrupt", json=named, timeout=STOP_S)
+                    interrupt_at = time.monotonic() + INTERRUPT_S
             except (Unanswered, StageFailed):
                 return
             if time.monotonic() > until:
