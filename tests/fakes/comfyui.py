@@ -319,7 +319,8 @@ class Life:
         @app.get("/history/{prompt_id}")
         async def history(prompt_id: str) -> Any:
             found = self.history.get(prompt_id)
-            return JSONResponse({prompt_id: found} if found is not None else {})
+            said = json.dumps({prompt_id: found} if found is not None else {})
+            return Response(said, media_type="application/json")
 
         @app.get("/object_info/{kind}")
         async def object_info(kind: str) -> Any:

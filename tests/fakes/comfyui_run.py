@@ -63,7 +63,7 @@ class Run:
             self.log("execution_error", {
                 "node_id": node, "node_type": self.graph[node]["class_type"], "executed": [],
                 "exception_type": error.kind, "exception_message": error.message,
-                "traceback": []})  # fmt: skip
+                "current_inputs": {"number": [float("nan")]}, "traceback": []})  # fmt: skip
             good = False
         else:
             good = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +13,6 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import httpx
-import msgspec
 from msgspec import Struct
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
@@ -121,9 +121,9 @@ class Events:
         if isinstance(said, bytes):
             return None
         try:
-            message = msgspec.json.decode(said)
+            message = json.loads(said)
             return str(message["type"]), dict(message["data"])
-        except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError):
             return None
 
     def close(self) -> None:
@@ -170,8 +170,8 @@ class Server:
         }
         answer = self._send("POST", "/prompt", json=body)
         try:
-            said = msgspec.json.decode(answer.content)
-        except msgspec.DecodeError:
+            said = json.loads(answer.content)
+        except ValueError:
             said = None
         if answer.status_code != 200:
             raise comfyui_errors.refused(answer.status_code, said, answer.text)
@@ -236,10 +236,7 @@ class Server:
         )
         if answer.status_code != 200:
             raise comfyui_errors.refused(answer.status_code, None, answer.text)
-        try:
-            given = msgspec.json.decode(answer.content)
-        except msgspec.DecodeError as error:
-            raise Unanswered(NO_COMFYUI) from error
+        given = _read(answer)
         folder, named = given.get("subfolder", ""), str(given["name"])
         where = given.get("type", "input")
         annotation = f" [{where}]" if where != "input" else ""
@@ -304,10 +301,7 @@ class Server:
         answer = self._send("GET", path, **rest)
         if answer.status_code != 200:
             raise comfyui_errors.refused(answer.status_code, None, answer.text)
-        try:
-            return msgspec.json.decode(answer.content)
-        except msgspec.DecodeError as error:
-            raise Unanswered(NO_COMFYUI) from error
+        return _read(answer)
 
     def _send(self, method: str, path: str, **rest: Any) -> httpx.Response:
         try:
@@ -322,6 +316,14 @@ class Server:
 
     def close(self) -> None:
         self._http.close()
+
+
+def _read(answer: httpx.Response) -> Any:
+    """Its JSON is Python's, with NaN where a node was given one: not everybody's."""
+    try:
+        return json.loads(answer.content)
+    except ValueError as error:
+        raise Unanswered(NO_COMFYUI) from error
 
 
 def _ids(queue: Iterable[Sequence[Any]]) -> list[str]:
