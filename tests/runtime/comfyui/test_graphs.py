@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from corral.core.pipeline import (
@@ -153,6 +154,13 @@ BASE = Record(positive="x", model="base", steps=20, width=512, height=512)
 
 def test_a_model_keeps_its_own_last_layer_where_nothing_is_skipped() -> None:
     assert inputs(graphs.txt2img(Txt2Img(), BASE, 1, as_it_is), "CLIPSetLastLayer") == []
+
+
+@pytest.mark.parametrize("vae", ["", "Automatic", "None"])
+def test_the_vae_of_the_checkpoint_has_several_names(vae: str) -> None:
+    record = msgspec.structs.replace(BASE, vae=vae)
+
+    assert inputs(graphs.txt2img(Txt2Img(), record, 1, as_it_is), "VAELoader") == []
 
 
 def test_a_refiner_takes_the_last_steps_on_the_same_schedule() -> None:

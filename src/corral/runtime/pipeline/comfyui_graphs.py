@@ -14,6 +14,7 @@ from corral.core.pipeline import ADetailer, Hires, Img2Img, Record, Refiner, Txt
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui_names import (
     LATENT_RESIZES,
+    OWN_VAE,
     RESIZES,
     key,
     sampler_and_scheduler,
@@ -111,7 +112,7 @@ class Loaded:
         if record.clip_skip > 1:
             # Without this node each family of models has its own last layer: 1 means that.
             clip = graph.one("CLIPSetLastLayer", clip=clip, stop_at_clip_layer=-record.clip_skip)
-        if record.vae:
+        if key(record.vae) not in OWN_VAE:
             vae = [graph.load("VAELoader", record.vae), 0]
         self.model, self.clip, self.vae = model, clip, vae
         positive, negative = positive or record.positive, negative or record.negative

@@ -27,6 +27,8 @@ AUTOMATIC = {
 is rendered alike by both."""
 SUFFIXES = ("karras", "exponential", "sgmuniform", "simple", "beta")
 """Schedulers that may stand at the end of a sampler's name: `DPM++ 2M Karras`."""
+OWN_VAE = ("", "none", "automatic")
+"""What WebUI's users call the VAE that is in the checkpoint."""
 RESIZES = {
     "lanczos": "lanczos",
     "nearest": "nearest-exact",

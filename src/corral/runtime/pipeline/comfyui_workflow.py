@@ -23,7 +23,7 @@ from corral.core.pipeline import (
 )
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui_graphs import LOADERS, Graph, Pick
-from corral.runtime.pipeline.comfyui_names import sampler_and_scheduler
+from corral.runtime.pipeline.comfyui_names import OWN_VAE, key, sampler_and_scheduler
 from corral.runtime.pipeline.comfyui_server import Server
 
 NUMBERS = ("steps", "cfg_scale", "width", "height", "clip_skip", "denoise", "factor")
@@ -142,7 +142,7 @@ def _values(stage: Stage, record: Record, seed: int, image: str) -> dict[str, An
         "positive": record.positive,
         "negative": record.negative,
         "model": record.model,
-        "vae": record.vae,
+        "vae": record.vae if key(record.vae) not in OWN_VAE else "",
         "sampler": sampler,
         "scheduler": scheduler,
         "seed": seed,
