@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from _thread import get_ident
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -187,15 +187,8 @@ def cancelled() -> bool:
 def model(name: str) -> Path:
     """Where this worker has a model: its file, or its folder. A job that names it in `models` runs
     only where there is one."""
-    from pathlib import Path
-
-    from corral.runtime.models import model_name, models_in
-
-    wanted = model_name(name)
-    for folder in filter(None, os.environ.get("CORRAL_MODEL_PATHS", "").split(os.pathsep)):
-        for found in models_in(folder):
-            if found.name == wanted:
-                return Path(found.root or found.files[0])
+    for found in _models(name):
+        return found
     raise FileNotFoundError(
         f"There is no model {name!r} here. Name it in models=[…], and the job runs where it is."
     )
@@ -219,6 +212,19 @@ def attempt() -> int:
 
 
 # --- how it works ------------------------------------------------------------------------------
+
+
+def _models(name: str) -> Iterator[Path]:
+    """All that have the name. The first one counts; nobody calls two models alike on purpose."""
+    from pathlib import Path
+
+    from corral.runtime.models import model_name, models_in
+
+    wanted = model_name(name)
+    for folder in filter(None, os.environ.get("CORRAL_MODEL_PATHS", "").split(os.pathsep)):
+        for found in models_in(folder):
+            if found.name == wanted:
+                yield Path(found.root or found.files[0])
 
 
 class _State:

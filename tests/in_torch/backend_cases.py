@@ -204,6 +204,16 @@ def test_a_vae_of_its_own(backend: Diffusers, models: Path) -> None:
     assert pixels(backend, vae="Automatic") == pixels(backend)
 
 
+def test_a_vae_of_another_kind_is_named(backend: Diffusers, models: Path) -> None:
+    from diffusers import AutoencoderKL
+
+    wide = AutoencoderKL(latent_channels=16, block_out_channels=(8,), norm_num_groups=8)
+    wide.save_pretrained(str(models / "wide-vae"))
+    failed = refused(backend, replace(CASTLE, vae="wide-vae"))
+    assert failed.code == "bad_job"
+    assert "wide-vae" in failed.message
+
+
 @pytest.mark.parametrize(
     "changed",
     [{"model": "gone"}, {"vae": "gone"}, {"loras": (Lora("gone"),)}],
@@ -260,57 +270,6 @@ def test_a_vae_in_a_file(backend: Diffusers, models: Path) -> None:
     save_file(single_file.vae(models / "other", blocks=2), str(models / "soft.safetensors"))
     shutil.copytree(models / "other" / "vae", models / "soft-vae", dirs_exist_ok=True)
     assert pixels(backend, vae="soft") == pixels(backend, vae="soft-vae") != pixels(backend)
-
-
-# --- LoRAs ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def lora(models: Path) -> str:
-    """One that changes the attention of the tiny model."""
-    from diffusers import StableDiffusionPipeline, UNet2DConditionModel
-    from diffusers.utils import convert_state_dict_to_diffusers
-    from peft import LoraConfig
-    from peft.utils import get_peft_model_state_dict
-
-    unet = UNet2DConditionModel.from_pretrained(str(models / "tiny"), subfolder="unet")
-    torch.manual_seed(3)
-    unet.add_adapter(
-        LoraConfig(r=4, init_lora_weights=False, target_modules=["to_q", "to_k", "to_v"])
-    )
-    state = convert_state_dict_to_diffusers(get_peft_model_state_dict(unet))
-    StableDiffusionPipeline.save_lora_weights(
-        str(models), unet_lora_layers=state, weight_name="detail.safetensors"
-    )
-    return "detail"
-
-
-def test_a_lora_counts_by_its_weight_and_leaves_nothing(backend: Diffusers, lora: str) -> None:
-    before = pixels(backend)
-    worn = render(backend, replace(CASTLE, loras=(Lora(lora),)))
-    found = {
-        before,
-        pixel_sha256(worn.images[0]),
-        pixels(backend, loras=(Lora(lora, 0.5),)),
-    }
-    assert len(found) == 3
-    assert pixels(backend, loras=(Lora(lora),)) == pixel_sha256(worn.images[0])
-    assert worn.info["models"].keys() == {"tiny", lora}
-    assert pixels(backend) == before
-
-
-def test_two_loras_at_a_time(backend: Diffusers, models: Path, lora: str) -> None:
-    shutil.copy(models / f"{lora}.safetensors", models / "more.safetensors")
-    both = pixels(backend, loras=(Lora(lora, 0.5), Lora("more", 0.25)))
-    assert both not in (pixels(backend, loras=(Lora(lora, 0.5),)), pixels(backend))
-
-
-def test_a_lora_of_another_model_is_named(backend: Diffusers, models: Path) -> None:
-    save_file({"nobody.knows": torch.zeros(2)}, str(models / "wrong.safetensors"))
-    failed = refused(backend, replace(CASTLE, loras=(Lora("wrong"),)))
-    assert failed.code == "model_missing"
-    assert "'wrong'" in failed.message
-    assert pixels(backend) == pixels(backend)
 
 
 # --- the way back --------------------------------------------------------------------------------

@@ -35,16 +35,23 @@ class Loaded:
         self.text = text
         self.own_schedule = dict(text.scheduler.config)
         self.hashes = hashes
+        self._notes = [note for name in hashes if (note := _twice(name))]
+        self._lora_notes: list[str] = []
         self._diffusers = diffusers
         self._image: Any = None
         self._for_images = {ASKS: True} if index.get(ASKS) else {}
         self._vae_dtype = text.vae.dtype
-        self._loras: tuple[Lora, ...] | None = ()
-        encoder = getattr(text, "text_encoder", None)
-        if not hasattr(encoder, "text_model") and hasattr(encoder, "final_layer_norm"):
-            # diffusers looks there for the norm after a skipped layer; transformers 5 has it one
-            # floor higher. Past nn.Module's own registering, or the encoder were its own child.
-            encoder.__dict__["text_model"] = encoder
+        self._worn: tuple[tuple[Lora, str], ...] | None = ()
+        """None: some of them, after one did not fit."""
+        self._encoder: Any = getattr(text, "text_encoder", None)
+        self._flat = hasattr(self._encoder, "final_layer_norm")
+        self._point_to_norm()
+
+    def _point_to_norm(self) -> None:
+        """diffusers looks below `text_model` for the norm after a skipped layer; transformers 5 has
+        it one floor higher. Past nn.Module's own registering, or the encoder were its own child."""
+        if self._flat:
+            self._encoder.__dict__["text_model"] = self._encoder
 
     @property
     def image(self) -> Any:
@@ -66,41 +73,56 @@ class Loaded:
         if self.text.vae.dtype != self._vae_dtype:
             self.text.vae.to(dtype=self._vae_dtype)
 
+    @property
+    def warnings(self) -> list[str]:
+        return [*self._notes, *self._lora_notes]
+
     def wear(self, loras: tuple[Lora, ...], digests: Digests) -> dict[str, str]:
         """These LoRAs and no others; their hashes."""
         files = [_lora_file(lora) for lora in loras]
-        if loras != self._loras:
+        hashes = [digests.of(file) for file in files]
+        worn = tuple(zip(loras, hashes, strict=True))
+        if worn != self._worn:  # another one may have taken the place of a file
             self._put_on(loras, files)
-        return {lora.name: digests.of(file) for lora, file in zip(loras, files, strict=True)}
+            self._worn = worn
+        return {lora.name: digest for lora, digest in worn}
 
     def _put_on(self, loras: tuple[Lora, ...], files: list[Path]) -> None:
         if loras and not hasattr(self.text, "load_lora_weights"):
             raise StageFailed(
                 "stage_missing", f"diffusers has no LoRAs for {type(self.text).__name__}."
             )
-        changed, self._loras = self._loras != (), None
+        changed, self._worn = self._worn != (), None
         if changed:
             self.text.unload_lora_weights()
         names = [f"lora_{place}" for place in range(len(files))]
         for lora, file, name in zip(loras, files, names, strict=True):
-            try:
-                self.text.load_lora_weights(
-                    str(file.parent), weight_name=file.name, adapter_name=name
-                )
-            except (ValueError, RuntimeError, KeyError, OSError) as error:
-                if "PEFT" in str(error):
-                    raise StageFailed(
-                        "stage_missing",
-                        "LoRAs need the package peft, which is not installed on this worker: "
-                        "pip install 'corral[diffusers]' there.",
-                    ) from error
-                raise StageFailed(
-                    "model_missing",
-                    f"The LoRA {lora.name!r} does not fit the model: {_first_line(error)}",
-                ) from error
+            self._load_lora(lora, file, name)
         if names:
             self.text.set_adapters(names, [lora.weight for lora in loras])
-        self._loras = loras
+        self._lora_notes = [note for lora in loras if (note := _twice(lora.name))]
+
+    def _load_lora(self, lora: Lora, file: Path, name: str) -> None:
+        if self._flat:
+            del self._encoder.text_model  # by it diffusers would take the encoder for an older one
+        try:
+            self.text.load_lora_weights(str(file.parent), weight_name=file.name, adapter_name=name)
+            if not any(name in those for those in self.text.get_list_adapters().values()):
+                raise ValueError("None of its weights is for a part that the model has.")
+        except (ValueError, RuntimeError, LookupError, OSError) as error:
+            if "PEFT" in str(error):
+                raise StageFailed(
+                    "stage_missing",
+                    "LoRAs need the package peft, which is not installed on this worker: "
+                    "pip install 'corral[diffusers]' there.",
+                ) from error
+            raise StageFailed(
+                "model_missing",
+                f"The LoRA {lora.name!r} does not fit the model: {_first_line(error)} "
+                f"{_twice(lora.name)}".rstrip(),
+            ) from error
+        finally:
+            self._point_to_norm()
 
 
 class Shelf:
@@ -156,6 +178,7 @@ class Shelf:
             if vae_at is not None:
                 hashes[vae] = self.digests.of(vae_at)
                 parts["vae"] = self._vae(vae_at, settings)
+                _same_latents(parts["vae"], settings, vae)
             if where.is_dir():
                 pipe = self._diffusers.AutoPipelineForText2Image.from_pretrained(
                     str(where), dtype=self._dtype, use_safetensors=True,
@@ -246,6 +269,14 @@ def _place(name: str, what: str) -> Path:
         ) from None
 
 
+def _twice(name: str) -> str:
+    """What to say of a name that several models have; empty for all others."""
+    found = ["/".join(where.parts[-2:]) for where in job._models(name)]
+    if len(found) < 2:
+        return ""
+    return f"{len(found)} models are called {name!r} here: {found[0]} counts, not {found[1]}."
+
+
 def _lora_file(lora: Lora) -> Path:
     where = _place(lora.name, "LoRA")
     if where.is_dir():
@@ -257,6 +288,17 @@ def _lora_file(lora: Lora) -> Path:
         return files[0]
     _only_safetensors(where)
     return where
+
+
+def _same_latents(vae: Any, settings: Path, name: str) -> None:
+    own = json.loads((settings / "vae" / "config.json").read_bytes())
+    has, needs = vae.config.latent_channels, own.get("latent_channels", 4)
+    if has != needs:
+        raise StageFailed(
+            "bad_job",
+            f"The VAE {name!r} is of another kind than the model: its latents have {has} "
+            f"channels, the model's have {needs}.",
+        )
 
 
 def _only_safetensors(file: Path) -> None:

@@ -208,6 +208,7 @@ class Passes:
         loaded, fresh = self._shelf.get(model, self._record.vae)
         self.fresh |= fresh
         self.hashes |= {**loaded.hashes, **loaded.wear(loras, self._shelf.digests)}
+        self.warnings += [one for one in loaded.warnings if one not in self.warnings]
         return loaded
 
     def _schedule(self, own: dict[str, Any], *, with_noise: bool = False) -> Any:
