@@ -7,11 +7,13 @@ import json
 import os
 import resource
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from diffusers import AutoPipelineForText2Image, StableDiffusionPipeline
 from msgspec.structs import replace
 from PIL import Image as Images
 from safetensors.torch import load_file, save_file
@@ -344,17 +346,73 @@ def test_a_prompt_that_is_cut_off_is_said(backend: Diffusers) -> None:
     assert "77" in warning
 
 
-def test_out_of_memory_frees_what_it_held(backend: Diffusers) -> None:
-    """By the very exception that torch raises: no test has a card to fill."""
+NO_ROOM = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    def full(*_: object) -> None:
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    with torch.nn.modules.module.register_module_forward_pre_hook(full):
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NO_ROOM, "out_of_memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED in cublasCreate"), "out_of_memory"),
+        (torch.AcceleratorError("CUDA error: device-side assert triggered", 710), "backend_down"),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), "backend_down"),
+    ],
+    ids=("memory", "cublas", "assert", "cudnn"),
+)
+def test_an_error_of_the_gpu_frees_what_it_held(
+    backend: Diffusers, error: Exception, code: str
+) -> None:
+    """By the very exceptions that torch raises: no test has a card to fill."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with torch.nn.modules.module.register_module_forward_pre_hook(fail):
         failed = refused(backend)
-    assert failed.code == "out_of_memory"
-    assert "20.00 GiB" in failed.message
+    assert failed.code == code
+    assert str(error).partition("\n")[0] in failed.message
     assert render(backend).loaded
+
+
+@pytest.mark.parametrize("step", ["from_pretrained", "load_lora_weights"])
+def test_no_memory_for_a_model_is_no_missing_model(
+    models: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise NO_ROOM
+
+    save_file({"x": torch.zeros(1)}, str(models / "any.safetensors"))
+    fresh = Diffusers()
+    with monkeypatch.context() as patched:
+        patched.setattr(StableDiffusionPipeline, step, full)
+        failed = refused(fresh, replace(CASTLE, loras=(Lora("any"),)))
+    assert failed.code == "out_of_memory"
+    assert render(fresh).loaded
+    fresh.close()
+
+
+def test_a_model_is_gone_before_the_next_one_comes(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at a time seldom fit on a card; also a refiner takes the place of its model."""
+    load = AutoPipelineForText2Image.from_pretrained
+    loaded: list[weakref.ref[Any]] = []
+    left: list[int] = []
+
+    def watched(*args: Any, **more: Any) -> Any:
+        left.append(sum(unet() is not None for unet in loaded))
+        pipe = load(*args, **more)
+        loaded.append(weakref.ref(pipe.unet))
+        return pipe
+
+    monkeypatch.setattr(AutoPipelineForText2Image, "from_pretrained", watched)
+    one = Diffusers()
+    render(one, replace(CASTLE, model="other"))
+    render(one, stage=Txt2Img(refiner=Refiner("other", 0.5), hires=Hires(1.25, denoise=0.5)))
+    render(one, stage=Img2Img(), images=(Images.new("RGB", (64, 64)),))
+    assert left == [0, 0, 0, 0]  # other, tiny, other, tiny
+    one.close()
+    assert all(unet() is None for unet in loaded)
 
 
 def test_too_much_for_the_memory_of_the_machine(backend: Diffusers) -> None:

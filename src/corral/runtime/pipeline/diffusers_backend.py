@@ -17,16 +17,15 @@ from PIL.Image import Image
 
 from corral import job
 from corral.core.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
-from corral.runtime.failures import is_gpu_error
 from corral.runtime.pipeline import diffusers_schedulers
 from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell
+from corral.runtime.pipeline.diffusers_errors import meaning
 from corral.runtime.pipeline.diffusers_models import Shelf
 from corral.runtime.pipeline.diffusers_passes import SEEDS, Passes, enlarged
 
 EXTRA = ("torch", "transformers", "diffusers")
 NOT_FOR_IT = "does not support custom"
 """What a pipeline says of a scheduler that cannot follow it."""
-NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 class Diffusers:
@@ -49,8 +48,8 @@ class Diffusers:
         shelf = self._open()
         try:
             rendered = self._diffuse(stage, record, images, tell, shelf)
-        except (MemoryError, RuntimeError) as error:
-            failure = self._failure(error)
+        except (MemoryError, RuntimeError, OSError) as error:
+            failure = meaning(error)
             if failure is None:
                 raise
         except ValueError as error:
@@ -125,15 +124,3 @@ class Diffusers:
             warnings=passes.warnings,
             loaded=passes.fresh,
         )
-
-    def _failure(self, error: BaseException) -> StageFailed | None:
-        """What it means for the job; None for what nobody foresaw."""
-        said = str(error).strip().partition("\n")[0]
-        short = isinstance(error, (MemoryError, self._torch.OutOfMemoryError))
-        if short or any(words in str(error) for words in NO_MEMORY):
-            return StageFailed("out_of_memory", f"Out of memory: {said or type(error).__name__}")
-        if is_gpu_error(str(error)):
-            return StageFailed(
-                "backend_down", f"The GPU failed: {said} The next job gets a fresh process."
-            )
-        return None

@@ -18,6 +18,7 @@ from corral import job
 from corral.core.pipeline import Lora
 from corral.runtime.models import model_name
 from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.diffusers_errors import meaning
 
 INDEX = "model_index.json"
 CHUNK = 8 << 20
@@ -110,6 +111,8 @@ class Loaded:
             if not any(name in those for those in self.text.get_list_adapters().values()):
                 raise ValueError("None of its weights is for a part that the model has.")
         except (ValueError, RuntimeError, LookupError, OSError) as error:
+            if meaning(error) is not None:
+                raise
             if "PEFT" in str(error):
                 raise StageFailed(
                     "stage_missing",
@@ -190,6 +193,8 @@ class Shelf:
                     local_files_only=True, **parts,
                 )  # fmt: skip
         except (OSError, ValueError, KeyError, AttributeError) as error:
+            if meaning(error) is not None:
+                raise
             raise StageFailed(
                 "model_missing", f"diffusers cannot load {model!r}: {_first_line(error)}"
             ) from error
