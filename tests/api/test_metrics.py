@@ -15,9 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import corral
+from corral.api import metrics
 from corral.core.errors import CorralError
+from corral.core.worker import Reading
+from tests.controller.shell import worker
 from tests.debian import needs
 from tests.docs.pages import rows
 from tests.live import LiveController
@@ -54,6 +58,23 @@ def work(controller: LiveController) -> None:
                 client.run(divmod, (1, 0), output=None, retries=retries)
         waiting = client.submit(abs, (1,), gpus=1)
         waiting.cancel()
+
+
+def test_gpus_are_told_as_their_drivers_do() -> None:
+    known = Reading("GPU-1", 20.0, 3.5, 0.5, temperature_c=71.0, utilisation=0.4)
+    silent = Reading("GPU-2", lost=True)
+    machine = replace(worker("w1"), readings=(known, silent))
+    found = {
+        (sample.name.removeprefix("corral_gpu_"), sample.labels["gpu"]): sample.value
+        for family in metrics.gpus([machine])
+        for sample in family.samples
+    }
+    assert found["vram_free_bytes", "GPU-1"] == 20e9
+    assert found["vram_ours_bytes", "GPU-1"] == 3.5e9
+    assert found["vram_others_bytes", "GPU-1"] == 0.5e9
+    assert (found["temperature_celsius", "GPU-1"], found["utilisation_ratio", "GPU-1"]) == (71, 0.4)
+    assert (found["lost", "GPU-1"], found["lost", "GPU-2"]) == (0, 1)
+    assert ("temperature_celsius", "GPU-2") not in found, "nobody said so"
 
 
 def test_the_numbers_are_right_and_survive_a_restart(live: LiveController) -> None:

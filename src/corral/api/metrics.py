@@ -25,7 +25,7 @@ from corral.controller.spool import Spool
 from corral.controller.statistics import Histogram, Statistics
 from corral.controller.store import Store
 from corral.core.job import QueueClass, State
-from corral.core.worker import Worker
+from corral.core.worker import Reading, Worker
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -114,6 +114,7 @@ class Metrics:
         yield from self._work()
         yield from self._attempts()
         yield from self._machines()
+        yield from gpus(self._workers)
         yield from self._bytes()
         yield from self._controller()
 
@@ -287,6 +288,27 @@ class Metrics:
         )
         info.add_metric([self._sources.version], 1)
         yield info
+
+
+def gpus(workers: Sequence[Worker]) -> Iterator[Metric]:
+    """What drivers said a moment ago; nothing of GPUs that are only declared."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    read: dict[tuple[str, str], Callable[[Reading], float | None]] = {
+        ("vram_free_bytes", "VRAM that nobody holds."): lambda one: one.free_gb * 1e9,
+        ("vram_ours_bytes", "VRAM that jobs hold."): lambda one: one.ours_gb * 1e9,
+        ("vram_others_bytes", "VRAM of all other processes."): lambda one: one.others_gb * 1e9,
+        ("temperature_celsius", "How hot it is."): lambda one: one.temperature_c,
+        ("utilisation_ratio", "How much it was at work, 0 to 1."): lambda one: one.utilisation,
+        ("lost", "1 while its driver does not answer for it."): lambda one: one.lost,
+    }
+    for (name, told), value in read.items():
+        family = GaugeMetricFamily(f"corral_gpu_{name}", told, labels=["worker", "gpu"])
+        for worker in workers:
+            for one in worker.readings:
+                if (number := value(one)) is not None:
+                    family.add_metric([worker.name, one.uuid], number)
+        yield family
 
 
 def _histograms(
