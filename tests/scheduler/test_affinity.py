@@ -71,6 +71,11 @@ def test_a_model_that_is_neither_there_nor_fetched_is_refused_with_a_sentence() 
     assert refuse_ever(images, silent) == (
         "it lacks the model sdxl and fetches none; No answer from a"
     )
+    there = replace(silent.capabilities, models_present=("flux", "sdxl"))
+    images = replace(images, needs=replace(images.needs, gpus=1, vram_gb=1000))
+    told = refuse_ever(images, replace(silent, capabilities=there))
+    assert told is not None
+    assert told.endswith("; by a table, and `needs: {vram_gb: …}` in the plan counts instead")
     assert refuse_ever(shape, worker("w", models_present=(), fetches_models=True)) is None
     assert refuse_ever(shape, worker("w", "sdxl", models_present=("flux",))) is None
     assert decide(world([Seat(lacking)], (shape, 1))).placements == ()

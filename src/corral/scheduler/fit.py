@@ -219,7 +219,8 @@ def _refuse_gpus(shape: Shape, worker: Worker) -> str | None:
     if sum(gpu.vram_gb >= needs.vram_gb for gpu in gpus) < count:
         most = max(gpu.vram_gb for gpu in gpus)
         wanted = f"{counted(count, 'GPU')} with {needs.vram_gb:g} GB of VRAM"
-        return f"needs {wanted}, its largest has {most:g}"
+        hint = "; by a table, and `needs: {vram_gb: …}` in the plan counts instead"
+        return f"needs {wanted}, its largest has {most:g}{hint if needs.task else ''}"
     enough = (gpu.vram_gb > shape.above_vram_gb and gpu.vram_gb >= needs.vram_gb for gpu in gpus)
     if sum(enough) < count:
         return f"ran out of memory on {shape.above_vram_gb:g} GB of VRAM, it has no larger GPU"
