@@ -157,6 +157,7 @@ def test_small_artifacts_may_come_together(client: corral.Client, tmp_path: Path
         ('[{"name": "../a", "size": 3}]', "invalid_job"),
         ('[{"name": "a", "size": -3}]', "invalid_request"),
         ("nothing", "invalid_request"),
+        (json.dumps([{"name": f"{n}", "size": 0} for n in range(1001)]), "invalid_request"),
     ],
 )
 def test_a_bundle_that_is_none_keeps_nothing(client: corral.Client, line: str, code: str) -> None:

@@ -52,6 +52,10 @@ class Placed(Struct, forbid_unknown_fields=True):
     sha256: str = ""
 
 
+MOST_BUNDLED = 1_000
+"""Artifacts that come together: each takes a file of the blobs and a record of the journal."""
+
+
 class Bundled(Struct, forbid_unknown_fields=True):
     """One of several artifacts that come together."""
 
@@ -137,7 +141,7 @@ class Transfers:
         """Several small artifacts at once: a line that names them, then their bytes in a row."""
         await self._head(request, job, attempt)
         line, _, data = (await incoming.whole(request, self._limits)).partition(b"\n")
-        listed = body_of(line, list[Bundled])
+        listed = body_of(line, Annotated[list[Bundled], Meta(max_length=MOST_BUNDLED)])
         if sum(one.size for one in listed) != len(data):
             raise InvalidJob("The bytes are not as many as the line before them says.", job_id=job)
         names = [_artifact_name(one.name, job) for one in listed]
