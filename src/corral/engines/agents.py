@@ -331,7 +331,7 @@ class AgentsEngine:
         elif isinstance(message, wire.JobCompleted):
             no = ends.refused(message.result)
             result = message.result if no is None else None
-            at, seconds, digest = message.at, message.seconds, message.digest
+            at, seconds, digest = message.at, ends.took(message.seconds), message.digest
             self._report(
                 worker, AttemptExited(job, attempt, worker, at, seconds, digest, result, no)
             )
@@ -341,7 +341,7 @@ class AgentsEngine:
                 attempt,
                 worker,
                 message.at,
-                message.seconds,
+                ends.took(message.seconds),
                 message.digest,
                 failure=ends.short(message.failure),
             )

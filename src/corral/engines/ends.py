@@ -6,7 +6,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from corral.core.assets import is_digest
-from corral.core.job import INLINE_LIMIT, Blob, Failure
+from corral.core.job import INLINE_LIMIT, MAX_DURATION_S, Blob, Failure
 
 CODE, TYPE, MESSAGE, TRACEBACK, PICKLED = 100, 500, 17_000, 66_000, 66_000
 """Characters, and bytes, of each; a little more than the runtime has of them."""
@@ -30,6 +30,11 @@ def short(failure: Failure) -> Failure:
         traceback=failure.traceback[:TRACEBACK],
         pickled=failure.pickled if len(failure.pickled or b"") <= PICKLED else None,
     )
+
+
+def took(seconds: float) -> float:
+    """As long as an attempt can have taken: sums and estimates are made of it."""
+    return min(max(seconds, 0.0), MAX_DURATION_S)
 
 
 def refused(result: Blob | None) -> Failure | None:
