@@ -347,7 +347,8 @@ def test_what_it_says_of_ends_is_cut_before_it_is_kept(asked: LiveController, ro
         for result in (Blob("../../token", 5), Blob("0" * 64, 9000, b"x" * 9000), None):
             job = client.submit(abs, (-1,), worker="rogue")
             dispatch = door.dispatched(job.id)
-            end = (job.id, dispatch.attempt, 1.0, 1e308, dispatch.digest)
+            door.say(wire.JobStarted(job.id, dispatch.attempt, 1e300))
+            end = (job.id, dispatch.attempt, -1e300, 1e308, dispatch.digest)
             if result is None:
                 door.say(wire.JobFailed(*end, told))
             else:
@@ -359,6 +360,7 @@ def test_what_it_says_of_ends_is_cut_before_it_is_kept(asked: LiveController, ro
             assert (shown["state"], shown["failure"]["code"]) == ("failed", code)
             assert len(json.dumps(shown)) < 100_000
             assert shown["seconds"] <= 7 * 24 * 3600, "nothing is allowed to take longer"
+            assert Rest(asked)("GET", f"/jobs/{job.id}/why").status == 200, "it has calendar dates"
 
 
 def test_a_worker_that_hands_everything_back_is_left_alone(

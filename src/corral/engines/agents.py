@@ -317,7 +317,8 @@ class AgentsEngine:
             return
         job, attempt = message.job, message.attempt
         if isinstance(message, wire.JobStarted):
-            began = AttemptBegan(job, attempt, worker, message.at, message.devices, message.warm)
+            at = ends.moment(message.at, now)
+            began = AttemptBegan(job, attempt, worker, at, message.devices, message.warm)
             self._report(worker, began)
         elif isinstance(message, wire.JobOutput):
             frame = OutputFrame(now, message.stream, message.text, message.data)
@@ -331,16 +332,16 @@ class AgentsEngine:
         elif isinstance(message, wire.JobCompleted):
             no = ends.refused(message.result)
             result = message.result if no is None else None
-            at, seconds, digest = message.at, ends.took(message.seconds), message.digest
+            at, seconds = ends.moment(message.at, now), ends.took(message.seconds)
             self._report(
-                worker, AttemptExited(job, attempt, worker, at, seconds, digest, result, no)
+                worker, AttemptExited(job, attempt, worker, at, seconds, message.digest, result, no)
             )
         elif isinstance(message, wire.JobFailed):
             failed = AttemptExited(
                 job,
                 attempt,
                 worker,
-                message.at,
+                ends.moment(message.at, now),
                 ends.took(message.seconds),
                 message.digest,
                 failure=ends.short(message.failure),

@@ -11,6 +11,8 @@ from corral.core.job import INLINE_LIMIT, MAX_DURATION_S, Blob, Failure
 CODE, TYPE, MESSAGE, TRACEBACK, PICKLED = 100, 500, 17_000, 66_000, 66_000
 """Characters, and bytes, of each; a little more than the runtime has of them."""
 
+ASTRAY_S = 366 * 24 * 3600.0
+
 
 def short(failure: Failure) -> Failure:
     """The same, where it is no longer than any that a runner makes."""
@@ -35,6 +37,11 @@ def short(failure: Failure) -> Failure:
 def took(seconds: float) -> float:
     """As long as an attempt can have taken: sums and estimates are made of it."""
     return min(max(seconds, 0.0), MAX_DURATION_S)
+
+
+def moment(at: float, now: float) -> float:
+    """A worker's clock goes wrong by hours, not by years, and not beyond any calendar."""
+    return at if abs(at - now) < ASTRAY_S else now
 
 
 def refused(result: Blob | None) -> Failure | None:
