@@ -209,3 +209,22 @@ def test_a_plan_file_brings_its_pack_along(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- a\n")
     with pytest.raises(InvalidPlan, match="key: value"):
         plan_files.read(tmp_path / "list.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a0: &a0 [x]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)),
+        "a: &a [*a]",
+        "".join(" " * depth + "k:\n" for depth in range(2000)),
+        "a: " + "9" * 5000,
+        "a: .nan",
+        "? !!binary aGk=\n: 1",
+    ],
+    ids=["laughs", "circle", "deep", "digits", "nan", "bytes"],
+)
+def test_a_plan_file_that_json_cannot_say_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.yaml").write_text(text)
+    with pytest.raises(InvalidPlan):
+        plan_files.read(tmp_path / "plan.yaml")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,9 @@ from corral.core.errors import InvalidPlan
 
 if TYPE_CHECKING:
     from corral.sdk.connection import Connection
+
+MOST_BYTES = 64 << 20
+"""Of a plan: no controller takes more."""
 
 
 async def whole_plan(
@@ -36,17 +40,40 @@ def read(path: Path) -> dict[str, Any]:
 
     try:
         found = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        told = " ".join(str(error).replace(' in "<byte string>",', " at").split())
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        said = str(error).replace(' in "<byte string>",', " at")
+        told = " ".join(said.split()).removesuffix(".")
         raise InvalidPlan(f"{path} is no YAML: {told}.", details={"path": ""}) from None
     if not isinstance(found, dict):
         raise InvalidPlan(
             f"{path} does not hold `key: value` pairs, as `prompts: …` is one.",
             details={"path": ""},
         )
-    # Dates and the like, which YAML sees where text was meant.
-    whole: dict[str, Any] = json.loads(json.dumps(found, default=str))
+    try:
+        if _length(found, {}) > MOST_BYTES:
+            raise ValueError(
+                f"with what its aliases repeat, it is longer than {MOST_BYTES:,} bytes"
+            )
+        # Dates and the like, which YAML sees where text was meant.
+        whole: dict[str, Any] = json.loads(json.dumps(found, default=str, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidPlan(
+            f"{path} cannot be sent as JSON: {error}.", details={"path": ""}
+        ) from None
     return whole
+
+
+def _length(value: object, known: dict[int, float]) -> float:
+    """About that of its JSON: a few aliases of aliases are gigabytes. A circle is endless."""
+    if isinstance(value, str):
+        return len(value) + 2
+    if not isinstance(value, dict | list | tuple | set):
+        return 8
+    if id(value) not in known:
+        known[id(value)] = math.inf
+        inside = [*value, *value.values()] if isinstance(value, dict) else value
+        known[id(value)] = 2 + sum(_length(one, known) + 1 for one in inside)
+    return known[id(value)]
 
 
 def _pack(name: str, folder: Path) -> object:
