@@ -110,7 +110,7 @@ class Errand:
             raise
         if untouched and self._was_interrupted():
             raise StageFailed(
-                "backend_mismatch",
+                "exception",  # the same server may well do it the next time
                 f"Somebody interrupted the WebUI at {self._server.url}: the image is unfinished.",
             )
         return answer
