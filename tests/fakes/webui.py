@@ -455,7 +455,7 @@ class FakeWebUI:
         look = [
             self._loaded, self._vae, sampler, extras.get("Schedule type"), steps, done, prompt,
             body.get("negative_prompt", ""), body.get("cfg_scale", 7.0), body.get("styles"),
-            settings["CLIP_stop_at_last_layers"], settings["randn_source"], extras,
+            settings.get("CLIP_stop_at_last_layers"), settings["randn_source"], extras,
             settings["eta_noise_seed_delta"], body.get("eta"), body.get("subseed_strength", 0),
             settings["emphasis"],
         ]  # fmt: skip
@@ -487,7 +487,7 @@ class FakeWebUI:
             "sd_model_hash": digest_of(self._loaded)[:10] if self.hashes else None,
             "sd_vae_name": self._vae,
             "sd_vae_hash": digest_of(self._vae)[:10] if self._vae else None,
-            "clip_skip": settings["CLIP_stop_at_last_layers"], "index_of_first_image": first,
+            "clip_skip": settings.get("CLIP_stop_at_last_layers"), "index_of_first_image": first,
             "extra_generation_params": extras, "version": "v1.10.1",
             "infotexts": [f"{prompt}\nSampler: {sampler}{named}{held}, Version: 1"],
         }  # fmt: skip

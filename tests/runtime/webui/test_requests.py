@@ -173,8 +173,13 @@ def test_settings_that_a_server_does_not_know_are_not_sent(
     webui: WebUI, fake: FakeWebUI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(webui_parts.DEFAULTS, "token_merging_ratio_hr")
+    monkeypatch.delitem(webui_parts.DEFAULTS, "CLIP_stop_at_last_layers")
+    monkeypatch.setattr(fake, "tells", lambda info: info.pop("clip_skip"))
     render(webui)
     assert "token_merging_ratio_hr" not in sent(fake, "txt2img")[0]["override_settings"]
+    failed = refused(webui, replace(RECORD, clip_skip=2))
+    assert failed.code == "stage_missing"
+    assert "CLIP_stop_at_last_layers" in failed.message
 
 
 def test_images_come_without_loss_where_the_server_has_jpeg(webui: WebUI, fake: FakeWebUI) -> None:

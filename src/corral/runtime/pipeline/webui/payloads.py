@@ -131,6 +131,12 @@ def look_of(stage: Stage, record: Record, stock: Stock, settings: frozenset[str]
         raise StageFailed(
             "bad_job", "The record names no model, and whichever is loaded is nobody's choice."
         )
+    for name, said, usual in (
+        ("sd_vae", record.vae, ""),
+        ("CLIP_stop_at_last_layers", record.clip_skip, 1),
+    ):
+        if said != usual and name not in settings and (name != "sd_vae" or MODULES not in settings):
+            raise StageFailed("stage_missing", f"This WebUI has no setting {name}.")
     loras: list[str] = []
 
     def tag(name: str, weight: str) -> str:

@@ -138,17 +138,16 @@ class Stock:
         """`None` is the one inside the model."""
         if plain(name) in ("", "none"):
             return "None"
-        return self._vae(name, self._list("sd-vae"))
+        return self._vae(name, "sd-vae")
 
     def modules(self, names: str) -> tuple[str, ...]:
         """Of a Forge, whose list has text encoders too: all that a model is without, with commas
         between."""
-        wanted = [name.strip() for name in names.split(",")]
-        known = self._list("sd-modules")
-        return tuple(self._vae(name, known) for name in wanted if plain(name) not in ("", "none"))
+        wanted = (name for name in names.split(",") if plain(name) not in ("", "none"))
+        return tuple(self._vae(name, "sd-modules") for name in wanted)
 
-    def _vae(self, name: str, known: Sequence[Any]) -> str:
-        names = [str(one.get("model_name") or "") for one in known]
+    def _vae(self, name: str, path: str) -> str:
+        names = [str(one.get("model_name") or "") for one in self._optional(path) or []]
         for one in names:
             if plain(name) in (plain(one), last(one)):
                 return one
