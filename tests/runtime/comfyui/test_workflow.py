@@ -96,8 +96,10 @@ def test_a_workflow_may_read_its_model_with_any_node(
     }
     backend = with_workflow(nodes, map={**MAP, "model": "10.unet_name"})
 
-    render(backend, changed(model="flux1-dev-Q4"))
+    rendered = render(backend, changed(model="flux1-dev-Q4"))
 
+    assert rendered.loaded
+    assert set(rendered.info["models"]) == {"anime.safetensors", "flux/flux1-dev-Q4.gguf"}
     assert only_prompt(server)["10"]["inputs"]["unet_name"] == "flux/flux1-dev-Q4.gguf"
     options = {"url": server.url, "workflow": msgspec.to_builtins(backend._workflow)}
     assert "flux1-dev-Q4" in probe(options).models

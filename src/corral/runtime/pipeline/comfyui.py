@@ -140,7 +140,7 @@ class ComfyUI:
         rendered.seconds += ended.seconds
         rendered.loaded |= bool(graph.checkpoints - ended.cached)
         known = rendered.info["models"]
-        known.update({name: known.get(name, "") for name in graph.models.values()})
+        known.update({name: known.get(name, "") for name in graph.models})
 
     def _graph(
         self, stage: Stage, record: Record, seed: int, image: Image | None, rendered: Rendered

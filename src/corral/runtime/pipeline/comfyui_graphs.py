@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from corral.core.pipeline import ADetailer, Hires, Img2Img, Record, Refiner, Txt2Img, Upscale
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui_names import (
+    EXTENSIONS,
     LATENT_RESIZES,
     OWN_VAE,
     RESIZES,
@@ -31,8 +32,8 @@ LOADERS = {
     "UNETLoader": "unet_name",
 }
 """Nodes that read a model, and the input that names it."""
-CHECKPOINTS = ("CheckpointLoaderSimple", "UNETLoader")
-"""Those of them that are slow enough to be counted."""
+CHECKPOINTS = ("ckpt_name", "unet_name")
+"""Inputs that name a model which is slow enough to be counted, of whatever node."""
 
 
 class Pick(Protocol):
@@ -80,17 +81,26 @@ class Graph:
         return list(dict.fromkeys(node["class_type"] for node in self.nodes.values()))
 
     @property
-    def models(self) -> dict[str, str]:
-        """Files that the graph reads, by the node that does."""
-        return {
-            node: about["inputs"][LOADERS[about["class_type"]]]
-            for node, about in self.nodes.items()
-            if isinstance(about["inputs"].get(LOADERS.get(about["class_type"], "")), str)
-        }
+    def models(self) -> list[str]:
+        """Files that the graph reads: those of our loaders, and whatever else is named like one."""
+        return [
+            value
+            for about in self.nodes.values()
+            for field, value in about["inputs"].items()
+            if isinstance(value, str)
+            and (
+                LOADERS.get(about["class_type"]) == field
+                or (field.rstrip("0123456789").endswith("_name") and value.endswith(EXTENSIONS))
+            )
+        ]
 
     @property
     def checkpoints(self) -> set[str]:
-        return {node for node, about in self.nodes.items() if about["class_type"] in CHECKPOINTS}
+        return {
+            node
+            for node, about in self.nodes.items()
+            if any(field in about["inputs"] for field in CHECKPOINTS)
+        }
 
 
 class Loaded:
