@@ -6,7 +6,9 @@ import base64
 import hashlib
 import io
 import json
+import struct
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +221,13 @@ def test_variables_of_the_job_do_not_reach_it(runner: Runner) -> None:
         pipeline={"backends": [{"type": "sketch"}]},
     )
     assert runner.end()["frame"] == "result"
+
+
+@pytest.mark.parametrize(("side", "said"), [(16384, "truncated"), (60000, "decompression bomb")])
+def test_an_image_may_be_as_large_as_servers_make_them(side: int, said: str) -> None:
+    """A whole one would take long: of these only the head is there."""
+    whole = images.to_png(Image.new("L", (8, 8)))
+    head = whole[12:16] + struct.pack(">II", side, side) + whole[24:29]
+
+    with pytest.raises(OSError, match=said):
+        images.from_bytes(whole[:12] + head + struct.pack(">I", zlib.crc32(head)) + whole[33:])

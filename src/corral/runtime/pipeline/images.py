@@ -15,6 +15,8 @@ KINDS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 """What is opened, whatever it is called: some of Pillow's other formats run programs."""
 COMPRESSION = 4
 """Half the time of zlib's own choice, for a few per cent of size."""
+Images.MAX_IMAGE_PIXELS = 16384 * 16384
+"""As large as servers make them: 4096 × 4096 four times as large is over Pillow's own limit."""
 RECORD, DIGEST = "corral:record", "corral:record_digest"
 """Where a PNG has its record, and the digest of that."""
 
