@@ -20,7 +20,8 @@ import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from tests.fakes.comfyui_nodes import LINKS, described, options, picture, png
+from tests.fakes.comfyui_nodes import described, picture, png
+from tests.fakes.comfyui_prompts import checked, refused
 from tests.fakes.comfyui_run import Run
 
 FILES = {
@@ -379,38 +380,15 @@ class Life:
         self.cache.clear()
         self.fake.freed.set()
 
-    # What it makes of a graph ----------------------------------------------------------------
-
     def _take(self, body: dict[str, Any]) -> Response:
         graph = body.get("prompt")
-        if not isinstance(graph, dict):
-            return JSONResponse(
-                {"error": {"type": "no_prompt", "message": "No prompt provided", "details": ""},
-                 "node_errors": {}}, 400)  # fmt: skip
-        known = described(self.fake.files, self.fake.packs)
-        for node, about in graph.items():
-            if about.get("class_type") not in known:
-                said = f"Cannot execute because node {about.get('class_type')} does not exist."
-                error = {"type": "invalid_prompt", "message": said, "details": f"Node ID '#{node}'"}
-                return JSONResponse({"error": error, "node_errors": {}}, 400)
-        outputs = [node for node in graph if known[graph[node]["class_type"]]["output_node"]]
-        if not outputs:
-            error = {"type": "prompt_no_outputs", "message": "Prompt has no outputs", "details": ""}
-            return JSONResponse({"error": error, "node_errors": {}}, 400)
-        node_errors: dict[str, Any] = {}
-        good = [node for node in outputs if self._valid(graph, known, node, node_errors)]
-        if not good:
-            error = {
-                "type": "prompt_outputs_failed_validation",
-                "message": "Prompt outputs failed validation", "details": "",
-            }  # fmt: skip
-            return JSONResponse({"error": error, "node_errors": node_errors}, 400)
         ours = str(uuid.uuid4())
         named = body.get("prompt_id", ours)
+        good, node_errors, refusal = checked(self.fake, graph)
         if not self.fake.own_ids and str(uuid.UUID(named)) != named:
-            said = "prompt_id must be a valid UUID"
-            error = {"type": "invalid_prompt_id", "message": said, "details": said}
-            return JSONResponse({"error": error, "node_errors": {}}, 400)
+            _, _, refusal = refused("invalid_prompt_id", "prompt_id must be a valid UUID")
+        if refusal is not None:
+            return refusal
         prompt_id = ours if self.fake.own_ids else named
         extra = dict(body.get("extra_data", {}))
         if "client_id" in body:
@@ -423,46 +401,6 @@ class Life:
         return JSONResponse(
             {"prompt_id": prompt_id, "number": self.number, "node_errors": node_errors}
         )
-
-    def _valid(
-        self, graph: dict[str, Any], known: dict[str, Any], node: str, errors: dict[str, Any]
-    ) -> bool:
-        kind = graph[node]["class_type"]
-        inputs, found, below = graph[node]["inputs"], [], True
-
-        def wrong(what: str, field: str, details: str) -> None:
-            found.append({"type": what, "message": what.replace("_", " ").capitalize(),
-                          "details": details, "extra_info": {"input_name": field}})  # fmt: skip
-
-        for field, about in known[kind]["input"]["required"].items():
-            if field not in inputs:
-                wrong("required_input_missing", field, field)
-                continue
-            value, offered = inputs[field], options(about)
-            if isinstance(value, list):
-                linked = graph.get(value[0])
-                if linked is None:
-                    wrong("bad_linked_input", field, f"{field}, node {value[0]}")
-                elif known[linked["class_type"]]["output"][value[1]] != about[0]:
-                    wrong("return_type_mismatch", field, f"{field}, {about[0]}")
-                else:
-                    below = self._valid(graph, known, value[0], errors) and below
-            elif offered is None and about[0] in LINKS:
-                wrong("bad_linked_input", field, f"{field}, {value}")
-            elif kind == "LoadImage":
-                if value not in self.fake.inputs:
-                    said = f"image - Invalid image file: {value}"
-                    wrong("custom_validation_failed", field, said)
-            elif offered is not None:
-                if value not in offered:
-                    wrong("value_not_in_list", field, f"{field}: '{value}' not in {offered}")
-            elif len(about) > 1 and "min" in about[1] and value < about[1]["min"]:
-                wrong("value_smaller_than_min", field, field)
-            elif len(about) > 1 and "max" in about[1] and value > about[1]["max"]:
-                wrong("value_bigger_than_max", field, field)
-        if found:
-            errors[node] = {"errors": found, "dependent_outputs": [], "class_type": kind}
-        return not found and below
 
     def _work(self) -> None:
         while not self.over.is_set():
