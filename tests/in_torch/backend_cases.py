@@ -248,7 +248,7 @@ def _without_weights(folder: Path, to: Path) -> None:
 
 
 def test_a_file_is_the_same_model_as_its_folder(backend: Diffusers, models: Path) -> None:
-    single_file.save(models / "tiny", models / "one.safetensors", blocks=2, per_block=1)
+    single_file.save(models / "tiny", models / "one.safetensors", making.TINY)
     _without_weights(models / "tiny", models / "one.config")
     made = render(backend, replace(CASTLE, model="one"))
     assert made.loaded
@@ -258,7 +258,7 @@ def test_a_file_is_the_same_model_as_its_folder(backend: Diffusers, models: Path
 
 
 def test_a_file_without_its_settings_says_what_is_missing(backend: Diffusers, models: Path) -> None:
-    single_file.save(models / "tiny", models / "alone.safetensors", blocks=2, per_block=1)
+    single_file.save(models / "tiny", models / "alone.safetensors", making.TINY)
     failed = refused(backend, replace(CASTLE, model="alone"))
     assert failed.code == "model_missing"
     assert "alone.config" in failed.message
@@ -269,7 +269,7 @@ def test_a_file_without_its_settings_says_what_is_missing(backend: Diffusers, mo
 
 
 def test_a_vae_in_a_file(backend: Diffusers, models: Path) -> None:
-    save_file(single_file.vae(models / "other", blocks=2), str(models / "soft.safetensors"))
+    save_file(single_file.vae(models / "other", making.TINY), str(models / "soft.safetensors"))
     shutil.copytree(models / "other" / "vae", models / "soft-vae", dirs_exist_ok=True)
     assert pixels(backend, vae="soft") == pixels(backend, vae="soft-vae") != pixels(backend)
 

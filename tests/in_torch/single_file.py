@@ -8,6 +8,8 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
+from tests.in_torch.making import Size
+
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 RESNET = {
     "norm1": "in_layers.0",
@@ -27,12 +29,13 @@ WHOLE = {
 ATTENTION = {"group_norm": "norm", "to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "proj_out"}
 
 
-def save(folder: Path, file: Path, blocks: int, per_block: int) -> Path:
-    """From a folder of diffusers, whose UNet and VAE have so many blocks and layers in each."""
+def save(folder: Path, file: Path, size: Size) -> Path:
+    """From a folder of diffusers, whose model has this size."""
+    blocks, per_block = len(size.unet), size.per_block
     found: dict[str, Any] = {}
     for name, value in load_file(str(folder / "unet" / WEIGHTS)).items():
         found[f"model.diffusion_model.{_unet(name, blocks, per_block)}"] = value
-    found |= vae(folder, blocks, "first_stage_model.")
+    found |= vae(folder, size, "first_stage_model.")
     for name, value in load_file(str(folder / "text_encoder" / "model.safetensors")).items():
         inner = name if name.startswith("text_model.") else f"text_model.{name}"
         found[f"cond_stage_model.transformer.{inner}"] = value
@@ -40,10 +43,10 @@ def save(folder: Path, file: Path, blocks: int, per_block: int) -> Path:
     return file
 
 
-def vae(folder: Path, blocks: int, prefix: str = "") -> dict[str, Any]:
+def vae(folder: Path, size: Size, prefix: str = "") -> dict[str, Any]:
     found = {}
     for name, value in load_file(str(folder / "vae" / WEIGHTS)).items():
-        new = _vae(name, blocks)
+        new = _vae(name, len(size.vae))
         if ".attn_1." in new and not new.endswith((".bias", "norm.weight")):
             value = value[:, :, None, None]
         found[prefix + new] = value.contiguous()
