@@ -1,4 +1,5 @@
-"""A large random pipeline on a real GPU: same pixels twice, a cancel, seconds and VRAM.
+"""Large random pipelines on a real GPU: same pixels twice, a cancel, hires, a refiner, two models
+in turn, a GPU that fails; seconds and VRAM.
 
 It runs in the interpreter of the tests, which must have torch, transformers and diffusers. Without
 pytest, and with hardly anything of Corral installed: `python -m tests.in_torch.on_gpu`.
@@ -36,4 +37,8 @@ def test_a_large_model_on_the_gpu() -> None:
         f"in fours {found['per_image_of_four_s']:.2f}), {found['vram_gb']:.2f} GB of VRAM, "
         f"cancel {found['cancel_s']:.3f} s, {found['pixel_sha256']}"
     )
+    for name in ("xl", "hires", "refiner"):
+        one = found[name]
+        print(f"{name}: {one['per_image_s']:.2f} s per image, {one['vram_gb']:.2f} GB of VRAM")
+    print(f"in turn: {found['in_turn']['held_gb']} GB held; {found['poisoned']['said']}")
     assert found["dtype"] == "float16"

@@ -46,6 +46,8 @@ class Size(NamedTuple):
     per_block: int
     groups: int
     sample: int
+    depth: tuple[int, ...] = ()
+    """Of the attention in each block; empty: 1, and none in the last block."""
 
 
 TINY = Size((16, 32), (8, 8, 16), 32, 4, 4, 1, 8, 16)
@@ -59,6 +61,8 @@ NOISE = {
 FLOW_VAE = {"use_quant_conv": False, "use_post_quant_conv": False, "shift_factor": 0.06}
 LARGE = Size((320, 640, 1280, 1280), (128, 256, 512, 512), 768, 12, 8, 2, 32, 64)
 """As large as Stable Diffusion 1.5."""
+XL = Size((320, 640, 1280), (128, 256, 512, 512), 1024, 16, 16, 2, 32, 128, depth=(1, 2, 10))
+"""As large as Stable Diffusion XL, but that its text encoders are two of a middle size."""
 
 
 def make(folder: Path, size: Size = TINY, seed: int = 0, dtype: Any = torch.float32) -> Path:
@@ -70,7 +74,7 @@ def make(folder: Path, size: Size = TINY, seed: int = 0, dtype: Any = torch.floa
         vae=_vae(size),
         text_encoder=CLIPTextModel(_text(size, tokenizer)),
         tokenizer=tokenizer,
-        scheduler=PNDMScheduler(skip_prk_steps=True, **NOISE),
+        scheduler=_scheduler(PNDMScheduler, skip_prk_steps=True, **NOISE),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -89,7 +93,7 @@ def make_xl(folder: Path, size: Size = TINY, seed: int = 0, dtype: Any = torch.f
         text_encoder_2=CLIPTextModelWithProjection(_text(size, tokenizer)),
         tokenizer=tokenizer,
         tokenizer_2=tokenizer,
-        scheduler=EulerDiscreteScheduler(**NOISE),
+        scheduler=_scheduler(EulerDiscreteScheduler, **NOISE),
     )
     return _save(pipe, folder, dtype)
 
@@ -107,7 +111,7 @@ def make_refiner(
         text_encoder_2=CLIPTextModelWithProjection(_text(size, tokenizer)),
         tokenizer=None,
         tokenizer_2=tokenizer,
-        scheduler=EulerDiscreteScheduler(**NOISE),
+        scheduler=_scheduler(EulerDiscreteScheduler, **NOISE),
         requires_aesthetics_score=True,
     )
     return _save(pipe, folder, dtype)
@@ -183,19 +187,27 @@ def _told(size: Size, numbers: int) -> dict[str, Any]:
 
 def _unet(size: Size, **more: Any) -> Any:
     count = len(size.unet)
-    return UNet2DConditionModel(
-        sample_size=size.sample,
-        in_channels=4,
-        out_channels=4,
-        layers_per_block=size.per_block,
-        block_out_channels=size.unet,
-        norm_num_groups=size.groups,
-        down_block_types=("CrossAttnDownBlock2D",) * (count - 1) + ("DownBlock2D",),
-        up_block_types=("UpBlock2D",) + ("CrossAttnUpBlock2D",) * (count - 1),
-        cross_attention_dim=size.width,
-        attention_head_dim=8,
-        **more,
-    )
+    about = {
+        "sample_size": size.sample,
+        "in_channels": 4,
+        "out_channels": 4,
+        "layers_per_block": size.per_block,
+        "block_out_channels": size.unet,
+        "norm_num_groups": size.groups,
+        "down_block_types": ("CrossAttnDownBlock2D",) * (count - 1) + ("DownBlock2D",),
+        "up_block_types": ("UpBlock2D",) + ("CrossAttnUpBlock2D",) * (count - 1),
+        "cross_attention_dim": size.width,
+        "attention_head_dim": 8,
+    }
+    if size.depth:
+        about |= {
+            "down_block_types": ("DownBlock2D",) + ("CrossAttnDownBlock2D",) * (count - 1),
+            "up_block_types": ("CrossAttnUpBlock2D",) * (count - 1) + ("UpBlock2D",),
+            "transformer_layers_per_block": size.depth,
+            "attention_head_dim": tuple(width // 64 for width in size.unet),
+            "use_linear_projection": True,
+        }
+    return UNet2DConditionModel(**about, **more)
 
 
 def _vae(size: Size, **more: Any) -> Any:
@@ -227,6 +239,11 @@ def _text(size: Size, tokenizer: Any) -> Any:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
+
+
+def _scheduler(kind: Any, **more: Any) -> Any:
+    with torch.device("cpu"):  # also where weights are drawn on a GPU: it reckons with numpy
+        return kind(**more)
 
 
 def _save(pipe: Any, folder: Path, dtype: Any) -> Path:

@@ -24,7 +24,8 @@ def meaning(error: BaseException) -> StageFailed | None:
         return StageFailed("out_of_memory", f"Out of memory: {said or type(error).__name__}")
     if is_gpu_error(str(error)):
         return StageFailed(
-            "backend_down", f"The GPU failed: {said} The next job gets a fresh process."
+            "backend_down",
+            f"The GPU failed: {said.rstrip('.')}. The next job gets a fresh process.",
         )
     return None
 
