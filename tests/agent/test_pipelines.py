@@ -160,13 +160,19 @@ async def test_a_server_that_does_not_answer_is_told_and_one_that_never_did_is_s
     assert url in server.trouble
 
     started: list[str] = []
-    offers = ServerOffers([WebUIEntry(url=url)], lambda: None, started.append)
+    answered: list[str] = []
+    offers = ServerOffers([WebUIEntry(url=url)], lambda: None, started.append, answered.append)
     for _ in range(PATIENCE - 1):
         await offers._look()
     assert not started
     await offers._look()
     await offers._look()
     assert started == ["webui"]
+    assert not answered
+    with FakeWebUI() as fake:
+        offers = ServerOffers([WebUIEntry(url=fake.url)], lambda: None, print, answered.append)
+        await offers._look()
+    assert answered == ["webui"]
 
 
 async def test_a_job_is_rendered_by_the_server_and_two_take_turns(
@@ -213,4 +219,9 @@ async def test_a_server_that_is_down_is_started_again_once(tmp_path: Path) -> No
     async with asyncio.timeout(20):
         await asyncio.gather(*restarts._tasks)
     assert said.read_text() == "started\n"
+    restarts.answers("webui")  # it came up, and is down again
+    restarts.down("webui")
+    async with asyncio.timeout(20):
+        await asyncio.gather(*restarts._tasks)
+    assert said.read_text() == "started\nstarted\n"
     await restarts.close()

@@ -213,8 +213,12 @@ class Agent:
         self._connection = Connection(self._address, self, gives_up=self._embedded)
         if not self._embedded:
             self._updates = Updates.of_this(self._address, build_environment())
+        self._restarts = Restarts(settings.backends, build_environment(), home / "restarts.log")
         self._offers = ServerOffers(
-            inventory.usable(settings.backends), self._offers_seen, self._server_down
+            inventory.usable(settings.backends),
+            self._offers_seen,
+            self._restarts.down,
+            self._restarts.answers,
         )
         await self._offers.first()
         self._gpus = GpuWatch(
@@ -239,7 +243,6 @@ class Agent:
                     lacks=lacks,
                     hint=f"pip install 'corral[{entry.kind}]', then start the worker again",
                 )
-        self._restarts = Restarts(settings.backends, build_environment(), home / "restarts.log")
         self._ledger = Ledger(
             self._capabilities,
             environments=self._environments,
@@ -420,9 +423,6 @@ class Agent:
         if self._offers.tasks != self._tasks_told and self._connection.connected:
             log.info("image_servers_changed", tasks=self._offers.tasks)
             self._again = asyncio.create_task(self._connection.close())
-
-    def _server_down(self, kind: str) -> None:
-        self._restarts.down(kind)
 
     def disconnected(self) -> None:
         """What the controller has not received by now may never have reached it."""

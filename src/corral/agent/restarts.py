@@ -20,8 +20,9 @@ from corral.core.backends import ComfyUIEntry, Entry, WebUIEntry
 
 log = structlog.get_logger("corral.agent.restarts")
 
-EVERY_S = 60.0
-"""A server takes its time to come up; nobody starts it twice meanwhile."""
+PAUSE_S = 300.0
+"""A server takes its time to come up, minutes with a large model; nobody starts it twice meanwhile.
+One that did come up and is down again is started at once."""
 
 
 class Restarts:
@@ -40,12 +41,15 @@ class Restarts:
     def down(self, kind: str) -> None:
         """A backend of this kind does not answer."""
         now = time.monotonic()
-        if kind not in self._commands or now - self._tried.get(kind, -EVERY_S) < EVERY_S:
+        if kind not in self._commands or now - self._tried.get(kind, -PAUSE_S) < PAUSE_S:
             return
         self._tried[kind] = now
         task = asyncio.create_task(self._run(kind, self._commands[kind]))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def answers(self, kind: str) -> None:
+        self._tried.pop(kind, None)
 
     async def _run(self, kind: str, command: str) -> None:
         log.warning("backend_restarting", backend=kind, command=command)

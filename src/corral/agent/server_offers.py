@@ -49,6 +49,7 @@ class ServerOffers:
         entries: Sequence[Entry],
         looked: Callable[[], None],
         down: Callable[[str], None],
+        answers: Callable[[str], None],
     ) -> None:
         self._entries = tuple(entries)
         self._servers = [one for one in entries if isinstance(one, WebUIEntry | ComfyUIEntry)]
@@ -61,6 +62,7 @@ class ServerOffers:
         """Told after each look."""
         self._down = down
         """Told the kind of a server that does not come up by itself."""
+        self._answers = answers
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -107,6 +109,7 @@ class ServerOffers:
                     self._miss(one)
                 continue
             self._say(one.url, "")
+            self._answers(one.kind)
             self._offers[one.url] = offer
 
     def _miss(self, server: WebUIEntry | ComfyUIEntry) -> None:
