@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from corral.agent.restarts import Restarts
 from corral.agent.server_offers import PATIENCE, ServerOffers
-from corral.core.backends import WebUIEntry
+from corral.core.backends import SketchEntry, WebUIEntry
 from corral.core.job import PipelineCall
 from corral.core.pipeline import Record
 from corral.protocol import messages as wire
@@ -173,6 +173,10 @@ async def test_a_server_that_does_not_answer_is_told_and_one_that_never_did_is_s
         offers = ServerOffers([WebUIEntry(url=fake.url)], lambda: None, print, answered.append)
         await offers._look()
     assert answered == ["webui"]
+    offers = ServerOffers([WebUIEntry(url=url), SketchEntry()], lambda: None, print, print)
+    assert [one.kind for one in offers.in_order] == ["webui", "sketch"]
+    await offers._look()
+    assert [one.kind for one in offers.in_order] == ["sketch", "webui"]
 
 
 async def test_a_job_is_rendered_by_the_server_and_two_take_turns(

@@ -178,16 +178,36 @@ def test_a_worker_without_the_backend_says_so(runner: Runner) -> None:
 
 def test_of_two_backends_that_lack_something_both_are_told(runner: Runner) -> None:
     with FakeWebUI() as first, FakeWebUI() as second:
-        backends = [{"type": "webui", "url": one.url} for one in (first, second)]
         record = Record(positive="x", model="nobodys", width=64, height=64)
-        runner.start_work(
-            {"type": "pipeline", "record": msgspec.to_builtins(record)},
-            pipeline={"worker": "here", "driver": "", "backends": backends},
-        )
+        _order(runner, record, *({"type": "webui", "url": one.url} for one in (first, second)))
         failure = runner.end()["failure"]
     assert failure["code"] == "model_missing"
     assert first.url in failure["message"]
     assert second.url in failure["message"]
+
+
+def test_where_one_backend_is_down_the_next_renders(runner: Runner) -> None:
+    with FakeWebUI() as gone:
+        pass
+    with FakeWebUI() as there:
+        down, up = ({"type": "webui", "url": one.url} for one in (gone, there))
+        record = Record(positive="x", model="alpha", width=64, height=64, steps=2)
+        _order(runner, record, down, up)
+        (told,) = result(runner.end())["warnings"]
+        assert gone.url in told
+        other = {"type": "comfyui", "url": gone.url}
+        _order(runner, msgspec.structs.replace(record, model="nobodys"), up, other)
+        failure = runner.end()["failure"]
+    assert (failure["code"], failure["type"]) == ("backend_down", "comfyui"), "it may have it"
+    assert there.url in failure["message"]
+    assert gone.url in failure["message"]
+
+
+def _order(runner: Runner, record: Record, *backends: dict[str, str]) -> None:
+    runner.start_work(
+        {"type": "pipeline", "record": msgspec.to_builtins(record)},
+        pipeline={"worker": "here", "driver": "", "backends": backends},
+    )
 
 
 def test_a_chain_may_begin_with_an_image(start_runner: StartRunner, tmp_path: Path) -> None:

@@ -270,9 +270,7 @@ class Agent:
         told = {
             "worker": self._settings.worker.name or self._address().name,
             "driver": ", ".join(sorted(drivers)),
-            "backends": [
-                self._options(entry) for entry in inventory.usable(self._settings.worker.backends)
-            ],
+            "backends": [self._options(entry) for entry in self._offers.in_order],
         }
         self._ledger.pipeline = msgspec.json.encode(told)
 
@@ -420,6 +418,7 @@ class Agent:
     def _offers_seen(self) -> None:
         """Other stages than we introduced ourselves with: once more then. Models, and who does not
         answer, are told with the next heartbeat."""
+        self._describe()
         if self._offers.tasks != self._tasks_told and self._connection.connected:
             log.info("image_servers_changed", tasks=self._offers.tasks)
             self._again = asyncio.create_task(self._connection.close())

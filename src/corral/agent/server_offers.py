@@ -85,6 +85,15 @@ class ServerOffers:
         )
 
     @property
+    def in_order(self) -> tuple[Entry, ...]:
+        """All backends by preference, those that did not answer last behind the others."""
+
+        def silent(one: Entry) -> bool:
+            return isinstance(one, WebUIEntry | ComfyUIEntry) and bool(self._said.get(one.url))
+
+        return tuple(sorted(self._entries, key=silent))
+
+    @property
     def models(self) -> tuple[Model, ...]:
         found = (model for offer in self._offers.values() for model in offer.models)
         return tuple({model.name: model for model in found}.values())[:MOST_MODELS]

@@ -137,16 +137,16 @@ class Pipelines:
     ) -> tuple[str, Rendered]:
         """By the first backend that has what the stage needs. A chain stays with the kind that
         began it, on whichever worker; where there is none of it, the chain begins anew."""
-        lacking: list[StageFailed] = []
+        lacking: list[tuple[str, StageFailed]] = []
         for options in choices(record, about["backends"], begun_with):
             backend = self._opened(options)
             tell.backend = backend.name
             try:
                 rendered = backend.render(stage, record, made, tell)
             except StageFailed as error:
-                if error.code not in ("model_missing", "stage_missing"):
+                if error.code not in ("model_missing", "stage_missing", "backend_down"):
                     raise
-                lacking.append(error)
+                lacking.append((backend.name, error))
                 continue
             except ODD as error:
                 if options["type"] not in SERVERS:
@@ -162,9 +162,13 @@ class Pipelines:
             if len(rendered.images) > MOST_IMAGES:
                 count = len(rendered.images)
                 raise StageFailed("backend_mismatch", f"{backend.name} gave {count} images back.")
+            silent = [one.message for _, one in lacking if one.code == "backend_down"]
+            rendered.warnings = [*silent, *rendered.warnings]
             return backend.name, rendered
-        if lacking:  # the first is the one that its owner prefers
-            raise StageFailed(lacking[0].code, " ".join(one.message for one in lacking))
+        if lacking:  # one that is down may have it; else the one counts that its owner prefers
+            down = (one for one in lacking if one[1].code == "backend_down")
+            tell.backend, first = next(down, lacking[0])
+            raise StageFailed(first.code, " ".join(one.message for _, one in lacking))
         wanted = begun_with or record.backend or "real"
         raise StageFailed("stage_missing", f"This worker has no {wanted} backend for the record.")
 
