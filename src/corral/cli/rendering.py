@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from corral.core.pipeline import SKETCH
-
 if TYPE_CHECKING:
     from corral.sdk.views import WorkerView
 
@@ -14,6 +12,8 @@ DIFFUSERS = "diffusers"
 
 def rendering(worker: WorkerView) -> list[str]:
     """A line, and one for each server that does not answer; nothing for sketches alone."""
+    from corral.core.pipeline import SKETCH
+
     named = [f"{one.kind} at {one.url}" for one in worker.servers]
     named += [DIFFUSERS] if DIFFUSERS in worker.task_types else []
     if not named:
