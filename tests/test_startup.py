@@ -115,7 +115,9 @@ def test_up_detached_status_and_down(tmp_path: Path) -> None:
     started = run("up", "--detach", "--port", "0", "--grpc-port", "0")
     assert started.returncode == 0, started.stderr
     try:
-        assert run("status").returncode == 0
+        status = run("status", "--json")
+        assert status.returncode == 0
+        assert json.loads(status.stdout)["workers"] == 1, "its own was waited for"
         again = run("up", "--detach", "--port", "0", "--grpc-port", "0")
         assert again.returncode != 0
         assert "corral down" in again.stderr

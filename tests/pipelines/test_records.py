@@ -262,7 +262,7 @@ def test_a_default_that_is_written_out_changes_no_digest() -> None:
 def test_too_many_are_counted_and_not_built() -> None:
     plan = parse({"base": BASE, "prompts": ["a"] * 11, "batches": 10})
     asked = itertools.count()
-    with pytest.raises(TooManyRecords, match="110 records: 11 rows × 1 configs × 1 variants × 10"):
+    with pytest.raises(TooManyRecords, match=r"110 records \(.*: 11 × 1 × 1 × 10\)"):
         build(plan, new_id=lambda: str(next(asked)), most_records=109)
     assert next(asked) == 0
     assert len(build(plan, new_id=lambda: "x", most_records=110).records) == 110

@@ -20,6 +20,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 START_S = 120.0
 """How long a start may take while its process lives: it may have a long journal to read."""
+WORKER_S = 5.0
+"""How long this machine's own worker is waited for then; it goes on by itself."""
 _POLL_S = 0.05
 
 
@@ -41,7 +43,8 @@ def up(
     _tell_of_login(config.home)
     if detach:
         given = [f"--{k.replace('_', '-')}={v}" for k, v in flags.items() if v is not None]
-        raise typer.Exit(_start_detached(config.home, given, as_json=as_json))
+        worker = config.settings.worker.enabled
+        raise typer.Exit(_start_detached(config.home, given, worker=worker, as_json=as_json))
     settings.quiet_grpc()  # before gRPC is loaded, which reads it then
     from corral.server import serve
 
@@ -61,7 +64,7 @@ def _tell_of_login(home: Path) -> None:
         )
 
 
-def _start_detached(home: Path, given: list[str], *, as_json: bool) -> int:
+def _start_detached(home: Path, given: list[str], *, worker: bool, as_json: bool) -> int:
     log = home / "log" / "controller.log"
     # Private from the first moment on: the token will lie here.
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -80,6 +83,8 @@ def _start_detached(home: Path, given: list[str], *, as_json: bool) -> int:
     while process.poll() is None and time.monotonic() < deadline:
         card = read_card(home)
         if card.get("pid") == process.pid and health_of(card):
+            if worker:
+                _await_worker(process, card)
             if as_json:
                 output.show_json(card)
             else:
@@ -99,6 +104,15 @@ def _start_detached(home: Path, given: list[str], *, as_json: bool) -> int:
     sentence = said[-1].removeprefix("corral: ") if said else "The controller ended at once."
     output.say(sentence if said else f"{sentence} See {log}.", style="red")
     return process.returncode or 1
+
+
+def _await_worker(process: subprocess.Popen[bytes], card: dict[str, Any]) -> None:
+    """For a moment: whoever submits right behind this is not told that nobody can run it."""
+    deadline = time.monotonic() + WORKER_S
+    while process.poll() is None and time.monotonic() < deadline:
+        if health_of(card).get("workers"):
+            return
+        time.sleep(_POLL_S)
 
 
 def _said(log: Path, begin: int) -> list[str]:

@@ -161,9 +161,9 @@ class Batch:
     def _refuse_too_many(self, most: int) -> None:
         if self.count > most:
             raise TooManyRecords(
-                f"The plan has {self.count:,} records: {self._rows.count:,} rows × "
-                f"{len(self._configs):,} configs × {len(self._variants):,} variants × "
-                f"{self._plan.batches:,} batches. At most {most:,} are built at once: use "
+                f"The plan has {self.count:,} records (rows × configs × variants × batches: "
+                f"{self._rows.count:,} × {len(self._configs):,} × {len(self._variants):,} × "
+                f"{self._plan.batches:,}). At most {most:,} are built at once: use "
                 "`max_variants` or `matrix.limit`, or split the plan.",
                 details={"count": self.count, "limit": most},
             )

@@ -182,7 +182,8 @@ def _refuse_task(task: str) -> str:
     task, _, stage = task.partition(WITH)
     beyond = f" with {stage}" if stage else ""
     if task == RENDER:
-        return f"it has no backend that renders images with models{beyond}"
+        lacks = f"it has no backend that renders images with models{beyond}"
+        return lacks if stage else f"{lacks}: `worker.backends` of its corral.yaml names them"
     return f"it does not take {task} tasks{beyond}"
 
 
