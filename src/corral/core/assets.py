@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import PurePosixPath, PureWindowsPath
 
+from corral.core.device_names import DEVICES
 from corral.core.errors import InvalidJob
 
 MAX_NAME = 255
 _HEX = frozenset("0123456789abcdef")
-DEVICES = frozenset(
-    {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
-)
-"""What Windows takes for a device, whatever ending it has."""
 
 
 def is_digest(text: str) -> bool:

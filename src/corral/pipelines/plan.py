@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
-from corral.core.assets import DEVICES
+from corral.core.device_names import DEVICES
 from corral.core.errors import InvalidPlan
 from corral.core.job import QueueClass
 from corral.core.pipeline import Learning, Name, Prompt, Steps
