@@ -137,11 +137,15 @@ def write_private_json(path: Path, value: dict[str, Any]) -> None:
     """Replaces the file at once, readable by its owner alone."""
     incoming = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        json.dump(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(incoming, path)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            json.dump(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(incoming, path)
+    except BaseException:  # a full disk, for one, is tried again and again
+        incoming.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from corral.core.errors import (
     InvalidPlan,
     InvalidRequest,
     PresetNotFound,
+    StorageFailed,
     Unavailable,
 )
 from corral.core.job import Job, PipelineCall, decode_document
@@ -110,6 +113,23 @@ async def test_a_cancelled_batch_grows_no_more(tmp_path: Path) -> None:
         with pytest.raises(Conflict, match="cancelled while it was submitted"):
             await submitting
         assert not corral.store.world.heads
+
+
+async def test_a_preset_that_could_not_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    presets = Presets(tmp_path / "presets", check_base)
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        (tmp_path / "presets").mkdir()
+        with pytest.raises(StorageFailed, match="No space left"):
+            await presets.save("p", b"{}")
+    assert not list((tmp_path / "presets").iterdir())
+    assert (await presets.save("p", b"{}")).name == "p"
 
 
 async def test_a_retried_image_job_has_an_id_of_its_own(tmp_path: Path) -> None:
