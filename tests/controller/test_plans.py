@@ -132,6 +132,13 @@ async def test_a_preset_that_could_not_be_written_leaves_nothing(
     assert (await presets.save("p", b"{}")).name == "p"
 
 
+async def test_a_plan_of_brackets_is_not_read(tmp_path: Path) -> None:
+    """Read as any JSON, it would keep the controller from all else for as long as that takes."""
+    async with shell(tmp_path, []) as corral:
+        with pytest.raises(InvalidPlan, match="no JSON: none with more than 1,000,000 lists"):
+            await plans_of(corral, tmp_path).build(b'{"pack": [' + b"[]," * 1_000_000 + b"[]]}")
+
+
 async def test_a_retried_image_job_has_an_id_of_its_own(tmp_path: Path) -> None:
     async with shell(tmp_path, []) as corral:
         await submitted(plans_of(corral, tmp_path), sent(batches=1), "k")

@@ -42,7 +42,7 @@ from corral.core.learning_run import (
     step_job,
     with_ratings,
 )
-from corral.core.malformed import MALFORMED
+from corral.core.malformed import MALFORMED, check_size
 from corral.home import sync_folder, write_private_json
 from corral.pipelines.learning_plans import (
     NAME,
@@ -330,6 +330,7 @@ def _nothing_yet(run: Run) -> LearningRunResult:
 
 def _object(data: bytes) -> object:
     try:
+        check_size(data)
         return msgspec.json.decode(data)
-    except MALFORMED as error:
+    except (ValueError, *MALFORMED) as error:
         raise InvalidPlan(f"The learning plan is no JSON: {error}.", details={"path": ""}) from None

@@ -29,7 +29,7 @@ from corral.core.assets import check_input_names, is_digest
 from corral.core.errors import Conflict, InvalidPlan, InvalidRequest
 from corral.core.job import Input, Job, Needs, PipelineCall, Shape, Size
 from corral.core.learning import spelled_out
-from corral.core.malformed import MALFORMED
+from corral.core.malformed import MALFORMED, check_size
 from corral.core.pipeline import Record, task_of
 from corral.core.worker import Worker
 from corral.pipelines import presets as bases
@@ -254,8 +254,9 @@ def _printable(text: str) -> str:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
+        check_size(data)
         value = msgspec.json.decode(data)
-    except MALFORMED as error:
+    except (ValueError, *MALFORMED) as error:
         raise InvalidPlan(f"The plan is no JSON: {error}.", details={"path": ""}) from None
     if not isinstance(value, dict):
         pipelines.parse(value)  # says what a plan is
