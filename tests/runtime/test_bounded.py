@@ -6,13 +6,18 @@ import gzip
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import IO, cast
 
 import httpx
+import msgspec
 import pytest
+from PIL import Image
 
 from corral.agent.environments import own_packages
 from corral.core.pipeline import Record
+from corral.runtime.pipeline import checkpoints, images
 from corral.runtime.pipeline.bounded import Bounded, TooMuch
+from corral.runtime.transfer import Transfer
 from tests.runtime.conftest import StartRunner
 from tests.runtime.test_pipeline import CASTLE, begin
 
@@ -57,6 +62,27 @@ def test_a_packed_answer_stays_packed(serve: Serve) -> None:
     packed = gzip.compress(b" " * 50_000_000)
     with httpx.Client(transport=Bounded()) as client:
         assert client.get(serve(packed, "gzip")).content == packed
+
+
+class Poisoned:
+    """A checkpoint that no Corral wrote."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def checkpoint(self, sha256: str, into: IO[bytes]) -> None:
+        into.write(self._data)
+
+
+def test_a_checkpoint_beyond_all_measure_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(count: int) -> int:
+        png = images.to_png(Image.new("RGB", (8, 8)))
+        data = msgspec.msgpack.encode(checkpoints.Done("d", pngs=[png] * count))
+        return len(checkpoints.load("s", "d", lambda: cast(Transfer, Poisoned(data)))[1])
+
+    assert (found(2), found(513)) == (2, 0)
+    monkeypatch.setattr(checkpoints, "MOST_BYTES", 100)
+    assert found(2) == 0
 
 
 def test_a_server_that_is_none_is_the_workers_trouble(

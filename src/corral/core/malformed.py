@@ -15,6 +15,5 @@ As many bytes of nothing but brackets would keep the process from all else for t
 def check_size(data: bytes) -> None:
     """ValueError where there is more in it than anybody writes; brackets in texts count, too."""
     if data.count(b"[") + data.count(b"{") > MOST_BOXES or data.count(b",") > MOST_VALUES:
-        raise ValueError(
-            f"none with more than {MOST_BOXES:,} lists and objects or {MOST_VALUES:,} values is read"
-        )
+        most = f"{MOST_BOXES:,} lists and objects or {MOST_VALUES:,} values"
+        raise ValueError(f"none with more than {most} is read")

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from PIL.Image import Image
 
 from corral import job
 from corral.runtime.pipeline import images
 from corral.runtime.pipeline.cards import StageReport
 from corral.runtime.transfer import NotThere, Refused, Transfer
+
+MOST_BYTES = 2 << 30
+MOST_IMAGES = 512
 
 
 class Done(Struct):
@@ -29,7 +32,7 @@ class Done(Struct):
     warnings: list[str] = []
     stages: list[StageReport] = []
     """One for each stage that is done."""
-    pngs: list[bytes] = []
+    pngs: Annotated[list[bytes], Meta(max_length=MOST_IMAGES)] = []
 
 
 _decode = msgspec.msgpack.Decoder(Done).decode
@@ -54,12 +57,25 @@ def load(
     nothing = Done(record_digest)
     if not sha256:
         return nothing, []
-    held = io.BytesIO()
+    held = _Held()
     try:
         transfer().checkpoint(sha256, held)
         done = _decode(held.getvalue())
         made = [images.from_bytes(png) for png in done.pngs]
-    except (NotThere, msgspec.MsgspecError, OSError):
+    except (NotThere, msgspec.MsgspecError, OSError, _TooLong):
         return nothing, []
     done.pngs = []
     return (done, made) if done.record_digest == record_digest and made else (nothing, [])
+
+
+class _TooLong(Exception):
+    """No OSError: what was only interrupted is fetched again."""
+
+
+class _Held(io.BytesIO):
+    """A checkpoint up to its limit: another worker wrote it, and may have meant no good."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > MOST_BYTES:
+            raise _TooLong
+        return super().write(data)
