@@ -64,6 +64,7 @@ _BODY = {
 
 def routes(parts: Parts) -> APIRouter:
     router = routing.router(parts, "batches")
+    previewing = asyncio.Semaphore(1)
 
     @router.post(
         "/batches",
@@ -85,12 +86,14 @@ def routes(parts: Parts) -> APIRouter:
     ) -> Response:
         """The body is the plan, as JSON; docs/pipelines.md describes it."""
         plan = await incoming.whole(request, parts.limits)
-        built = await parts.plans.build(plan, idempotency_key, caller_of(request))
+        asked = (plan, idempotency_key, caller_of(request))
         if not dry_run:
-            built = await parts.plans.submit(built)
+            built = await parts.plans.submit(await parts.plans.build(*asked))
             return json(_told(built, built.batch), 202)
-        # Thousands of records are not written down while others wait.
-        return await asyncio.to_thread(lambda: json(_told(built, "", list(built.records))))
+        async with previewing:  # each may hold hundreds of megabytes until it is written down
+            shown = await parts.plans.build(*asked)
+            # Thousands of records are not written down while others wait.
+            return await asyncio.to_thread(lambda: json(_told(shown, "", list(shown.records))))
 
     @router.get(
         "/batches",
