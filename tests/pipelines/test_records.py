@@ -283,7 +283,7 @@ def test_what_a_worker_would_refuse_is_refused_here() -> None:
 @pytest.mark.parametrize(
     "base",
     [
-        {"txt2img": {"width": 8192, "height": 8192}, "upscale": {"factor": 2}},
+        {"txt2img": {"width": 8192, "height": 8192}, "upscale": {"factor": 2.01}},
         {"txt2img": {"width": 8192, "height": 4096, "hires": {"factor": 3}}},
         {"txt2img": {"width": 8192, "height": 8192, "batch_size": 64}},
         {"txt2img": {"model": "\x1b[2J"}},
@@ -296,5 +296,5 @@ def test_what_no_worker_can_render_is_refused(base: dict[str, dict[str, object]]
 
 
 def test_what_is_large_and_possible_is_built() -> None:
-    base = {"txt2img": {"model": "m", "width": 1536, "height": 1024, "hires": {"factor": 2}}}
+    base = {"txt2img": {"model": "m", "width": 2048, "height": 2048, "hires": {"factor": 2}}}
     assert built(base={**base, "upscale": {"factor": 4}}).records

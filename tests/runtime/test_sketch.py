@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from math import ceil
 
 import pytest
@@ -158,10 +157,8 @@ def test_a_png_gives_the_pixels_back(mode: str) -> None:
 
 
 def test_a_file_that_is_no_usual_image_is_not_opened() -> None:
-    bomb = io.BytesIO()
-    Images.new("1", (20_000, 20_000)).save(bomb, "PNG")
-    for data in (bomb.getvalue(), b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b""):
-        with pytest.raises(OSError, match=r"Bomb|identify"):
+    for data in (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b""):
+        with pytest.raises(OSError, match="identify"):
             from_bytes(data)
 
 

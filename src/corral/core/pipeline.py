@@ -21,8 +21,8 @@ Pixels = Annotated[int, Meta(ge=64, le=8192, multiple_of=8)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Factor = Annotated[float, Meta(ge=1, le=8)]
 Place = Annotated[int, Meta(ge=0, le=2**31)]
-MOST_PIXELS = 178_956_970
-"""Of one image at its largest: Pillow opens no larger one, as it might be a bomb."""
+MOST_PIXELS = 16384 * 16384
+"""Of one image at its largest, as servers make them: 4096 × 4096, four times as large."""
 MOST_AT_ONCE = 2**30
 """Of all images of a record together: three bytes each, they still fit a usual memory."""
 

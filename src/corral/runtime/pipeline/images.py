@@ -9,14 +9,16 @@ from PIL import Image as Images
 from PIL.Image import Image
 from PIL.PngImagePlugin import PngInfo
 
+from corral.core.pipeline import MOST_PIXELS
+
 KEPT = ("RGB", "RGBA", "L")
 """Modes that a PNG gives back as they were."""
 KINDS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 """What is opened, whatever it is called: some of Pillow's other formats run programs."""
 COMPRESSION = 4
 """Half the time of zlib's own choice, for a few per cent of size."""
-Images.MAX_IMAGE_PIXELS = 16384 * 16384
-"""As large as servers make them: 4096 × 4096 four times as large is over Pillow's own limit."""
+Images.MAX_IMAGE_PIXELS = MOST_PIXELS
+"""Pillow's own limit is below what servers make. Twice as much is a bomb to it."""
 RECORD, DIGEST = "corral:record", "corral:record_digest"
 """Where a PNG has its record, and the digest of that."""
 
