@@ -161,18 +161,23 @@ async def test_a_server_that_does_not_answer_is_told_and_one_that_never_did_is_s
 
     started: list[str] = []
     answered: list[str] = []
-    offers = ServerOffers([WebUIEntry(url=url)], lambda: None, started.append, answered.append)
+    offers = ServerOffers(
+        [WebUIEntry(url=url)],
+        lambda: None,
+        lambda kind, url: started.append(f"{kind} {url}"),
+        answered.append,
+    )
     for _ in range(PATIENCE - 1):
         await offers._look()
     assert not started
     await offers._look()
     await offers._look()
-    assert started == ["webui"]
+    assert started == [f"webui {url}"]
     assert not answered
     with FakeWebUI() as fake:
         offers = ServerOffers([WebUIEntry(url=fake.url)], lambda: None, print, answered.append)
         await offers._look()
-    assert answered == ["webui"]
+    assert answered == [fake.url]
     offers = ServerOffers([WebUIEntry(url=url), SketchEntry()], lambda: None, print, print)
     assert [one.kind for one in offers.in_order] == ["webui", "sketch"]
     await offers._look()
@@ -217,14 +222,20 @@ async def test_a_server_that_is_gone_is_the_workers_fault_and_restarted(
 async def test_a_server_that_is_down_is_started_again_once(tmp_path: Path) -> None:
     said = tmp_path / "said"
     command = f"{sys.executable} -c \"print('started')\""
-    restarts = Restarts([WebUIEntry(restart=command)], {}, said)
+    other = WebUIEntry(url="http://127.0.0.1:7861", restart="false")
+    ours = WebUIEntry(url="http://127.0.0.1:78/", restart=command)
+    restarts = Restarts([other, ours], {}, said)
+    trouble = "Nothing answers at http://127.0.0.1:78 (refused)."
     for kind in ("webui", "webui", "comfyui"):
-        restarts.down(kind)
+        restarts.down(kind, trouble)
     async with asyncio.timeout(20):
         await asyncio.gather(*restarts._tasks)
     assert said.read_text() == "started\n"
-    restarts.answers("webui")  # it came up, and is down again
-    restarts.down("webui")
+    restarts.answers(other.url)
+    restarts.down("webui", trouble)
+    assert not restarts._tasks, "it is the other one that answers"
+    restarts.answers(ours.url)  # it came up, and is down again
+    restarts.down("webui", trouble)
     async with asyncio.timeout(20):
         await asyncio.gather(*restarts._tasks)
     assert said.read_text() == "started\nstarted\n"

@@ -68,7 +68,7 @@ class Ledger:
         send_at_once: Callable[[Message], None],
         send_output: Callable[[Message, int], bool],
         loaded: Callable[[], None] = lambda: None,
-        backend_down: Callable[[str], None] = lambda kind: None,
+        backend_down: Callable[[str, str], None] = lambda kind, said: None,
     ) -> None:
         self.url = self.certificate = ""
         """Where the controller is, and the file with its certificate."""
@@ -88,7 +88,7 @@ class Ledger:
         self._loaded = loaded
         """Told when a runner is about to have other models loaded."""
         self._backend_down = backend_down
-        """Told when a pipeline found no server behind a backend of this kind."""
+        """Told when a pipeline found no server behind a backend of this kind, and what it said."""
         self._arrivals = itertools.count()
         self._fitting: set[Lane] = set()
         self._waiting = Waiting()
@@ -461,7 +461,7 @@ class Ledger:
                     self._runs_surely(attempt, runner)
                     failure = endings.of_error(frame.failure, attempt)
                     if failure.code == "backend_down":
-                        self._backend_down(failure.type)
+                        self._backend_down(failure.type, failure.message)
                     self.results.failed(attempt, failure)
                     self._leave(attempt, runner, retire=frame.retire)
                 else:

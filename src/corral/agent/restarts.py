@@ -27,29 +27,32 @@ One that did come up and is down again is started at once."""
 
 class Restarts:
     def __init__(self, entries: Sequence[Entry], environ: Mapping[str, str], said: Path) -> None:
-        self._commands = {
-            entry.kind: entry.restart
-            for entry in reversed(entries)
-            if isinstance(entry, WebUIEntry | ComfyUIEntry) and entry.restart
-        }
+        self._servers = [one for one in entries if isinstance(one, WebUIEntry | ComfyUIEntry)]
         self._environ = dict(environ)
         self._said = said
         """The file that gets what the commands say."""
         self._tried: dict[str, float] = {}
+        """By address."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def down(self, kind: str) -> None:
-        """A backend of this kind does not answer."""
+    def down(self, kind: str, said: str) -> None:
+        """A backend of this kind does not answer. Of several it is the one whose address is in
+        what was said: nobody starts another one again, which may be in the middle of an image."""
+        alike = [one for one in self._servers if one.kind == kind]
+        named = [one for one in alike if f"{one.url.rstrip('/')} " in f"{said} "]
+        server = next(iter(named or alike), None)
         now = time.monotonic()
-        if kind not in self._commands or now - self._tried.get(kind, -PAUSE_S) < PAUSE_S:
+        if server is None or not server.restart:
             return
-        self._tried[kind] = now
-        task = asyncio.create_task(self._run(kind, self._commands[kind]))
+        if now - self._tried.get(server.url, -PAUSE_S) < PAUSE_S:
+            return
+        self._tried[server.url] = now
+        task = asyncio.create_task(self._run(kind, server.restart))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def answers(self, kind: str) -> None:
-        self._tried.pop(kind, None)
+    def answers(self, url: str) -> None:
+        self._tried.pop(url, None)
 
     async def _run(self, kind: str, command: str) -> None:
         log.warning("backend_restarting", backend=kind, command=command)

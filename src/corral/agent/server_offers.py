@@ -48,7 +48,7 @@ class ServerOffers:
         self,
         entries: Sequence[Entry],
         looked: Callable[[], None],
-        down: Callable[[str], None],
+        down: Callable[[str, str], None],
         answers: Callable[[str], None],
     ) -> None:
         self._entries = tuple(entries)
@@ -61,8 +61,9 @@ class ServerOffers:
         self._looked = looked
         """Told after each look."""
         self._down = down
-        """Told the kind of a server that does not come up by itself."""
+        """Told the kind and the address of a server that does not come up by itself."""
         self._answers = answers
+        """Told the address of one that does answer."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -118,7 +119,7 @@ class ServerOffers:
                     self._miss(one)
                 continue
             self._say(one.url, "")
-            self._answers(one.kind)
+            self._answers(one.url)
             self._offers[one.url] = offer
 
     def _miss(self, server: WebUIEntry | ComfyUIEntry) -> None:
@@ -126,7 +127,7 @@ class ServerOffers:
             return
         missed = self._missed[server.url] = self._missed.get(server.url, 0) + 1
         if missed % AGAIN == PATIENCE:
-            self._down(server.kind)
+            self._down(server.kind, server.url.rstrip("/"))
 
     def _say(self, url: str, trouble: str) -> None:
         if trouble and trouble != self._said.get(url):
