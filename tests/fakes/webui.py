@@ -246,7 +246,7 @@ class FakeWebUI:
             "GET samplers": lambda: OLD_SAMPLERS if self.old else SAMPLERS,
             "GET upscalers": lambda: [{"name": name} for name in UPSCALERS],
             "GET latent-upscale-modes": lambda: [{"name": name} for name in LATENT],
-            "GET loras": lambda: [{"name": n, "alias": n, "path": f"/l/{n}.pt"} for n in LORAS],
+            "GET loras": self._loras,
             "GET scripts": self._scripts,
             "GET options": self._options,
             "POST options": lambda: self._set_options(body),
@@ -281,6 +281,13 @@ class FakeWebUI:
     def _refresh(self) -> None:
         with self.queue:
             self.unseen.clear()
+
+    def _loras(self) -> list[Json]:
+        """With whatever training wrote into the files; `alias` is from there too."""
+        return [
+            {"name": n, "alias": alias, "path": f"/l/{n}.pt", "metadata": {"tags": "x" * 20_000}}
+            for n, alias in zip(LORAS, reversed(LORAS), strict=True)
+        ]
 
     def _scripts(self) -> Json:
         names = ["xyz plot", *(["adetailer"] if self.detailer else [])]

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from PIL.Image import Image
 
 from corral.core.pipeline import ADetailer, Hires, Img2Img, Lora, Record, Refiner, Txt2Img, Upscale
+from corral.runtime.pipeline import bounded
 from corral.runtime.pipeline.webui import WebUI
 from tests.fakes import webui_parts
 from tests.fakes.webui import FakeWebUI
@@ -311,6 +312,14 @@ def test_loras_ride_in_the_prompt(webui: WebUI, fake: FakeWebUI) -> None:
     assert "no LoRA moody" in refused(webui, record).message
     fake.lost_loras |= {"ink"}
     assert "no LoRA ink" in refused(webui, record).message
+
+
+def test_thousands_of_loras_are_no_answer_without_end(
+    webui: WebUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their list has all that training wrote into the files."""
+    monkeypatch.setattr(bounded, "SMALL", 30_000)
+    assert render(webui, replace(RECORD, loras=(Lora("ink"),))).images
 
 
 def test_a_lora_in_a_prompt_is_written_as_the_server_does(webui: WebUI, fake: FakeWebUI) -> None:

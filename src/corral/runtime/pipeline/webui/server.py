@@ -17,6 +17,7 @@ from corral.runtime.pipeline.webui import failures
 ANSWER_S = 30.0
 """For small questions; a server that loads a model, or renders on all its processors, is slow to
 answer them. Whatever waits for the server's work is no small question: `generate`."""
+LONG_S = 300.0
 CONNECT_S = 5.0
 INTERRUPT_S = 1.0
 ALIVE = [
@@ -101,11 +102,13 @@ class Server:
                     f"{failed.message}. A setting in its config.json may be of the wrong kind.",
                 ) from failed
 
-    def find(self, path: str) -> Any | None:
-        """From the root of the server; None where there is nothing."""
+    def find(self, path: str, *, long: bool = False) -> Any | None:
+        """From the root of the server; None where there is nothing. `long`: it may have as much to
+        say as an image."""
+        timeout = httpx.Timeout(LONG_S, connect=CONNECT_S) if long else None
         while True:
             try:
-                answer = self._ask("GET", path)
+                answer = self._ask("GET", path, timeout=timeout)
             except Late:
                 continue
             return None if answer.status_code == 404 else self._read(answer)

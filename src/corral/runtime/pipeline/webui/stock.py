@@ -17,6 +17,7 @@ from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.webui.server import Server
 
 FRESH_S = 60.0
+LORAS_FRESH_S = 600.0
 AUTOMATIC = "Automatic"
 ENDINGS = re.compile(r"\.(safetensors|ckpt|pt|pth|bin|gguf)$", re.IGNORECASE)
 SHA_SHOWN = 10
@@ -154,12 +155,19 @@ class Stock:
         raise self._lacks("VAE", name, names)
 
     def lora(self, name: str) -> str:
-        found = self._optional("loras") or []
-        for one in found:
-            spellings = {last(str(one.get(key) or "")) for key in ("name", "alias", "path")}
-            if last(name) in spellings - {"", "none"}:
-                return str(one["name"])
-        raise self._lacks("LoRA", name, [str(one.get("name")) for one in found])
+        known = self._kept("loras", self._loras, LORAS_FRESH_S)
+        for spelled in zip(*known, strict=True):  # names first, then paths, then what files say
+            for one, spelling in zip(known, spelled, strict=True):
+                if last(name) == last(spelling) not in ("", "none"):
+                    return str(one[0])
+        raise self._lacks("LoRA", name, [one[0] for one in known])
+
+    def _loras(self) -> list[tuple[str, ...]]:
+        """Without all that training wrote into the files, which is megabytes of each."""
+        found = self._server.find("sdapi/v1/loras", long=True) or []
+        return [
+            tuple(str(one.get(key) or "") for key in ("name", "path", "alias")) for one in found
+        ]
 
     def samplers(self) -> list[Word]:
         return [
@@ -261,9 +269,9 @@ class Stock:
     def _optional(self, path: str) -> Any:
         return self._kept(path, lambda: self._server.find(f"sdapi/v1/{path}"))
 
-    def _kept(self, path: str, ask: Any) -> Any:
+    def _kept(self, path: str, ask: Any, fresh_s: float = FRESH_S) -> Any:
         asked, known = self._lists.get(path, (0.0, None))
-        if known is None or time.monotonic() - asked > FRESH_S:
+        if known is None or time.monotonic() - asked > fresh_s:
             known = ask()
             self._lists[path] = (time.monotonic(), known)
         return known
