@@ -53,13 +53,15 @@ def test_hires_by_an_image_is_what_the_stages_one_by_one_are(backend: Diffusers)
     assert pixel_sha256(kept.images[0]) == pixel_sha256(plain)
 
 
-@pytest.mark.parametrize("sampler", ["euler", "heun"])
+@pytest.mark.parametrize(
+    ("sampler", "scheduler"), [("euler", "karras"), ("heun", "normal"), ("euler a", "normal")]
+)
 def test_a_refiner_goes_on_where_the_model_stopped(
-    backend: Diffusers, models: Path, sampler: str
+    backend: Diffusers, models: Path, sampler: str, scheduler: str
 ) -> None:
     """The same model again as its own refiner: nothing may change."""
     shutil.copytree(models / "tiny", models / "twin", dirs_exist_ok=True)
-    record = replace(CASTLE, sampler=sampler, scheduler="karras")
+    record = replace(CASTLE, sampler=sampler, scheduler=scheduler)
     tell = Tell()
     twin = render(backend, record, Txt2Img(refiner=Refiner("twin", 0.5)), tell=tell)
     other = render(backend, record, Txt2Img(refiner=Refiner("other", 0.5)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -117,8 +117,8 @@ class Passes:
     def _refined(
         self, latents: Any, refiner: Refiner, switch: int, generators: list[Any], in_latents: bool
     ) -> Any:
-        """The other steps of the same schedule, by another model. Noise that steps add goes on
-        where the first ones left it."""
+        """The other steps of the same schedule, by another model. The noise that a sampler adds
+        goes on where the first steps left it."""
         steps = self._record.steps
         loaded = self._take(refiner.model, ())
         pipe = loaded.image
@@ -132,7 +132,13 @@ class Passes:
         own = dict(self._own)
         if "prediction_type" in loaded.own_schedule:
             own["prediction_type"] = loaded.own_schedule["prediction_type"]
-        pipe.scheduler = self._schedule(own, with_noise=True)
+        states = [generator.get_state() for generator in generators]
+
+        def rewind() -> None:
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
+
+        pipe.scheduler = self._schedule(own, rewind)
         return self._call(
             pipe, generators, said_of(pipe, replace(self._record, clip_skip=1)),
             in_latents=in_latents, image=latents, num_inference_steps=steps,
@@ -211,10 +217,10 @@ class Passes:
         self.warnings += [one for one in loaded.warnings if one not in self.warnings]
         return loaded
 
-    def _schedule(self, own: dict[str, Any], *, with_noise: bool = False) -> Any:
+    def _schedule(self, own: dict[str, Any], going_on: Callable[[], None] | None = None) -> Any:
         record = self._record
         made = diffusers_schedulers.make(
-            self._diffusers, own, record.sampler, record.scheduler, with_noise=with_noise
+            self._diffusers, own, record.sampler, record.scheduler, going_on=going_on
         )
         self.scheduler = type(made).__name__
         return made

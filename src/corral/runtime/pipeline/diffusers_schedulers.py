@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from corral.runtime.pipeline.backend import StageFailed
@@ -108,10 +109,15 @@ def is_flow(own: dict[str, Any]) -> bool:
 
 
 def make(
-    diffusers: Any, own: dict[str, Any], sampler: str, schedule: str, *, with_noise: bool = False
+    diffusers: Any,
+    own: dict[str, Any],
+    sampler: str,
+    schedule: str,
+    *,
+    going_on: Callable[[], None] | None = None,
 ) -> Any:
-    """A fresh scheduler, from the settings that the model itself came with. `with_noise`: for
-    latents in the middle of their steps, which need none."""
+    """A fresh scheduler, from the settings that the model itself came with. `going_on`: for latents
+    in the middle of their steps, which need no noise; called when some was drawn for them."""
     choice = choose(sampler, schedule)
     if is_flow(own):
         choice = _for_flow(own, choice, sampler)
@@ -126,8 +132,13 @@ def make(
             f"diffusers has no schedule {schedule!r} for the sampler {sampler!r}.",
         )
     fitting = {name: value for name, value in options.items() if name in known}
-    if with_noise:
-        made = type(kind, (made,), dict.fromkeys(("add_noise", "scale_noise"), _as_it_is))
+    if going_on is not None:
+
+        def as_it_is(_: object, sample: Any, *__: object) -> Any:
+            going_on()
+            return sample
+
+        made = type(kind, (made,), dict.fromkeys(("add_noise", "scale_noise"), as_it_is))
     return made.from_config(own, **fitting)
 
 
@@ -144,7 +155,3 @@ def _for_flow(own: dict[str, Any], choice: Choice, sampler: str) -> Choice:
         )
     options = {**OFF, **FLOW_SCHEDULES[choice.schedule]}
     return choice._replace(kind=kinds[choice.sampler], options=options)
-
-
-def _as_it_is(_: object, sample: Any, *__: object) -> Any:
-    return sample
