@@ -255,6 +255,11 @@ def test_a_file_is_the_same_model_as_its_folder(backend: Diffusers, models: Path
     assert pixel_sha256(made.images[0]) == pixels(backend)
     weights = (models / "one.safetensors").read_bytes()
     assert made.info["models"] == {"one": hashlib.sha256(weights).hexdigest()}
+    index = models / "one.config" / "model_index.json"
+    told = index.read_text().replace("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline")
+    index.write_text(told)  # as a refiner has it
+    again = render(Diffusers(), replace(CASTLE, model="one"))
+    assert pixel_sha256(again.images[0]) == pixel_sha256(made.images[0])
 
 
 def test_a_file_without_its_settings_says_what_is_missing(backend: Diffusers, models: Path) -> None:

@@ -192,6 +192,8 @@ class Shelf:
                     str(where), config=str(settings), dtype=self._dtype,
                     local_files_only=True, **parts,
                 )  # fmt: skip
+                # Its settings may be those of a model for images, as a refiner's are.
+                pipe = self._diffusers.AutoPipelineForText2Image.from_pipe(pipe)
         except (OSError, ValueError, KeyError, AttributeError) as error:
             if meaning(error) is not None:
                 raise
