@@ -31,8 +31,7 @@ from corral.core.errors import (
     Unavailable,
 )
 from corral.core.job import Job, PipelineCall, decode_document
-from corral.core.learning import spelled_out
-from corral.core.pipeline import Record
+from corral.core.pipeline import Record, spelled_out
 from corral.core.worker import Worker
 from tests.controller.shell import Shell, shell, worker
 
@@ -236,7 +235,9 @@ async def test_an_estimate_comes_from_what_was_made_before(tmp_path: Path) -> No
     seen.recall(lines)
     record = Record("x", model="sketch", backend="sketch", width=64, height=64)
     line = msgspec.json.encode({"seconds": 2.5, "record": spelled_out(record), "job_id": "j"})
-    lines.append([b"{torn\n", line + b"\n", b'{"seconds": 1, "record": null}\n'])
+    loading = line.replace(b"2.5", b"60.0", 1)
+    nothing = b'{"seconds": 1, "record": null}'
+    lines.append([one + b"\n" for one in (b"{torn", loading, line, line, nothing)])
     again = Paces()
     again.recall(lines)
     async with shell(tmp_path, [drawer(cpus=2)]) as corral:

@@ -38,7 +38,8 @@ from corral.core.events import (
 )
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
 from corral.core.job import Blob, Failure, Head, JobId, PipelineCall, State, decode_document
-from corral.core.learning import Rating, spelled_out
+from corral.core.learning import Rating
+from corral.core.pipeline import spelled_out
 from corral.core.worker import GPU, Reading
 from corral.scheduler.fit import Room
 from corral.scheduler.plan import Seat

@@ -3,6 +3,8 @@ restart forgets nothing."""
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median
 from typing import TypeAlias
 
 import msgspec
@@ -16,8 +18,9 @@ from corral.pipelines.effort import effort
 RECENT = 1 << 20
 """Bytes of the newest lines that a start looks at."""
 MOST = 1000
-NEWEST = 0.2
-"""How much the latest job counts against those before it."""
+LAST = 9
+"""So many of each kind are remembered. Their middle counts: a job that had to load its model, or
+met a busy machine, says little of the next."""
 
 Kind: TypeAlias = tuple[str, str, tuple[type[Stage], ...]]
 
@@ -32,7 +35,7 @@ _decode = msgspec.json.Decoder(Paced).decode
 
 class Paces:
     def __init__(self) -> None:
-        self._seconds: dict[Kind, float] = {}
+        self._seconds: dict[Kind, deque[float]] = {}
         """For one unit of effort."""
 
     def recall(self, lines: Lines) -> None:
@@ -51,15 +54,16 @@ class Paces:
         if found.record is None or found.seconds <= 0:
             return
         kind, seconds = _kind(found.record), found.seconds / effort(found.record)
-        before = self._seconds.pop(kind, seconds)
-        self._seconds[kind] = before + NEWEST * (seconds - before)
+        last = self._seconds.pop(kind, None) or deque(maxlen=LAST)
+        last.append(seconds)
+        self._seconds[kind] = last
         if len(self._seconds) > MOST:
             del self._seconds[next(iter(self._seconds))]
 
     def seconds(self, record: Record) -> float | None:
         """About how long it takes; None where nothing of its kind was ever made."""
-        pace = self._seconds.get(_kind(record))
-        return None if pace is None else pace * effort(record)
+        last = self._seconds.get(_kind(record))
+        return median(last.copy()) * effort(record) if last else None
 
 
 def _kind(record: Record) -> Kind:

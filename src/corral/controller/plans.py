@@ -28,9 +28,8 @@ from corral.core.access import Caller, Role
 from corral.core.assets import check_input_names, is_digest
 from corral.core.errors import Conflict, InvalidPlan, InvalidRequest
 from corral.core.job import Input, Job, Needs, PipelineCall, Shape, Size
-from corral.core.learning import spelled_out
 from corral.core.malformed import MALFORMED, check_size
-from corral.core.pipeline import Record, task_of
+from corral.core.pipeline import Record, spelled_out, task_of
 from corral.core.worker import Worker
 from corral.pipelines import presets as bases
 from corral.pipelines.mistakes import convert, invalid

@@ -23,7 +23,7 @@ from corral.core.events import (
 )
 from corral.core.job import PipelineCall, decode_document
 from corral.core.malformed import MALFORMED
-from corral.core.pipeline import Learning, Record, digest_of
+from corral.core.pipeline import Learning, Record, digest_of, spelled_out
 
 LONGEST_LINE = 1 << 20
 """Bytes of a line. A record that would make it longer is left out of it; its digest stays."""
@@ -188,16 +188,6 @@ def _seeds(record: Record, rendering: Rendering) -> tuple[int, ...]:
     """As rendered; as asked for where the worker does not say."""
     told = tuple(image.seed for image in rendering.images if image.seed is not None)
     return told or tuple(record.seed + number for number in range(record.batch_size))
-
-
-def spelled_out(value: Any) -> Any:
-    """A record or a part of one as JSON values, with all defaults."""
-    if isinstance(value, Struct):
-        config = value.__struct_config__
-        tag = {config.tag_field: config.tag} if config.tag_field else {}
-        names = value.__struct_fields__
-        return {**tag, **{name: spelled_out(getattr(value, name)) for name in names}}
-    return [spelled_out(one) for one in value] if isinstance(value, tuple) else value
 
 
 def rated(job_id: str, rating: int, note: str, by: str, at: float) -> Rating:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -198,6 +198,16 @@ def largest(record: Record) -> int:
         if isinstance(grown, Hires | Upscale):
             width, height = round(width * grown.factor), round(height * grown.factor)
     return width * height
+
+
+def spelled_out(value: Any) -> Any:
+    """A record or a part of one as JSON values, with all defaults."""
+    if isinstance(value, Struct):
+        config = value.__struct_config__
+        tag = {config.tag_field: config.tag} if config.tag_field else {}
+        names = value.__struct_fields__
+        return {**tag, **{name: spelled_out(getattr(value, name)) for name in names}}
+    return [spelled_out(one) for one in value] if isinstance(value, tuple) else value
 
 
 def stage_name(stage: Stage) -> str:

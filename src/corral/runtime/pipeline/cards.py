@@ -12,7 +12,6 @@ import PIL
 from msgspec import Struct
 
 from corral import __version__
-from corral.core.pipeline import Record
 
 
 class StageReport(Struct, frozen=True):
@@ -31,7 +30,8 @@ class Card(Struct):
     index: int
     job: str
     attempt: int
-    record: Record
+    record: dict[str, Any]
+    """With every default, so that it is read without knowing any."""
     record_digest: str
     seed: int
     size: tuple[int, int]

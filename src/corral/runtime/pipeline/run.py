@@ -15,7 +15,7 @@ from PIL import UnidentifiedImageError
 from PIL.Image import Image
 
 from corral import job
-from corral.core.pipeline import Record, Stage, Txt2Img, digest_of, encode_record, stage_name
+from corral.core.pipeline import Record, Stage, Txt2Img, digest_of, spelled_out, stage_name
 from corral.runtime.failures import AttemptFailed
 from corral.runtime.pipeline import checkpoints, images, outputs
 from corral.runtime.pipeline.backend import Backend, Rendered, StageFailed
@@ -255,7 +255,9 @@ def _keep(
     about, info = order["pipeline"], dict(done.info)
     models, versions = info.pop("models", {}), info.pop("versions", {})
     driver = info.pop("driver", "") or about.get("driver", "")
-    text = {images.RECORD: encode_record(record).decode(), images.DIGEST: done.record_digest}
+    whole = spelled_out(record)
+    said = msgspec.json.encode(whole).decode()
+    text = {images.RECORD: said, images.DIGEST: done.record_digest}
     names = outputs.names(record, order["job"], done.seeds, len(made))
     kept, files = [], []
     for index, image in enumerate(made):
@@ -266,7 +268,7 @@ def _keep(
             index=index,
             job=order["job"],
             attempt=order["attempt"],
-            record=record,
+            record=whole,
             record_digest=done.record_digest,
             seed=seed,
             size=image.size,
