@@ -16,6 +16,7 @@ from msgspec import Meta, field
 from corral.core.errors import InvalidPlan
 from corral.core.job import QueueClass
 from corral.core.pipeline import Prompt, Seed
+from corral.pipelines import sweep
 from corral.pipelines.config import Config, Overrides, Section
 from corral.pipelines.mistakes import convert, invalid
 from corral.pipelines.plan import Backend, OwnNeeds, Path, Row, StageName, Swept, check_row
@@ -64,6 +65,8 @@ def parse(value: object) -> LearningPlan:
         raise invalid(
             "variable", f"it names a stage and a setting, as txt2img.steps; got {plan.variable!r}."
         )
+    for one in plan.values:
+        sweep.change(plan.variable, one, where="variable")
     told = [msgspec.json.encode(one) for one in plan.values]
     if len(set(told)) < len(told):
         raise invalid("values", "one of them is there twice. `images` makes more of each.")

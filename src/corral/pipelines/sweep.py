@@ -23,17 +23,18 @@ def expand(config: Config, sweep: Values, *, limit: int) -> list[Config]:
             "values out.",
             details={"path": "sweep", "count": count, "limit": limit},
         )
-    changes = [[_change(path, value) for value in values] for path, values in sweep.items()]
+    changes = [[change(path, value) for value in values] for path, values in sweep.items()]
     found = []
     for combination in product(*changes):
         swept = config
-        for change in combination:
-            swept = overlay(swept, change)
+        for one in combination:
+            swept = overlay(swept, one)
         found.append(swept)
     return found
 
 
-def _change(path: str, value: object) -> Config:
+def change(path: str, value: object, where: str = "sweep") -> Config:
+    """A config with this setting alone, or an InvalidPlan that says what is wrong with it."""
     for name in reversed(path.split(".")):
         value = {name: value}
-    return convert(value, Config, where="sweep")
+    return convert(value, Config, where=where)
