@@ -102,6 +102,17 @@ def test_down(corral: Corral, tmp_path: Path, pretender: subprocess.Popen[bytes]
     assert (again.code, again.err) == (0, f"No controller is running in {tmp_path / 'home'}.\n")
 
 
+def test_down_in_spite_of_a_mistake_in_the_settings(
+    corral: Corral, tmp_path: Path, pretender: subprocess.Popen[bytes]
+) -> None:
+    card(tmp_path / "home", pretender.pid, time.time() + 1)
+    (tmp_path / "home" / "corral.yaml").write_text("prot: 1")
+    done = corral("down")
+    assert (done.code, done.out) == (0, "The controller is down.\n")
+    assert "prot" in done.err
+    assert pretender.wait(5) == 0
+
+
 def test_down_says_what_it_waits_for(
     corral: Corral, tmp_path: Path, pretender: subprocess.Popen[bytes]
 ) -> None:

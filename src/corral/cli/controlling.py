@@ -141,13 +141,12 @@ def down(
         else:
             output.say(f"No controller is running in {home}.")
         return
-    config = settings.load()
+    grace_s = _grace_s()
     health = {} if now or as_json else health_of(read_card(home))
     here = int(health.get("running_here", 0))
     elsewhere = int(health.get("running", 0)) - here
     if here:
         attempts = "running attempt gets" if here == 1 else "running attempts get"
-        grace_s = config.settings.shutdown_grace_s
         output.say(f"{here} {attempts} up to {grace_s:g} s; --now to skip.")
     if elsewhere > 0:
         output.say(
@@ -158,7 +157,7 @@ def down(
         process.send_signal(signal.SIGTERM)
         if now:
             process.send_signal(signal.SIGTERM)
-        patience_s = 10.0 if now else config.settings.shutdown_grace_s + 30.0
+        patience_s = 10.0 if now else grace_s + 30.0
         if not with_spinner("Stopping the controller …", lambda: gone(process), patience_s):
             # The journal is made for this: nothing acknowledged is lost.
             process.kill()
@@ -169,6 +168,18 @@ def down(
         output.show_json({"stopped": True, "pid": process.pid})
     else:
         print("The controller is down.")
+
+
+def _grace_s() -> float:
+    """Also where a mistake in corral.yaml was made since the start: that keeps nobody running."""
+    from corral import settings
+    from corral.core.errors import InvalidSettings
+
+    try:
+        return settings.load().settings.shutdown_grace_s
+    except InvalidSettings as error:
+        output.say(str(error), style="yellow")
+        return settings.Settings().shutdown_grace_s
 
 
 def with_spinner(message: str, done: Callable[[], bool], patience_s: float) -> bool:
