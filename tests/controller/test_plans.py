@@ -138,6 +138,17 @@ async def test_a_plan_of_brackets_is_not_read(tmp_path: Path) -> None:
             await plans_of(corral, tmp_path).build(b'{"pack": [' + b"[]," * 1_000_000 + b"[]]}")
 
 
+async def test_a_plan_reads_no_preset_but_its_own(tmp_path: Path) -> None:
+    async with shell(tmp_path, []) as corral:
+        plans = plans_of(corral, tmp_path)
+        await plans.presets.save("mine", b'{"txt2img": {"model": "sketch"}}')
+        (tmp_path / "presets" / "other.json").write_bytes(b"[" * 100_000)
+        plan = {key: one for key, one in PLAN.items() if key != "base"}
+        assert (await plans.build(json.dumps({**plan, "preset": "mine"}).encode())).jobs
+        with pytest.raises(StorageFailed, match="cannot be read"):
+            await plans.build(json.dumps({**plan, "preset": "other"}).encode())
+
+
 async def test_a_retried_image_job_has_an_id_of_its_own(tmp_path: Path) -> None:
     async with shell(tmp_path, []) as corral:
         await submitted(plans_of(corral, tmp_path), sent(batches=1), "k")

@@ -144,7 +144,7 @@ class Plans:
         built = pipelines.build(
             plan,
             new_id=lambda: "",  # the queue gives each its own when it comes in
-            presets=self.presets.all() if plan.preset else {},
+            presets=self.presets.by_name(),
             seed=int(digest[:8], 16),
         )
         name, settled = plan.name or NAMELESS, dict[tuple[Needs, str], Needs]()

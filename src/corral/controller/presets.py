@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 from msgspec import Struct
 
 from corral.core.errors import (
     Conflict,
-    CorralError,
     InvalidRequest,
     PresetNotFound,
     StorageFailed,
 )
 from corral.core.malformed import MALFORMED
 from corral.home import sync_folder, write_private_json
-
-log = structlog.get_logger()
 
 MAX_PRESETS = 1_000
 MAX_BYTES = 1 << 20
@@ -68,20 +64,14 @@ class Presets:
                 f"There is no preset {name[:100]!r}. `corral presets list` shows which there are, "
                 f"`corral presets save {name[:100]} FILE` saves one."
             ) from None
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (OSError, *MALFORMED) as error:
             raise StorageFailed(
                 f"The preset in {path} cannot be read ({error}). Save it again, or remove it."
             ) from error
 
-    def all(self) -> dict[str, dict[str, Any]]:
-        """Every preset that can be read, for who builds plans elsewhere than on the loop."""
-        found = {}
-        for name, _ in self.names():
-            try:
-                found[name] = self.get(name).value
-            except CorralError as error:
-                log.warning("preset_unreadable", name=name, error=error.message)
-        return found
+    def by_name(self) -> Mapping[str, dict[str, Any]]:
+        """For who builds plans elsewhere than on the loop: only what is asked for is read."""
+        return _ByName(self)
 
     async def save(self, name: str, data: bytes) -> Preset:
         """In the place of an older one of this name. Durable when this returns."""
@@ -121,6 +111,23 @@ class Presets:
                 f"last two; got {name[:100]!r}."
             )
         return self._folder / f"{name}.json"
+
+
+class _ByName(Mapping[str, dict[str, Any]]):
+    def __init__(self, presets: Presets) -> None:
+        self._presets = presets
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        try:
+            return self._presets.get(name).value
+        except (PresetNotFound, InvalidRequest):
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._presets.names())
+
+    def __len__(self) -> int:
+        return len(self._presets.names())
 
 
 def _value(data: bytes) -> dict[str, Any]:
