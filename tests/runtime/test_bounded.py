@@ -17,6 +17,7 @@ from corral.agent.environments import own_packages
 from corral.core.pipeline import Record
 from corral.runtime.pipeline import checkpoints, images
 from corral.runtime.pipeline.bounded import Bounded, TooMuch
+from corral.runtime.pipeline.run import own_seconds
 from corral.runtime.transfer import Transfer
 from tests.runtime.conftest import StartRunner
 from tests.runtime.test_pipeline import CASTLE, begin
@@ -94,3 +95,10 @@ def test_a_server_that_is_none_is_the_workers_trouble(
     failure = runner.end()["failure"]
     assert (failure["code"], failure["type"]) == ("backend_mismatch", "webui")
     assert "answers as no such server does" in failure["message"]
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"), [(1.5, 1.5), (1e308, 2.0), (float("inf"), 2.0), (float("nan"), 0.0), (-1, 0)]
+)
+def test_a_servers_clock_says_anything(told: float, kept: float) -> None:
+    assert own_seconds(told, 2.0) == kept

@@ -108,11 +108,12 @@ class Pipelines:
                 said = f"{tell.stage}: {error.message}"
                 raise AttemptFailed(error.code, said, type=tell.backend) from error
             made = [images.plain(image) for image in rendered.images]
+            taken = time.perf_counter() - began
             report = StageReport(
                 stage=tell.stage,
                 backend=name,
-                seconds=round(rendered.seconds, 6),
-                slot_seconds=round(time.perf_counter() - began, 6),
+                seconds=round(own_seconds(rendered.seconds, taken), 6),
+                slot_seconds=round(taken, 6),
                 loaded=rendered.loaded,
             )
             _measure(
@@ -203,6 +204,15 @@ class Telling:
 
     def cancelled(self) -> bool:
         return job.cancelled()
+
+
+def own_seconds(told: float, taken: float) -> float:
+    """A backend's word on its own time, which is within ours. A server's clock says anything.
+
+    >>> own_seconds(float("inf"), 2.0), own_seconds(float("nan"), 2.0), own_seconds(-1.0, 2.0)
+    (2.0, 0.0, 0.0)
+    """
+    return min(max(0.0, told), taken)
 
 
 def _measure(stage: str, place: int, slot_seconds: float, **values: float) -> None:
