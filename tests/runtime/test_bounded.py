@@ -15,7 +15,7 @@ from PIL import Image
 
 from corral.agent.environments import own_packages
 from corral.core.pipeline import Record
-from corral.runtime.pipeline import checkpoints, images
+from corral.runtime.pipeline import bounded, checkpoints, images
 from corral.runtime.pipeline.bounded import Bounded, TooMuch
 from corral.runtime.pipeline.run import own_seconds
 from corral.runtime.transfer import Transfer
@@ -57,6 +57,15 @@ def test_an_answer_is_read_up_to_its_limit(serve: Serve) -> None:
         assert len(client.get(url).content) == 100_000
         with pytest.raises(TooMuch, match="more than 99,999 bytes"):
             client.get(url, extensions={"most_bytes": 99_999})
+
+
+def test_an_answer_does_not_trickle_for_ever(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = serve(b"x" * 100_000)
+    monkeypatch.setattr(bounded, "SMALL_S", -1.0)
+    with httpx.Client(transport=Bounded()) as client:
+        with pytest.raises(httpx.ReadTimeout, match="did not end"):
+            client.get(url)
+        assert len(client.get(url, extensions=dict(bounded.IMAGES)).content) == 100_000
 
 
 def test_a_packed_answer_stays_packed(serve: Serve) -> None:

@@ -3,6 +3,7 @@ memory with it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import httpx
 
 SMALL = 64 << 20
 """Bytes of an answer to a question."""
+SMALL_S = 60.0
+"""How long such an answer may trickle."""
 IMAGES = {"most_bytes": 768 << 20}
 """`extensions` of a request for images: the largest of all still fits, as base64."""
 
@@ -34,8 +37,10 @@ class _Counted(httpx.SyncByteStream):
         self._stream, self._most = stream, int(most)
 
     def __iter__(self) -> Iterator[bytes]:
-        left = self._most
+        left, until = self._most, time.monotonic() + SMALL_S
         for piece in self._stream:
+            if self._most == SMALL and time.monotonic() > until:
+                raise httpx.ReadTimeout(f"its answer did not end within {SMALL_S:g} s")
             left -= len(piece)
             if left < 0:
                 raise TooMuch(f"its answer has more than {self._most:,} bytes")
