@@ -72,8 +72,9 @@ def documents(corral: Shell) -> dict[str, Job]:
 
 async def test_a_record_knows_its_jobs_id(tmp_path: Path) -> None:
     async with shell(tmp_path, []) as corral:
-        built = await submitted(plans_of(corral, tmp_path), sent(), "k1")
+        built = await submitted(plans_of(corral, tmp_path), sent(duration_s=7200), "k1")
         found = documents(corral)
+        assert {document.duration_s for document in found.values()} == {7200}
         assert len(found) == len(built.jobs) == 6
         for job, document in found.items():
             assert isinstance(document.work, PipelineCall)

@@ -241,7 +241,7 @@ def _jobs(count: int) -> str:
 
 def _estimated(seconds: float | None) -> str:
     if seconds is None:
-        return "how long it takes is unknown: nothing like it has run here yet"
+        return "how long it takes is unknown: nothing like it was made here yet, or nobody can now"
     return f"about {output.span(seconds)} if nothing else runs"
 
 

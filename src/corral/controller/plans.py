@@ -233,6 +233,7 @@ def _job(
         labels={key: _printable(value) for key, value in labels.items() if value},
         queue_class=plan.queue_class,
         priority=plan.priority,
+        duration_s=plan.duration_s,
         retries=RETRIES,
         batch=batch,
         user=user,

@@ -12,7 +12,7 @@ from msgspec import Meta, field
 
 from corral.core.device_names import DEVICES
 from corral.core.errors import InvalidPlan
-from corral.core.job import QueueClass
+from corral.core.job import MAX_DURATION_S, QueueClass
 from corral.core.pipeline import Learning, Name, Prompt, Steps
 from corral.pipelines.config import (
     BatchSize,
@@ -115,6 +115,8 @@ class Plan(Section, frozen=True):
     backend: Backend = ""
     queue_class: QueueClass = field(default=QueueClass.BATCH, name="class")
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
+    duration_s: Annotated[float, Meta(ge=1, le=MAX_DURATION_S)] = 3600.0
+    """How long one job may take, the wait for its turn at a busy image server included."""
     output: Name = "{job}-{index:03}"
     learning: Learning = Learning()
     needs: OwnNeeds = OwnNeeds()
