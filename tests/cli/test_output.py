@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 
@@ -46,3 +47,9 @@ def test_words_of_others_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -
     """A pack from elsewhere is told of in warnings and errors, with its own words."""
     output.say("Left out: \x1b[2Jkey\x9b31m, \u202egnp.exe.\nMore.")
     assert capsys.readouterr().err == "Left out: \\x1b[2Jkey\\x9b31m, \\x202egnp.exe.\nMore.\n"
+
+
+def test_json_steers_no_terminal_and_means_the_same() -> None:
+    said = {"a": "ä \x9b2J \u202e \x1b"}
+    assert output.as_json(said) == '{"a": "ä \\u009b2J \\u202e \\u001b"}'
+    assert json.loads(output.as_json(said)) == said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import signal
 import sys
 import time
@@ -62,7 +61,7 @@ async def _preview(plan: Path) -> None:
     for warning in built.warnings:
         output.say(warning, style="yellow")
     for record in built.records:
-        print(json.dumps(record, ensure_ascii=False))
+        print(output.as_json(record))
     output.say(f"{_jobs(built.jobs)}, {_estimated(built.estimate_s)}. Nothing was submitted.")
 
 

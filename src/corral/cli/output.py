@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import sys
 import time
@@ -21,6 +22,7 @@ from corral.core.errors import CorralError, InvalidJob, InvalidPlan
 if TYPE_CHECKING:
     from corral.sdk.views import QueueView
 
+_STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -93,8 +95,13 @@ def show_json(value: object) -> None:
 
     from corral.sdk.plain import rounded
 
-    plain = rounded(msgspec.to_builtins(value))
-    print(json.dumps(plain, indent=2, ensure_ascii=False))
+    print(as_json(rounded(msgspec.to_builtins(value)), indent=2))
+
+
+def as_json(value: object, indent: int | None = None) -> str:
+    """JSON as people read it, with what would steer a terminal escaped as JSON has it."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def printable(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -75,7 +74,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
     with Client() as client:
         found = client.presets.get(name)
     if as_json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(output.as_json(found, indent=2))
     else:
         print(output.printable(yaml.safe_dump(found, sort_keys=False, allow_unicode=True)).rstrip())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 import signal
 import sys
@@ -376,7 +375,7 @@ class JsonLines(Screen):
     def show(self, event: Event) -> None:
         from corral.sdk.plain import plain_event
 
-        print(json.dumps(plain_event(event), ensure_ascii=False), flush=True)
+        print(output.as_json(plain_event(event)), flush=True)
 
 
 def _say_end(ended: Ended) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -281,7 +280,7 @@ def logs(
     with _client() as client:
         for event in find(client, job).events(follow=follow):
             if as_json:
-                print(json.dumps(plain_event(event), ensure_ascii=False), flush=True)
+                print(output.as_json(plain_event(event)), flush=True)
             elif isinstance(event, Output):
                 gap = f"\n[… {event.skipped} bytes left out …]\n" if event.skipped else ""
                 bar.write(event.stream, gap.encode() + event.data)
