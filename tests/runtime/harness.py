@@ -55,12 +55,17 @@ class Controller:
         self.stored: dict[str, bytes] = {}
         self.checkpoint: bytes | None = None
         self.requests: list[str] = []
+        self.connections = 0
         self.refuse: list[int] = []
         """Statuses to answer the next requests with."""
         controller = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                controller.connections += 1
 
             def log_message(self, *_: object) -> None:
                 return

@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from corral.runtime import transfer
 from corral.runtime.failures import TransferFailed
 from corral.runtime.transfer import NotThere, Transfer
 from tests.runtime.harness import Controller
@@ -20,21 +21,39 @@ def way(controller: Controller, patience_s: float = 120.0) -> Transfer:
 def test_bytes_go_there_and_back(controller: Controller) -> None:
     data = bytes(range(256)) * 5000
     sha256 = hashlib.sha256(data).hexdigest()
-    transfer = way(controller)
-    assert transfer.put_result(data) == (sha256, len(data))
-    assert transfer.put_artifact("a b/ü%.txt", io.BytesIO(b"x"), 1)[1] == 1
+    there = way(controller)
+    assert there.put_result(data) == (sha256, len(data))
+    assert there.put_artifact("a b/ü%.txt", io.BytesIO(b"x"), 1)[1] == 1
     assert controller.artifacts == {"a b/ü%.txt": b"x"}
     controller.packages[sha256] = data
-    assert transfer.package_bytes(sha256) == data
-    transfer.close()
+    assert there.package_bytes(sha256) == data
+    there.close()
+
+
+def test_the_next_attempt_goes_on_with_the_connection(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = way(controller)
+    first.put_result(b"1")
+    second = Transfer(controller.url, controller.token, "job-2", 1, before=first)
+    second.put_result(b"2")
+    assert controller.connections == 1
+    assert controller.requests[1].startswith("PUT /attempts/job-2/1/")
+    monkeypatch.setattr(transfer, "IDLE_S", 0.0)
+    third = Transfer(controller.url, controller.token, "job-3", 1, before=second)
+    third.put_result(b"3")
+    assert controller.connections == 2, "what was idle for long may be closed over there"
+    elsewhere = Transfer("http://127.0.0.2:1", controller.token, "job-4", 1, before=third)
+    assert elsewhere._connection is None
+    elsewhere.close()
 
 
 def test_a_busy_controller_is_asked_again(controller: Controller) -> None:
     controller.refuse = [503, 500]
-    transfer = way(controller)
-    assert transfer.put_result(b"data")[1] == 4
+    there = way(controller)
+    assert there.put_result(b"data")[1] == 4
     assert len(controller.requests) == 3
-    transfer.close()
+    there.close()
 
 
 @pytest.mark.parametrize("status", [400, 401, 409, 413])
@@ -46,9 +65,9 @@ def test_a_refusal_is_final(controller: Controller, status: int) -> None:
 
 
 def test_a_wrong_token_is_said_in_the_controller_s_words(controller: Controller) -> None:
-    transfer = Transfer(controller.url, "wrong", "job-1", 1)
+    there = Transfer(controller.url, "wrong", "job-1", 1)
     with pytest.raises(TransferFailed, match="401 Not this token"):
-        transfer.put_result(b"data")
+        there.put_result(b"data")
 
 
 def test_what_is_not_there(controller: Controller) -> None:

@@ -54,7 +54,7 @@ ENDS = frozenset({JobSucceeded, JobFailed, JobCancelled})
 IN_MEMORY = 10_000
 """Ends that wait in memory for their lines; what is beyond is found in the journal again."""
 AT_ONCE = 500
-MOMENT_S = 0.02
+MOMENT_S = 0.2
 """How long a line waits for others that share its sync."""
 AGAIN_S = 5.0
 """How long after a line could not be written, on a full disk for one, it is tried again."""

@@ -79,8 +79,7 @@ class _Stream:
         if not self.segments or self.lost or start - self.segments[-1] >= self.segment_size:
             self._rotate(start)
         if self.file is None:
-            path = _path(self.stem, self.segments[-1])
-            self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            self.file = _opened(_path(self.stem, self.segments[-1]))
         if os.write(self.file, data) < len(data):
             os.ftruncate(self.file, start - self.segments[-1])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -114,6 +113,8 @@ class Spool:
         self._open: OrderedDict[tuple[JobId, int], _Stream] = OrderedDict()
         self.received = 0
         """Bytes of frames since the start."""
+        for older in folder.glob("??"):  # before 0.1 was released there were a thousand folders
+            _spread(older, folder)
 
     def append(self, job: JobId, attempt: int, line: bytes) -> None:
         """Adds one frame; nothing here is synced, output may lose its last moments in a power
@@ -141,8 +142,6 @@ class Spool:
 
     def _start(self, job: JobId, attempt: int) -> _Stream:
         stem = self._stem(job, attempt)
-        with contextlib.suppress(OSError):  # the first write says what is wrong
-            stem.parent.mkdir(parents=True, exist_ok=True)
         stream = self._open[job, attempt] = _Stream(stem, self.limit)
         if len(self._open) > OPEN_FILES:
             self._open.popitem(last=False)[1].close()
@@ -210,7 +209,7 @@ class Spool:
     def prune(self, job: JobId, *, noted: bool) -> None:
         """Drops what an ended job wrote. `noted`: an empty segment stays where the stream ended,
         so that readers are told how much is missing."""
-        folder = self.folder / job[-2:]
+        folder = self.folder / job[-1:]
         ends: dict[str, int] = {}
         paths = [path for path in sorted(folder.glob(f"{job}.*")) if _NAME.fullmatch(path.name)]
         for path in paths:
@@ -229,7 +228,27 @@ class Spool:
         self._open.clear()
 
     def _stem(self, job: JobId, attempt: int) -> Path:
-        return self.folder / job[-2:] / f"{job}.{attempt}"
+        return self.folder / job[-1:] / f"{job}.{attempt}"
+
+
+def _spread(older: Path, folder: Path) -> None:
+    for path in older.iterdir():
+        if _NAME.fullmatch(path.name):
+            place = folder / path.name.partition(".")[0][-1:]
+            place.mkdir(exist_ok=True)
+            path.rename(place / path.name)
+    with contextlib.suppress(OSError):  # somebody's own files stay
+        older.rmdir()
+
+
+def _opened(path: Path) -> int:
+    """For appending; its folder is made where it is not there yet, which is rare."""
+    how = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    try:
+        return os.open(path, how, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, how, 0o600)
 
 
 def _path(stem: Path, start: int) -> Path:

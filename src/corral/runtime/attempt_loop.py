@@ -51,6 +51,7 @@ class AttemptLoop:
         self._order: dict[str, Any] = {}
         self._pipelines: Pipelines | None = None
         self._way: Transfer | None = None
+        self._way_before: Transfer | None = None
         self._folder: RunFolder | None = None
         self._cold = True
         self._said = False
@@ -151,7 +152,9 @@ class AttemptLoop:
                 certificate=order.get("certificate", ""),
                 artifacts=order.get("artifacts", ""),
                 patience_s=order.get("patience_s", PATIENCE_S),
+                before=self._way_before,
             )
+            self._way_before = None
         return self._way
 
     def _failure(self, error: BaseException) -> failures.Failure:
@@ -185,10 +188,10 @@ class AttemptLoop:
                 failure = failures.from_exception(error)
             else:
                 self._road.tell("stderr", f"corral: not all files of the job were kept: {error}\n")
-        for way in (self._way, *self._cancellation.state.transfers.values()):
-            if way is not None:
-                way.close()
-        self._way = None
+        for way in self._cancellation.state.transfers.values():
+            way.close()
+        if self._way is not None:
+            self._way_before, self._way = self._way, None
         retire = last or self._spent(failure) or not (untouched or self._cleared())
         if failure is not None:
             if self._road.redactor is not None:

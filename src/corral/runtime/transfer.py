@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PATIENCE_S = 120.0
 """The usual grace of a worker and something more; where the grace is longer, so is this."""
 SOCKET_TIMEOUT_S = 60.0
+IDLE_S = 5.0
+"""So long the connection of one attempt is good for the next one of its process."""
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 5.0
 BLOCK = 1 << 18
@@ -56,7 +58,9 @@ class Transfer:
         certificate: str = "",
         artifacts: str = "",
         patience_s: float = PATIENCE_S,
+        before: Transfer | None = None,
     ) -> None:
+        """`before` is that of an attempt that is over; its connection is gone on with."""
         parts = urlsplit(url)
         self._netloc = parts.netloc
         self._secure = parts.scheme == "https"
@@ -69,6 +73,16 @@ class Transfer:
         """A file with the only certificate that the controller may show."""
         self._patience_s = patience_s
         self._connection: http.client.HTTPConnection | None = None
+        self._used_at = time.monotonic()
+        if before is not None:
+            self._take_over(before)
+
+    def _take_over(self, before: Transfer) -> None:
+        """What was idle for long the controller is about to close, or has closed."""
+        same = (before._netloc, before._certificate) == (self._netloc, self._certificate)
+        if same and self._used_at - before._used_at < IDLE_S:
+            self._connection, before._connection = before._connection, None
+        before.close()
 
     def package(self, sha256: str, into: IO[bytes]) -> None:
         """Fetch one package of the job document into a file."""
@@ -214,7 +228,9 @@ class Transfer:
         wait_s = FIRST_WAIT_S
         while True:
             try:
-                return step(self._connected())
+                found = step(self._connected())
+                self._used_at = time.monotonic()
+                return found
             except TransferFailed:
                 self.close()
                 raise
