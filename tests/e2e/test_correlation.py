@@ -59,13 +59,13 @@ def test_every_line_about_a_job_has_it(live: LiveController, client: corral.Clie
     assert client.job(job).status().correlation_id == "order-66"
     found = lines(live, job, "attempt_succeeded", 2)
     assert {line["correlation_id"] for line in found} == {"order-66"}
-    assert [line["event"] for line in found if line["event"] != "attempt_started"] == [
-        "job_submitted",
+    # Controller and agent write into one file; which of them is first is nobody's promise.
+    assert sorted(line["event"] for line in found) == [
         "attempt_placed",
-        "attempt_succeeded",
-        "attempt_succeeded",
+        *["attempt_started"] * 2,
+        *["attempt_succeeded"] * 2,
+        "job_submitted",
     ]
-    assert sum(line["event"] == "attempt_started" for line in found) == 2
     assert {line["attempt"] for line in found if "attempt" in line} == {1}
     assert all(line.keys() >= {"timestamp", "level", "event"} for line in found)
 
