@@ -132,6 +132,7 @@ def test_where_the_controller_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "controller.json").write_text(json.dumps(card))
     assert locate() == Door("10.0.0.1:7", "secret", tmp_path, "pem")  # ours, by its certificate
     assert locate("127.0.0.1:7") == Door("127.0.0.1:7", "secret", tmp_path)
+    assert locate(home=str(tmp_path)) == locate(home=tmp_path), "a home is a path, however it comes"
     login = {"address": "10.0.0.2:7", "token": "mine", "certificate": "theirs"}
     (tmp_path / "login.json").write_text(json.dumps(login))
     assert locate() == Door("10.0.0.2:7", "mine", tmp_path, "theirs")

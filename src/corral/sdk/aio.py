@@ -43,7 +43,11 @@ class AsyncClient:
     """
 
     def __init__(
-        self, address: str | None = None, token: str | None = None, *, home: Path | None = None
+        self,
+        address: str | None = None,
+        token: str | None = None,
+        *,
+        home: str | os.PathLike[str] | None = None,
     ) -> None:
         self._connection = Connection(locate(address, token, home))
         self.secrets = AsyncSecrets(self._connection)

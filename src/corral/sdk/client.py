@@ -201,7 +201,11 @@ class Client:
     """
 
     def __init__(
-        self, address: str | None = None, token: str | None = None, *, home: Path | None = None
+        self,
+        address: str | None = None,
+        token: str | None = None,
+        *,
+        home: str | os.PathLike[str] | None = None,
     ) -> None:
         self._where = (address, token, home)
         self._made: AsyncClient | None = None

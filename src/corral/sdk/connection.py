@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import random
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
@@ -57,11 +58,15 @@ class Door(NamedTuple):
         return self.address.startswith(_LOOPBACK)
 
 
-def locate(address: str | None = None, token: str | None = None, home: Path | None = None) -> Door:
+def locate(
+    address: str | None = None,
+    token: str | None = None,
+    home: str | os.PathLike[str] | None = None,
+) -> Door:
     """Explicit values first, then CORRAL_ADDRESS and CORRAL_TOKEN, then what `corral login`
     stored, then what the controller of this home wrote down. The home's token is never offered to
     another machine."""
-    home = home or settings.default_home()
+    home = Path(home) if home else settings.default_home()
     address = address or settings.client_address() or ""
     token = token or settings.client_token() or ""
     login, card = _told(home / "login.json"), _told(home / "controller.json")
