@@ -44,6 +44,8 @@ would double what a commit costs (docs/decisions/0021)."""
 FEW, QUICK_S, ALONE_S = 4, 0.001, 0.00005
 SLOW_S, COMPANY_S = 0.0005, 0.002
 """On a slow disk, a fact of which nobody is told anything yet waits so long for the next one."""
+GROUP_FACTS = 2_000
+"""Facts of different requests that share a commit; a request is never divided."""
 RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 RECENT_GROUP = 256
@@ -210,7 +212,7 @@ class Store:
         self._thread.run(lambda: self.journal.prune(jobs, within_s), pruned)
 
     def _write_group(self) -> None:
-        requests, self._pending = self._pending, []
+        requests = self._next_requests()
         group = _Group(self._seq, self)
         try:
             accepted = [request for request in requests if group.take(request)]
@@ -241,6 +243,16 @@ class Store:
             self._thread.run_here(lambda: self.journal.write(write), written)
         else:
             self._thread.run(lambda: self.journal.write(write), written)
+
+    def _next_requests(self) -> list[_Request]:
+        """Those that share the next commit: at least one, and no more than the event loop has time
+        for, however many wait."""
+        count = facts = 0
+        while count < len(self._pending) and facts < GROUP_FACTS:
+            facts += len(self._pending[count].facts)
+            count += 1
+        requests, self._pending = self._pending[:count], self._pending[count:]
+        return requests
 
     def _written(self, group: _Group, accepted: Sequence[_Request]) -> None:
         self._seq = group.seq

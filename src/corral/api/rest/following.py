@@ -65,7 +65,7 @@ def routes(parts: Parts) -> APIRouter:
         """`id` is the event's cursor, `event` its kind, `data` what `corral logs --json` prints.
         A browser that reconnects goes on behind the last one it saw."""
         cursor = Cursor.parse(last_event_id or after)
-        found = parts.queue.find(job)
+        found = await parts.queue.find(job)
         head = parts.store.head(found)
         if head.state.ended and cursor.seq >= head.last_seq:
             return Response(status_code=204)
@@ -95,7 +95,7 @@ def routes(parts: Parts) -> APIRouter:
     ) -> Response:
         """stdout and stderr as they came, by default of the last attempt; `Range` takes a part.
         With `follow` all attempts to the end of the job, without ranges."""
-        found = parts.queue.find(job)
+        found = await parts.queue.find(job)
         if follow:
             parts.streams.check()
             texts = _followed(parts, found, stream)
@@ -115,7 +115,7 @@ def routes(parts: Parts) -> APIRouter:
     )
     async def result(request: Request, job: str) -> Response:
         """For a function: its value, cloudpickled. Unpickle only what you trust."""
-        found = parts.queue.find(job)
+        found = await parts.queue.find(job)
         return blob(request, result_of(parts.store, found), "result")
 
     @router.get(
@@ -124,7 +124,7 @@ def routes(parts: Parts) -> APIRouter:
         responses={200: answer("Artifact", "All of them.", many=True), **errors(404)},
     )
     async def artifacts(job: str) -> Response:
-        found = parts.queue.find(job)
+        found = await parts.queue.find(job)
         return json([read(one) for one in shown(parts.store, parts.feed, found).artifacts])
 
     @router.get(
@@ -133,7 +133,7 @@ def routes(parts: Parts) -> APIRouter:
         responses={**_RANGED, **errors(404, 416)},
     )
     async def artifact(request: Request, job: str, name: str) -> Response:
-        found = parts.queue.find(job)
+        found = await parts.queue.find(job)
         kept = artifact_of(parts.store, found, name)
         parts.artifacts.check(kept)
         reader = partial(parts.artifacts.read, kept)

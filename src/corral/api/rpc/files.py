@@ -43,7 +43,7 @@ class FileCalls(Calls):
     async def GetBlob(  # noqa: N802
         self, request: pb.BlobRequest, context: Context
     ) -> AsyncIterator[pb.Chunk]:
-        job = self._parts.queue.find(request.job_id)
+        job = await self._parts.queue.find(request.job_id)
         blob = None
         if request.name == "result":
             with contextlib.suppress(BlobNotFound):
