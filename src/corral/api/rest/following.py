@@ -15,9 +15,9 @@ from fastapi.responses import StreamingResponse
 from corral.api.parts import Parts
 from corral.api.rest import ranges, routing
 from corral.api.rest.answers import answer, errors, json
-from corral.api.views import event_of, shown
+from corral.api.views import artifact_view, event_of
 from corral.controller.feed import Cursor, Seen
-from corral.controller.kept import artifact_of, result_of
+from corral.controller.kept import result_of
 from corral.controller.output_text import gap
 from corral.core.frames import OutputFrame, decode_frame
 from corral.core.job import Blob
@@ -121,11 +121,18 @@ def routes(parts: Parts) -> APIRouter:
     @router.get(
         "/jobs/{job}/artifacts",
         summary="The artifacts of a job",
-        responses={200: answer("Artifact", "All of them.", many=True), **errors(404)},
+        responses={200: answer("Artifact", "A page of them.", many=True), **errors(404)},
     )
-    async def artifacts(job: str) -> Response:
+    async def artifacts(
+        job: str,
+        limit: Annotated[int, Query(ge=1, description="[as many as `limits.page` allows]")] = 0,
+        after: Annotated[str, Query(description="The last name of the page before.")] = "",
+    ) -> Response:
+        """In the order in which they were stored; a page that is not full is the last."""
         found = await parts.queue.find(job)
-        return json([read(one) for one in shown(parts.store, parts.feed, found).artifacts])
+        limit = min(limit or parts.limits.page, parts.limits.page)
+        page = await parts.artifact_index.page(found, after=after, limit=limit)
+        return json([read(artifact_view(one)) for one in page])
 
     @router.get(
         "/jobs/{job}/artifacts/{name:path}",
@@ -134,7 +141,7 @@ def routes(parts: Parts) -> APIRouter:
     )
     async def artifact(request: Request, job: str, name: str) -> Response:
         found = await parts.queue.find(job)
-        kept = artifact_of(parts.store, found, name)
+        kept = await parts.artifact_index.find(found, name)
         parts.artifacts.check(kept)
         reader = partial(parts.artifacts.read, kept)
         return sent(request, reader, kept.file_sha256, kept.size, name.rpartition("/")[2])
