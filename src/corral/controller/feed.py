@@ -172,7 +172,7 @@ class Feed:
             while True:
                 event.clear()
                 head = self._store.head(job)
-                for told, fact in self._store.facts(head, seq):
+                async for told, fact in self._facts(head, seq):
                     if isinstance(fact, AFTER_OUTPUT):
                         async for piece in self._drain(job, Cursor(seq, attempt, offset)):
                             offset = piece[-1].cursor.offset
@@ -190,6 +190,11 @@ class Feed:
                 if until_now:
                     return
                 await event.wait()
+
+    async def _facts(self, head: Head, after: int) -> AsyncIterator[tuple[int, Journaled]]:
+        async for page in self._store.pages(head, after):
+            for one in page:
+                yield one
 
     async def watch_briefly(self, job: JobId, seconds: float) -> list[Seen]:
         """Everything about a job until it has ended, or for that long."""
@@ -225,7 +230,7 @@ class Feed:
             while not (head := self._store.head(job)).state.ended:
                 event.clear()
                 await event.wait()
-        for told, fact in reversed(self._store.facts(head)):
+        for told, fact in self._store.newest(head):
             if isinstance(fact, ENDS):
                 yield [Seen(job, Cursor(told), head.attempt, fact)]
                 return
@@ -296,7 +301,7 @@ class Feed:
 
     def _end_of(self, job: JobId, last_seq: int) -> Seen:
         """Read from the journal alone: its rows are there a moment before the world has them."""
-        for record in reversed(self._store.journal.chain(last_seq)):
+        for record in self._store.journal.backwards(last_seq):
             fact = record.fact()
             if isinstance(fact, ENDS):
                 attempt = 0 if isinstance(fact, JobRejected) else fact.attempt

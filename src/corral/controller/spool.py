@@ -1,7 +1,9 @@
 """What attempts printed and told, in segment files that any number of readers follow by offset.
 
 A segment's name says where in the stream it begins. Past the limit the head stays, the tail
-moves on, and readers are told how much is missing between them.
+moves on, and readers are told how much is missing between them. A stream's first segment is a file
+beside those of other jobs, the others lie in a folder of the stream's own: whoever looks for them
+reads no folder that grows with the history.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ READ = 256 << 10
 SMOOTH = 2 << 20
 """Much output goes to the disk in pieces of this size, and not when somebody waits for a commit."""
 TAIL = 64 << 10
-_NAME = re.compile(r"[^.]+\.[0-9]+\.[0-9]{16}")
+PRUNED, MORE = "pruned", "more"
+"""What a stream's note of its length is called, and the folder of all segments but the first."""
+_START = re.compile(r"[0-9]{16}")
+_NAME = re.compile(rf"([^.]+)\.([0-9]+)\.({_START.pattern}|{PRUNED}|{MORE})")
 
 
 class Piece(NamedTuple):
@@ -39,10 +44,11 @@ class Piece(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a job's streams take on the disk, and when the last of it was written."""
+    """What a job's streams take on the disk, when the last of it was written, and by whom."""
 
-    size: int
-    written_at: float
+    size: int = 0
+    written_at: float = 0.0
+    attempts: frozenset[int] = frozenset()
 
 
 class _Stream:
@@ -53,8 +59,7 @@ class _Stream:
         self.limit = limit
         self.segment_size = max(4096, min(MAX_SEGMENT, limit // 8))
         self.segments = _segments(stem)
-        last = self.segments[-1] if self.segments else None
-        self.end = last + _path(stem, last).stat().st_size if last is not None else 0
+        self.end = _end(stem, self.segments)
         self.file: int | None = None
         self.unwritten = 0
         self.lost = 0
@@ -113,7 +118,7 @@ class Spool:
         self._open: OrderedDict[tuple[JobId, int], _Stream] = OrderedDict()
         self.received = 0
         """Bytes of frames since the start."""
-        for older in folder.glob("??"):  # before 0.1 was released there were a thousand folders
+        for older in (*folder.glob("?"), *folder.glob("??")):  # as it was before 0.1 was released
             _spread(older, folder)
 
     def append(self, job: JobId, attempt: int, line: bytes) -> None:
@@ -159,7 +164,8 @@ class Spool:
         segments = open_stream.segments if open_stream else _segments(stem)
         start, following = _covering(segments, offset)
         if start is None:
-            return Piece([], offset)
+            end = max(offset, _length_noted(stem))
+            return Piece([], end, end - offset)
         try:
             with open(_path(stem, start), "rb") as file:
                 skipped = max(0, start - offset)
@@ -197,30 +203,36 @@ class Spool:
         found: dict[JobId, Kept] = {}
         for folder in self.folder.iterdir():
             for entry in os.scandir(folder) if folder.is_dir() else ():
-                if not _NAME.fullmatch(entry.name):
+                name = _NAME.fullmatch(entry.name)
+                if name is None:
                     continue  # whatever else somebody put there is not ours to remove
-                job = entry.name.partition(".")[0]
-                with contextlib.suppress(FileNotFoundError):
-                    info, before = entry.stat(), found.get(job, Kept(0, 0.0))
-                    latest = max(before.written_at, info.st_mtime)
-                    found[job] = Kept(before.size + info.st_size, latest)
+                job, attempt, part = name.groups()
+                before = found.get(job, Kept())
+                size, written_at = _taken(entry.path, counted=part != PRUNED)
+                found[job] = Kept(
+                    before.size + size,
+                    max(before.written_at, written_at),
+                    before.attempts | {int(attempt)},
+                )
         return found
 
-    def prune(self, job: JobId, *, noted: bool) -> None:
-        """Drops what an ended job wrote. `noted`: an empty segment stays where the stream ended,
-        so that readers are told how much is missing."""
-        folder = self.folder / job[-1:]
-        ends: dict[str, int] = {}
-        paths = [path for path in sorted(folder.glob(f"{job}.*")) if _NAME.fullmatch(path.name)]
-        for path in paths:
-            stem, _, start = path.name.rpartition(".")
-            ends[stem] = int(start) + path.stat().st_size
-        kept = {_path(folder / stem, end) for stem, end in ends.items()} if noted else set()
-        for path in kept:
-            path.touch(mode=0o600)
-        for path in paths:
-            if path not in kept:
-                path.unlink(missing_ok=True)
+    def prune(self, job: JobId, attempts: Iterable[int], *, noted: bool) -> None:
+        """Drops what these attempts of an ended job wrote. `noted`: a file stays that says how long
+        each stream was, so that readers are told how much is missing."""
+        for attempt in attempts:
+            stem = self._stem(job, attempt)
+            segments = _segments(stem)
+            note = _beside(stem, PRUNED)
+            length = _end(stem, segments)
+            written = not (noted and segments) or _noted(note, length)
+            for start in segments:
+                _path(stem, start).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                _path(stem, 1).parent.rmdir()
+            if not written:
+                _noted(note, length)  # there was no room for it before
+            if not noted:
+                note.unlink(missing_ok=True)
 
     def close(self) -> None:
         for stream in self._open.values():
@@ -228,15 +240,30 @@ class Spool:
         self._open.clear()
 
     def _stem(self, job: JobId, attempt: int) -> Path:
-        return self.folder / job[-1:] / f"{job}.{attempt}"
+        return _in(self.folder, f"{job}.{attempt}")
+
+
+def _in(folder: Path, name: str) -> Path:
+    """The stem of a stream: few folders, which are soon all there."""
+    return folder / f"by-{name.partition('.')[0][-1:]}" / name
 
 
 def _spread(older: Path, folder: Path) -> None:
-    for path in older.iterdir():
-        if _NAME.fullmatch(path.name):
-            place = folder / path.name.partition(".")[0][-1:]
-            place.mkdir(exist_ok=True)
-            path.rename(place / path.name)
+    """Brings segments to where they are looked for: once all of a stream lay side by side, and an
+    empty one alone was the note of what was pruned."""
+    for path in sorted(older.iterdir()):
+        name = _NAME.fullmatch(path.name)
+        if name is None or not _START.fullmatch(name[3]):
+            continue
+        stem, start = _in(folder, f"{name[1]}.{name[2]}"), int(name[3])
+        stem.parent.mkdir(exist_ok=True)
+        if start and not path.stat().st_size and not _segments(stem):
+            _noted(_beside(stem, PRUNED), start)
+            path.unlink()
+            continue
+        place = _path(stem, start)
+        place.parent.mkdir(exist_ok=True)
+        path.rename(place)
     with contextlib.suppress(OSError):  # somebody's own files stay
         older.rmdir()
 
@@ -252,16 +279,54 @@ def _opened(path: Path) -> int:
 
 
 def _path(stem: Path, start: int) -> Path:
-    return stem.with_name(f"{stem.name}.{start:016d}")
+    name = f"{start:016d}"
+    return stem.parent / f"{stem.name}.{MORE}" / name if start else _beside(stem, name)
+
+
+def _beside(stem: Path, part: str) -> Path:
+    return stem.with_name(f"{stem.name}.{part}")
 
 
 def _segments(stem: Path) -> list[int]:
-    begins = f"{stem.name}."
+    """Where its segments begin, in order."""
+    found = [0] if _path(stem, 0).exists() else []
     try:
-        names = os.listdir(stem.parent)
+        names = os.listdir(_beside(stem, MORE))
     except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted(int(name.rpartition(".")[2]) for name in names if name.startswith(begins))
+        return found
+    return found + sorted(int(name) for name in names if _START.fullmatch(name))
+
+
+def _end(stem: Path, segments: Sequence[int]) -> int:
+    return segments[-1] + _path(stem, segments[-1]).stat().st_size if segments else 0
+
+
+def _noted(note: Path, length: int) -> bool:
+    """Writes down how long a stream was; False where the disk has no room even for that."""
+    try:
+        note.write_text(str(length))
+        note.chmod(0o600)
+    except OSError:
+        return False
+    return True
+
+
+def _length_noted(stem: Path) -> int:
+    """How long a stream was that is gone; 0 where there was none, or nobody knows."""
+    try:
+        return int(_beside(stem, PRUNED).read_bytes())
+    except (OSError, ValueError):
+        return 0
+
+
+def _taken(path: str, *, counted: bool) -> tuple[int, float]:
+    """Bytes of one file or of a folder's files, and when the last of them was written."""
+    size, written_at = 0, 0.0
+    with contextlib.suppress(FileNotFoundError):
+        for one in os.scandir(path) if os.path.isdir(path) else (Path(path),):
+            info = one.stat()
+            size, written_at = size + info.st_size, max(written_at, info.st_mtime)
+    return size if counted else 0, written_at
 
 
 def _covering(segments: list[int], offset: int) -> tuple[int | None, int | None]:

@@ -235,6 +235,8 @@ class Head(Struct, frozen=True, gc=False):
     submitted_seq: int
     last_seq: int
     digest: str
+    story_seq: int = 0
+    """Its last record that tells more than that a file of it was stored."""
     name: str = ""
     user: str = ""
     batch: str = ""
