@@ -303,6 +303,7 @@ class Ledger:
             dispatch.needs.memory_gb,
             self._runners.processors_for(dispatch.needs.cpus),
             self._runners.digest(dispatch.secrets) if dispatch.secrets else "",
+            attempt.recipe.owner,
         )
         try:
             runner = self._runners.take(

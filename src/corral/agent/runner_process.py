@@ -36,6 +36,11 @@ class _Named(msgspec.Struct):
 _decode_name = msgspec.json.Decoder(_Named).decode
 
 
+Owner = tuple[str, bool]
+"""The user whose job it is, and whether an admin said so and not that user's own token."""
+NOBODY: Owner = ("", False)
+
+
 class Makeup(NamedTuple):
     """Everything that makes the process. Attempts with equal makeups may share a warm one."""
 
@@ -47,6 +52,8 @@ class Makeup(NamedTuple):
     """How many processors it is pinned to; 0 means all."""
     secrets: str = ""
     """A digest of the secrets in its environment, names and values; it says nothing of either."""
+    owner: Owner = NOBODY
+    """What ran in a process may have left something there that reads or changes what runs next."""
 
 
 class Listener(Protocol):
