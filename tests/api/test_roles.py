@@ -168,7 +168,7 @@ def plant() -> int:
     """Answers for whatever runs in this process afterwards, as code of a job can."""
     import builtins
 
-    builtins.abs = lambda value: "planted"  # type: ignore[assignment, misc]
+    vars(builtins)["abs"] = lambda value: "planted"
     return os.getpid()
 
 
