@@ -24,6 +24,7 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 CREATE_RULESET_VERSION = 1
 RULE_PATH_BENEATH = 1
 SCOPE_SIGNAL = 1 << 1
+SCOPES_SINCE = 6
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
@@ -132,7 +133,7 @@ def narrow_files(reads: Iterable[str], writes: Iterable[str], known: Iterable[st
     handled = known_rights(version)
     # The structure grew with the versions: file rights, then network rights, then scopes.
     attributes = struct.pack("=Q", handled)
-    if version >= 6:
+    if version >= SCOPES_SINCE:
         attributes = struct.pack("=QQQ", handled, 0, SCOPE_SIGNAL)
     ruleset = posix.libc.syscall(
         ctypes.c_long(CREATE_RULESET),
@@ -157,6 +158,39 @@ def narrow_files(reads: Iterable[str], writes: Iterable[str], known: Iterable[st
     finally:
         os.close(ruleset)
     return "landlock" if done == 0 else ""
+
+
+def scope_signals() -> bool:
+    """From here on signals of this process, and of what it starts, reach only what it starts;
+    whether that is proved. What is narrower inside cannot signal this process in turn."""
+    if landlock_version() < SCOPES_SINCE or not posix.forbid_new_privileges():
+        return False
+    outside = os.getppid()
+    # A set of rules that says nothing of moving files between folders forbids it.
+    attributes = struct.pack("=QQQ", REFER, 0, SCOPE_SIGNAL)
+    ruleset = posix.libc.syscall(
+        ctypes.c_long(CREATE_RULESET),
+        attributes,
+        ctypes.c_size_t(len(attributes)),
+        ctypes.c_uint(0),
+    )
+    if ruleset < 0:
+        return False
+    try:
+        _allow(ruleset, "/", REFER)
+        os.kill(outside, 0)
+        posix.libc.syscall(ctypes.c_long(RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint(0))
+    except OSError:
+        return False
+    finally:
+        os.close(ruleset)
+    try:
+        os.kill(outside, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
