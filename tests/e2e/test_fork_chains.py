@@ -109,3 +109,33 @@ def test_fork_chains_end_with_their_job(worker: Worker) -> None:
     down = subprocess.run([CORRAL, "down"], env=worker.live.environ, capture_output=True, text=True)
     assert down.returncode == 0, down
     assert worker.over()
+
+
+def leave(group: str) -> str:
+    """Moves itself into another control group, as root may."""
+    try:
+        with open(f"{group}/cgroup.procs", "w") as file:
+            file.write("0")
+    except OSError as error:
+        return type(error).__name__
+    return "moved"
+
+
+@pytest.mark.parametrize("worker", ["cgroup"], indirect=True)
+def test_a_runner_stays_in_its_group_and_no_group_is_left(worker: Worker) -> None:
+    note = worker.live.home / "worker" / "cgroup"
+    with worker.client as client:
+        assert client.submit(leave, (own_group(),)).result() == "PermissionError"
+        groups = Path(note.read_text())
+        left = {one.name for one in groups.iterdir() if one.is_dir()}
+        agent = worker.agent()
+        agent.kill()
+        agent.wait()
+        assert client.submit(abs, (-1,)).result() == 1
+        found = {one.name for one in groups.iterdir() if one.is_dir()}
+        assert left
+        assert found
+        assert found.isdisjoint(left)
+        assert all(one.startswith(f"{worker.agent().pid}-") for one in found)
+    assert worker.live.stop() == 0
+    assert not groups.exists()

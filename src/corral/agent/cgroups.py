@@ -9,12 +9,15 @@ import asyncio
 import hashlib
 import os
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 PREFIX = "corral-"
-ROUNDS, ROUND_S = 1000, 0.005
-"""How long the death of killed processes is waited for."""
+END_S = 10.0
+"""How long the death of killed processes is waited for: drivers take their time with a GPU's
+memory."""
+ROUND_S, MAX_ROUND_S = 0.001, 0.02
 
 
 class Cgroup:
@@ -50,12 +53,12 @@ class Cgroup:
 
     async def end(self) -> bool:
         """Kill all of it; True when nothing is left."""
-        for _ in range(ROUNDS):
+        for pause_s in _pauses():
             self.kill()
             if self.empty():
                 self.remove()
                 return True
-            await asyncio.sleep(ROUND_S / 5)
+            await asyncio.sleep(pause_s)
         return False
 
 
@@ -134,13 +137,21 @@ def _end(group: Cgroup) -> int:
     count = 0
     with suppress(OSError), open(f"{group.path}/cgroup.procs") as file:
         count = len(file.read().split())
-    for _ in range(ROUNDS):
+    for pause_s in _pauses():
         group.kill()
         if group.empty():
             break
-        time.sleep(ROUND_S)
+        time.sleep(pause_s)
     group.remove()
     return count
+
+
+def _pauses() -> Iterator[float]:
+    """Between looks: short ones at first, since most processes end at once."""
+    until, pause_s = time.monotonic() + END_S, ROUND_S
+    while time.monotonic() < until:
+        yield pause_s
+        pause_s = min(pause_s * 1.2, MAX_ROUND_S)
 
 
 def _write(path: str, word: str) -> None:

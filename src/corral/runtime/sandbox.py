@@ -162,24 +162,19 @@ def narrow_files(reads: Iterable[str], writes: Iterable[str], known: Iterable[st
 
 def scope_signals() -> bool:
     """From here on signals of this process, and of what it starts, reach only what it starts;
-    whether that is proved. What is narrower inside cannot signal this process in turn."""
+    whether that is proved. Its parent must be one that it could signal before."""
     if landlock_version() < SCOPES_SINCE or not posix.forbid_new_privileges():
         return False
-    outside = os.getppid()
-    # A set of rules that says nothing of moving files between folders forbids it.
-    attributes = struct.pack("=QQQ", REFER, 0, SCOPE_SIGNAL)
-    ruleset = posix.libc.syscall(
-        ctypes.c_long(CREATE_RULESET),
-        attributes,
-        ctypes.c_size_t(len(attributes)),
-        ctypes.c_uint(0),
-    )
+    # Rules that say nothing of moving files between folders would forbid it.
+    ruleset = _create(struct.pack("=QQQ", REFER, 0, SCOPE_SIGNAL))
     if ruleset < 0:
         return False
+    outside = os.getppid()
     try:
         _allow(ruleset, "/", REFER)
         os.kill(outside, 0)
-        posix.libc.syscall(ctypes.c_long(RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint(0))
+        if not _restrict(ruleset):
+            return False
     except OSError:
         return False
     finally:
@@ -191,6 +186,18 @@ def scope_signals() -> bool:
     except OSError:
         return False
     return False
+
+
+def _create(attributes: bytes) -> int:
+    size = ctypes.c_size_t(len(attributes))
+    return int(
+        posix.libc.syscall(ctypes.c_long(CREATE_RULESET), attributes, size, ctypes.c_uint(0))
+    )
+
+
+def _restrict(ruleset: int) -> bool:
+    number, none = ctypes.c_long(RESTRICT_SELF), ctypes.c_uint(0)
+    return bool(posix.libc.syscall(number, ctypes.c_int(ruleset), none) == 0)
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
