@@ -402,8 +402,11 @@ class Queue:
         if not head.state.ended:
             raise Conflict(f"Job {job} is {head.state}; only an ended job is retried.", job_id=job)
         document = decode_document(self._store.journal.document(head.submitted_seq))
-        user = document.user if user is None else user
-        again = replace(document, retry_of=job, key="", user=user)
+        again = replace(document, retry_of=job, key="")
+        if user is not None:
+            # Code of another user does not enter the warm processes of whoever runs it again.
+            fresh = document.fresh or user != document.user
+            again = replace(again, user=user, on_behalf=False, fresh=fresh)
         if worker:
             if len(worker) > MAX_NAME or not worker.isprintable():
                 raise InvalidJob(f"A worker's name has up to {MAX_NAME} printable characters.")

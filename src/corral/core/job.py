@@ -157,6 +157,8 @@ class Job(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaul
     name: str = ""
     labels: dict[str, str] = {}
     user: str = ""
+    on_behalf: bool = False
+    """Whether an admin named that user, instead of the user's own token submitting it."""
     key: str = ""
     """The idempotency key: a second submission with the same key is the first one's job."""
     batch: str = ""
