@@ -70,7 +70,7 @@ class PosixState(ProcessState):
         if posix.reap():
             return True
         for _ in range(LOOKS):
-            if len(self._beside.look()) < 2:
+            if not self._beside.several():
                 return False
             time.sleep(LOOK_S)  # The supervisor may not have come to reap it.
         return True
