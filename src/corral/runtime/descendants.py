@@ -102,17 +102,16 @@ def kill_descendants(patience_s: float = 5.0, *, scoped: bool = False) -> bool:
     """Kill everything below this process; `scoped` where its signals reach nothing else. False
     when some would not die in time, such as one that waits inside a driver or was not caught."""
     until = time.monotonic() + patience_s
-    while True:
+    while 0 in reap():  # Without a child, a subreaper has nothing below it.
+        if time.monotonic() > until:
+            return False
         if scoped:
             _signal([-1], signal.SIGKILL)  # No fork gets past it: the kernel goes over all at once.
         else:
             _freeze(until)
             _signal(descendants(os.getpid()), signal.SIGKILL)
-        if 0 not in reap() and (scoped or not descendants(os.getpid())):
-            return True
-        if time.monotonic() > until:
-            return False
         time.sleep(0.001)
+    return True
 
 
 def _freeze(until: float) -> None:

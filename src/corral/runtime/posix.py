@@ -46,9 +46,9 @@ def prctl(option: int, value: int) -> bool:
     return int(libc.prctl(option, value, 0, 0, 0)) == 0
 
 
-def become_subreaper() -> bool:
+def become_subreaper(*, really: bool = True) -> bool:
     """Daemons that a job starts are reparented to this process, so they can be found and ended."""
-    return prctl(PR_SET_CHILD_SUBREAPER, 1)
+    return prctl(PR_SET_CHILD_SUBREAPER, really)
 
 
 def forbid_new_privileges() -> bool:
