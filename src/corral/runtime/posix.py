@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 assert sys.platform != "win32"
 
-from corral.runtime import descendants
 from corral.runtime.descendants import kill_descendants as kill_descendants
 
 if TYPE_CHECKING:
@@ -47,9 +46,9 @@ def prctl(option: int, value: int) -> bool:
     return int(libc.prctl(option, value, 0, 0, 0)) == 0
 
 
-def become_subreaper() -> bool:
+def become_subreaper(*, really: bool = True) -> bool:
     """Daemons that a job starts are reparented to this process, so they can be found and ended."""
-    return prctl(PR_SET_CHILD_SUBREAPER, 1)
+    return prctl(PR_SET_CHILD_SUBREAPER, really)
 
 
 def forbid_new_privileges() -> bool:
@@ -133,7 +132,13 @@ def exit_fd(pid: int) -> int | None:
 
 def reap() -> bool:
     """Collect children that ended; True when some still live."""
-    return 0 in descendants.reap()
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
 
 
 # --- what `windows` has too ----------------------------------------------------------------------

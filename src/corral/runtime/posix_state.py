@@ -44,10 +44,10 @@ class PosixState(ProcessState):
         # Who loses its parent becomes a child of the supervisor, which reaps at any time. This
         # process could not: it cannot tell them from children that the job waits for itself.
         self._beside = Children(os.getppid())
-        if self._beside.look():
+        seen = bool(self._beside.look())
+        if seen:
             self._beside.fd = posix.move_high(self._beside.fd)
-        else:
-            posix.become_subreaper()
+        posix.become_subreaper(really=not seen)
 
     def _keep(self, fd: int) -> int:
         # High, as everything of ours: a job that closes all it can name closes the low ones.
@@ -70,7 +70,7 @@ class PosixState(ProcessState):
         if posix.reap():
             return True
         for _ in range(LOOKS):
-            if len(self._beside.look()) < 2:
+            if not self._beside.several():
                 return False
             time.sleep(LOOK_S)  # The supervisor may not have come to reap it.
         return True
