@@ -404,13 +404,20 @@ class Controller:
             jobs=len(self._world.heads),
         )
         if self._secure and not logs.is_stderr(log_file):  # a log is no place for it
-            invited = await self._herd.invite_worker()
-            print(
-                f"To add a Linux machine, run there:\n\n  {invited.shell(self._herd.pin())}\n\n"
-                f"Where Corral is installed already:\n\n  corral worker join '{invited.text()}'\n\n"
-                "`corral invite` prints both again, and the line for Windows.\n",
-                flush=True,
-            )
+            await self._invite()
+
+    async def _invite(self) -> None:
+        try:
+            invited, _ = await self._herd.invite_worker()
+        except CorralError as error:  # a full disk, for one, is no reason to end
+            print(f"corral: {error.message}", file=sys.stderr, flush=True)
+            return
+        print(
+            f"To add a Linux machine, run there:\n\n  {invited.shell(self._herd.pin())}\n\n"
+            f"Where Corral is installed already:\n\n  {invited.command()}\n\n"
+            "They are good for a day. `corral invite` prints new ones, and the line for Windows.\n",
+            flush=True,
+        )
 
     def _tell_of_move(self, moved: str) -> None:
         if moved:
