@@ -42,6 +42,8 @@ class LiveController:
         self.flags = flags
         self._environ = environ or {}
         self.process: subprocess.Popen[bytes] | None = None
+        self.enrolment = f"enrolment-{os.urandom(8).hex()}"
+        """With which somebody enrols, also where nobody is invited: on loopback."""
 
     @property
     def environ(self) -> dict[str, str]:
@@ -76,6 +78,10 @@ class LiveController:
 
     def start(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
+        if not self._prefix:  # as in a home from before invitations had an end
+            key = os.open(self.home / "enrolment.key", os.O_WRONLY | os.O_CREAT, 0o600)
+            os.write(key, self.enrolment.encode())
+            os.close(key)
         command = [*self._prefix, CORRAL, "up", "--port", "0", "--grpc-port", "0"]
         with (self.home / "test.log").open("ab") as log:
             self.process = subprocess.Popen(

@@ -15,6 +15,8 @@ from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 from corral.core.errors import InvalidRequest
 
 SCHEME = "corral"
+VARIABLE = "CORRAL_INVITATION"
+"""The environment variable that `corral worker join` and `corral login` take it from."""
 CLIENT = "client"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -37,7 +39,12 @@ class Invitation(NamedTuple):
         """The line that makes a bare Linux machine a worker. `-k`, because nobody vouches for the
         certificate; the pinned key is what makes it the right controller."""
         fetch = f"curl -fsSk --noproxy '*' --pinnedpubkey 'sha256//{pin}' {self.url}/join"
-        return f"{fetch} | sh -s -- '{self.text()}'"
+        return f"{fetch} | {VARIABLE}='{self.text()}' sh -s --"
+
+    def command(self) -> str:
+        """The line for a machine that has Corral, on Linux. Nothing secret is in an argument list:
+        every process of the machine, a job for one, can read those."""
+        return f"{VARIABLE}='{self.text()}' corral {'login' if self.for_client else 'worker join'}"
 
     def powershell(self, pin: str) -> str:
         """The same for Windows."""

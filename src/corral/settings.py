@@ -217,7 +217,12 @@ def secret_variable(name: str, environ: Mapping[str, str] | None = None) -> str 
     return (os.environ if environ is None else environ).get(name)
 
 
-RESERVED = frozenset({"CORRAL_HOME", "CORRAL_ADDRESS", "CORRAL_TOKEN"})
+def taken_invitation() -> str:
+    """What `corral worker join` and `corral login` were given; nothing that is started sees it."""
+    return os.environ.pop("CORRAL_INVITATION", "")
+
+
+RESERVED = frozenset({"CORRAL_HOME", "CORRAL_ADDRESS", "CORRAL_TOKEN", "CORRAL_INVITATION"})
 
 
 def keys(cls: type[Struct] = Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -423,7 +428,8 @@ def agent_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     not whatever else was exported in the shell that started it."""
     environ = os.environ if environ is None else environ
     kept = {name: text for name, text in environ.items() if _AGENT.fullmatch(name)}
-    kept.pop("CORRAL_TOKEN", None)
+    for name in ("CORRAL_TOKEN", "CORRAL_INVITATION"):
+        kept.pop(name, None)
     return {**build_environment(environ), **kept}
 
 

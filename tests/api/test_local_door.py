@@ -99,8 +99,23 @@ def test_output_comes_before_the_value(client: corral.Client) -> None:
 
 def test_without_a_good_token_nothing_passes(controller: LiveController) -> None:
     for token in ("", "wrong", "\N{SNOWMAN}"):
-        with pytest.raises(Unauthorized):
+        with pytest.raises(ConnectionError):
             submitted(controller, token)
+    with (
+        corral.Client(controller.address, "wrong", home=controller.home) as client,
+        pytest.raises(Unauthorized),  # by gRPC
+    ):
+        client.run(double, (1,))
+
+
+def test_a_token_that_was_revoked_is_no_good_on_an_open_socket(
+    controller: LiveController, client: corral.Client
+) -> None:
+    token, _ = client.admin.create_token("door-former", role="submit")
+    with connected(controller, token) as line:
+        assert answer(line, b"\0")["code"] == "invalid_job"
+        client.admin.revoke_token("door-former")
+        assert answer(line, b"\0")["code"] == "unauthorized"
 
 
 def test_roles_hold_here_too(controller: LiveController, client: corral.Client) -> None:
@@ -110,7 +125,7 @@ def test_roles_hold_here_too(controller: LiveController, client: corral.Client) 
             submitted(controller, reader)
     finally:
         client.admin.revoke_token("door-reader")
-    with pytest.raises(Unauthorized):
+    with pytest.raises(ConnectionError):
         submitted(controller, reader)
 
 

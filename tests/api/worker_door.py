@@ -13,9 +13,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from corral.controller.tokens import kept_secret
 from corral.core.worker import Capabilities
-from corral.home import Home
 from corral.protocol import messages as wire
 from tests.live import LiveController
 
@@ -27,7 +25,7 @@ class Card:
     """An enrolled worker: its id and its credential."""
 
     def __init__(self, controller: LiveController, name: str) -> None:
-        token = kept_secret(Home(controller.home).enrolment_key)
+        token = controller.enrolment
         request = urllib.request.Request(
             f"{controller.url}/enrol",
             data=json.dumps({"name": name}).encode(),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import time
 from pathlib import Path
 
 import pytest
@@ -17,15 +20,20 @@ def opened(path: Path) -> Roster:
     )
 
 
+async def invited(roster: Roster) -> str:
+    token, _ = await roster.invite()
+    return token
+
+
 async def test_an_invitation_turns_into_a_credential_of_ones_own(tmp_path: Path) -> None:
     roster = opened(tmp_path)
-    first, credential = await roster.enrol(roster.enrolment_token(), "gaming", ())
-    second, other = await roster.enrol(roster.enrolment_token(), "gaming", ("vm",))
+    first, credential = await roster.enrol(await invited(roster), "gaming", ())
+    second, other = await roster.enrol(await invited(roster), "gaming", ("vm",))
     assert (first.name, second.name) == ("gaming", "gaming-2")
     again = opened(tmp_path)
     assert again.is_worker(first.id, credential)
     assert not again.is_worker(first.id, other)
-    assert not again.is_worker(first.id, roster.enrolment_token())
+    assert not again.is_worker(first.id, await invited(roster))
     assert not again.is_worker("w-here", credential)
     assert again.is_worker("w-here", "c")
     kept = (tmp_path / "workers.json").read_text()
@@ -36,7 +44,7 @@ async def test_an_invitation_turns_into_a_credential_of_ones_own(tmp_path: Path)
 async def test_who_looks_elsewhere_is_known_until_it_found_us(tmp_path: Path) -> None:
     roster = opened(tmp_path)
     roster.url = "https://10.0.0.1:8700"
-    worker, _ = await roster.enrol(roster.enrolment_token(), "gaming", ())
+    worker, _ = await roster.enrol(await invited(roster), "gaming", ())
     assert roster.told_elsewhere() == []
     again = opened(tmp_path)
     again.url = "https://10.0.0.1:9000"
@@ -49,11 +57,65 @@ async def test_who_looks_elsewhere_is_known_until_it_found_us(tmp_path: Path) ->
 
 async def test_a_renewed_invitation_voids_those_before(tmp_path: Path) -> None:
     roster = opened(tmp_path)
-    before = roster.enrolment_token()
-    after = await roster.new_enrolment_token()
+    before = await invited(roster)
+    after, _ = await roster.invite(renew=True)
     with pytest.raises(Unauthorized, match="corral invite"):
         await roster.enrol(before, "late", ())
     assert (await roster.enrol(after, "new", ()))[0].name == "new"
+
+
+async def test_an_invitation_ends(tmp_path: Path) -> None:
+    roster = opened(tmp_path)
+    token, _ = await roster.invite(1e-6)
+    for one in (roster, opened(tmp_path)):
+        with pytest.raises(Unauthorized, match=r"good until .* UTC.*corral invite"):
+            await one.enrol(token, "late", ())
+    _, issued = await roster.invite()
+    assert 86_000 < issued.expires_at - time.time() <= 86_400, "a day, where nothing else is said"
+    for odd in (0.0, -1.0, 1e12, float("nan")):
+        with pytest.raises(InvalidRequest):
+            await roster.invite(odd)
+
+
+async def test_of_two_at_once_one_has_the_last_use(tmp_path: Path) -> None:
+    roster = opened(tmp_path)
+    token, _ = await roster.invite(uses=2)
+    asking = [roster.enrol(token, "one", ()) for _ in range(5)]
+    told = await asyncio.gather(*asking, return_exceptions=True)
+    refused = [one for one in told if isinstance(one, Unauthorized)]
+    assert len(refused) == 3
+    assert "As many machines have joined" in str(refused[0])
+    again = opened(tmp_path)  # what was used is used, also after kill -9
+    with pytest.raises(Unauthorized, match=r"As many machines.*corral invite"):
+        again.check_invited(token)
+    for odd in (0, -1, 10_001):
+        with pytest.raises(InvalidRequest):
+            await roster.invite(uses=odd)
+
+
+async def test_an_invitation_from_before_they_had_an_end_is_good_for_a_day(tmp_path: Path) -> None:
+    (tmp_path / "enrolment.key").write_text("from-before\n")
+    roster = opened(tmp_path)
+    assert not (tmp_path / "enrolment.key").exists()
+    until = roster.check_invited("from-before").expires_at
+    assert 86_000 < until - time.time() <= 86_400
+    assert opened(tmp_path).check_invited("from-before").expires_at == until, "not a day more"
+    await roster.invite(renew=True)
+    with pytest.raises(Unauthorized):
+        opened(tmp_path).check_invited("from-before")
+
+
+async def test_invitations_do_not_pile_up(tmp_path: Path) -> None:
+    file = tmp_path / "workers.json"
+    many = {"sha256": "", "expires_at": time.time() + 100, "uses": None}
+    kept = [{**many, "sha256": f"{n:064x}"} for n in range(1_000)]
+    file.write_text(json.dumps({"invitations": kept}))
+    with pytest.raises(Conflict, match="--renew"):
+        await opened(tmp_path).invite()
+    old = [{**one, "expires_at": time.time() - 8 * 86_400} for one in kept]
+    file.write_text(json.dumps({"invitations": old}))
+    await opened(tmp_path).invite()
+    assert len(json.loads(file.read_text())["invitations"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -68,13 +130,13 @@ async def test_a_renewed_invitation_voids_those_before(tmp_path: Path) -> None:
 )
 async def test_a_name_is_made_usable(tmp_path: Path, given: str, kept: str) -> None:
     roster = opened(tmp_path)
-    enrolled, _ = await roster.enrol(roster.enrolment_token(), given, ())
+    enrolled, _ = await roster.enrol(await invited(roster), given, ())
     assert enrolled.name == kept
 
 
 async def test_wishes_outlive_a_restart(tmp_path: Path) -> None:
     roster = opened(tmp_path)
-    worker, _ = await roster.enrol(roster.enrolment_token(), "a", ())
+    worker, _ = await roster.enrol(await invited(roster), "a", ())
     await roster.change(worker.id, "a", name="big", draining=True, labels=["ssd", "ssd"])
     await roster.change("w-here", "vm", labels=["here"])
     again = opened(tmp_path)
@@ -85,8 +147,8 @@ async def test_wishes_outlive_a_restart(tmp_path: Path) -> None:
 
 async def test_what_cannot_be_wished(tmp_path: Path) -> None:
     roster = opened(tmp_path)
-    one, _ = await roster.enrol(roster.enrolment_token(), "one", ())
-    await roster.enrol(roster.enrolment_token(), "two", ())
+    one, _ = await roster.enrol(await invited(roster), "one", ())
+    await roster.enrol(await invited(roster), "two", ())
     with pytest.raises(Conflict):
         await roster.change(one.id, "one", name="two")
     for name in ("auto", "local", "", "a b", "x" * 64):
@@ -101,7 +163,7 @@ async def test_what_cannot_be_wished(tmp_path: Path) -> None:
 
 async def test_a_revoked_credential_is_good_for_nothing(tmp_path: Path) -> None:
     roster = opened(tmp_path)
-    worker, credential = await roster.enrol(roster.enrolment_token(), "a", ())
+    worker, credential = await roster.enrol(await invited(roster), "a", ())
     await roster.revoke(worker.id)
     assert not roster.is_worker(worker.id, credential)
     assert not opened(tmp_path).knows(worker.id)

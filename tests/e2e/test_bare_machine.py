@@ -59,13 +59,22 @@ class Bare:
     def start(self, line: str) -> None:
         with (self.folder / "out").open("w") as out:
             self.process = subprocess.Popen(
-                ["sh", "-c", line],
+                ["sh"],
                 env=self.environ,
+                stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
             )
+            assert self.process.stdin is not None
+            with self.process.stdin as typed:
+                typed.write(f"{line}\n")
+
+    @property
+    def ended(self) -> bool:
+        assert self.process is not None
+        return self.process.poll() is not None
 
     @property
     def said(self) -> str:
@@ -92,14 +101,23 @@ def bare(tmp_path: Path) -> Iterator[Bare]:
     made.stop()
 
 
+def _seen(token: str) -> list[list[str]]:
+    """What processes were started with, where it shows the token of an invitation."""
+    shown = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
+    return [words for words in shown if token in " ".join(words)]
+
+
 @pytest.mark.timeout(400)
 def test_one_line_makes_a_bare_machine_a_worker(
     live: LiveController, client: corral.Client, bare: Bare
 ) -> None:
-    line = client.admin.invite_machine().shell
-    assert line in live.log  # as it was printed at the start
+    line = next(one.strip() for one in live.log.splitlines() if "curl -fsSk" in one)
+    before, _, after = client.admin.invite_machine().shell.partition("//")
+    assert line.startswith(before + "//" + after.partition("corral://")[0])
+    token = line.partition("corral://")[2].partition("@")[0]
     bare.start(f"{line} --foreground --name bare")
-    eventually(lambda: bare.process.poll() is not None or connected(client, "bare"), 360)  # type: ignore[union-attr]
+    eventually(lambda: bare.ended or bool(_seen(token)) or connected(client, "bare"), 360)
+    assert not _seen(token), "in the arguments of a process, which every other one can read"
     assert connected(client, "bare"), bare.said
 
     def prefix() -> str:
@@ -193,8 +211,9 @@ def test_the_script_is_no_secret_and_the_wheel_is_for_the_invited(
 
 
 def test_without_an_invitation_the_script_says_so(client: corral.Client, bare: Bare) -> None:
-    line, _, _ = client.admin.invite_machine().shell.partition(" -- ")
-    assert bare.runs(line) == 1
+    line, _, _ = client.admin.invite_machine().shell.partition("CORRAL_INVITATION=")
+    assert bare.runs(f"{line} sh -s --") == 1
     assert "between single quotes" in bare.said
-    assert bare.runs(f"{line} -- '{client.admin.invite_client('laptop', 'submit')}'") == 1
+    other = client.admin.invite_client("laptop", "submit")
+    assert bare.runs(f"{line} CORRAL_INVITATION='{other}' sh -s --") == 1
     assert "This string is for clients" in bare.said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -63,7 +64,7 @@ class Machine:
         self.home.mkdir(exist_ok=True)
         with (self.home / "out").open("wb") as out:
             self.process = subprocess.Popen(
-                [CORRAL, "worker", "join", "--foreground", invitation, *words],
+                [CORRAL, "worker", "join", "--foreground", *filter(None, [invitation]), *words],
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -261,6 +262,62 @@ def test_an_old_invitation_is_void(
     refused = machine.run("worker", "join", before)
     assert refused.returncode
     assert "not good any more" in refused.stderr
+
+
+def _look_for(token: str) -> list[str]:
+    """A job that reads whatever it can of other processes."""
+    import glob
+
+    found = []
+    for path in [*glob.glob("/proc/[0-9]*/cmdline"), *glob.glob("/proc/[0-9]*/environ")]:
+        try:
+            with open(path, "rb") as file:
+                found += [path] * (token.encode() in file.read())
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("how", ["argument", "variable"])
+def test_no_process_keeps_the_invitation(client: corral.Client, machine: Machine, how: str) -> None:
+    invitation = client.admin.invite_worker()
+    token = parse(invitation).token
+    machine.home.mkdir()
+    if how == "variable":
+        machine.environ["CORRAL_INVITATION"] = invitation
+        machine.join("", "--name", how)
+    else:
+        machine.join(invitation, "--name", how)
+    eventually(lambda: connected(client, how), 60)
+    assert client.run(_look_for, (token[4:-4],), worker=how, output=None) == []
+    assert _look_for(token) == [], "nor can anybody else of this user"
+
+
+def test_an_invitation_has_an_end_and_so_many_uses(
+    live: LiveController, client: corral.Client, machine: Machine
+) -> None:
+    def invited(*words: str) -> str:
+        made = subprocess.run(
+            [CORRAL, "invite", "--json", *words], env=live.environ, capture_output=True, check=True
+        )
+        return str(json.loads(made.stdout)["invitation"])
+
+    once = invited("--for", "1h", "--uses", "1")
+    machine.join(once, "--name", "only")
+    eventually(lambda: connected(client, "only"), 60)
+    other = Machine(machine.home.with_name("other"))
+    late = other.run("worker", "join", once)
+    assert "As many machines have joined with this invitation as it was made for." in late.stderr
+    assert "Ask for a new one: `corral invite`." in late.stderr
+    ended = invited("--for", "0.001s")
+    assert "This invitation was good until" in other.run("worker", "join", ended).stderr
+    told = subprocess.run(
+        [CORRAL, "invite", "--uses", "2"], env=live.environ, capture_output=True, text=True
+    )
+    assert told.stdout.startswith("CORRAL_INVITATION='corral://")
+    assert "2 machines can join with this until 2" in told.stderr
+    for wrong in ("--uses=0", "--for=0", "--for=soon", "--client=x --uses=1"):
+        assert subprocess.run([CORRAL, "invite", *wrong.split()], env=live.environ).returncode
 
 
 def test_who_never_connected_is_revoked_too(live: LiveController, client: corral.Client) -> None:

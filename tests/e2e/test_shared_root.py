@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -150,9 +151,13 @@ def joined(far: Site, home: Path, name: str, yaml: str) -> Iterator[None]:
     (home / "corral.yaml").write_text(f"{yaml}worker: {{name: {name}, cpus: 1}}\n")
     environ = {**far.controller.environ, "CORRAL_HOME": str(home)}
     invited = subprocess.run(
-        [CORRAL, "invite"], env=far.controller.environ, capture_output=True, text=True, check=True
+        [CORRAL, "invite", "--json"],
+        env=far.controller.environ,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    invitation = next(word for word in invited.stdout.split() if len(word) > 40).strip("'")
+    invitation = json.loads(invited.stdout)["invitation"]
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(
             [CORRAL, "worker", "join", invitation], env=environ, stdout=log, stderr=log

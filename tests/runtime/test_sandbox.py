@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -113,6 +114,34 @@ def test_without_isolation_nothing_is_claimed(
     runner = start_runner(isolate=False)
     assert runner.ready["enforced"]["files"] == ""
     assert runner.value(lambda: (tmp_path / "open").read_text()) == "open"
+
+
+@pytest.mark.skipif(sandbox.landlock_version() < 6, reason="this kernel scopes no sockets")
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_abstract_sockets_stay_inside(runner: Runner, kind: socket.SocketKind) -> None:
+    """Those of others are out of reach, its own are not."""
+
+    def bound(name: bytes) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX, kind)
+        made.bind(name)
+        if kind == socket.SOCK_STREAM:
+            made.listen()
+        return made
+
+    def reach(name: bytes) -> bool:
+        with socket.socket(socket.AF_UNIX, kind) as line:
+            line.connect(name)
+            return line.send(b"hello") == 5
+
+    def reach_own(name: bytes) -> bool:
+        with bound(name):
+            return reach(name)
+
+    name = f"\0corral-test-{os.getpid()}-{kind:d}".encode()
+    with bound(name):
+        assert reach(name)
+        assert runner.failure(lambda: reach(name))["type"] == "PermissionError"
+        assert runner.value(lambda: reach_own(name + b"-own"))
 
 
 @pytest.mark.skipif(sandbox.landlock_version() < 6, reason="this kernel scopes no signals")

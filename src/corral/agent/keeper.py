@@ -168,3 +168,7 @@ class Keeper:
 def _say(sentence: str) -> None:
     sys.stderr.write(f"{sentence}\n")
     sys.stderr.flush()
+
+
+if __name__ == "__main__":  # in the foreground: a person sees what ended it
+    sys.exit(Keeper(Path(sys.argv[1]), restarts=False).run())

@@ -600,16 +600,18 @@ class RevokeWorkerRequest(_message.Message):
     def __init__(self, worker: _Optional[str] = ...) -> None: ...
 
 class InviteRequest(_message.Message):
-    __slots__ = ("client", "role", "expires_in", "renew")
+    __slots__ = ("client", "role", "expires_in", "renew", "uses")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_IN_FIELD_NUMBER: _ClassVar[int]
     RENEW_FIELD_NUMBER: _ClassVar[int]
+    USES_FIELD_NUMBER: _ClassVar[int]
     client: str
     role: str
     expires_in: float
     renew: bool
-    def __init__(self, client: _Optional[str] = ..., role: _Optional[str] = ..., expires_in: _Optional[float] = ..., renew: _Optional[bool] = ...) -> None: ...
+    uses: int
+    def __init__(self, client: _Optional[str] = ..., role: _Optional[str] = ..., expires_in: _Optional[float] = ..., renew: _Optional[bool] = ..., uses: _Optional[int] = ...) -> None: ...
 
 class ListJoinRequestsRequest(_message.Message):
     __slots__ = ()
@@ -646,14 +648,16 @@ class ConfirmJoinReply(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class InviteReply(_message.Message):
-    __slots__ = ("invitation", "shell", "powershell")
+    __slots__ = ("invitation", "shell", "powershell", "expires_at")
     INVITATION_FIELD_NUMBER: _ClassVar[int]
     SHELL_FIELD_NUMBER: _ClassVar[int]
     POWERSHELL_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     invitation: str
     shell: str
     powershell: str
-    def __init__(self, invitation: _Optional[str] = ..., shell: _Optional[str] = ..., powershell: _Optional[str] = ...) -> None: ...
+    expires_at: float
+    def __init__(self, invitation: _Optional[str] = ..., shell: _Optional[str] = ..., powershell: _Optional[str] = ..., expires_at: _Optional[float] = ...) -> None: ...
 
 class WorkerView(_message.Message):
     __slots__ = ("id", "name", "engine", "connected", "cpus", "memory_gb", "gpus", "labels", "workloads", "platform", "python", "enforced", "running", "waiting", "seen_at", "draining", "left", "version", "circuit", "load", "models", "models_loaded", "model_paths", "output_path", "task_types", "servers")

@@ -6,6 +6,7 @@ from it. Generated `_pb2_grpc` code would say the same and pin a version of grpc
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ METHODS: tuple[str, ...] = tuple(method.name for method in _DESCRIPTOR.methods)
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Both ends must agree: a batch of submissions with inline packages is one message."""
 
+SHORT_CALLS = 1024
+"""Calls of one client at the same time, beside its streams."""
+
 _SIZES = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -42,6 +46,10 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    # What comes of a call before anybody looked at its token. A window that grows by itself was
+    # seen at 20 MB for each of a dozen calls.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
     # A quiet stream of a waiting job is pinged as often as the channel options say; without these
     # the server takes that for abuse and hangs up.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
@@ -58,6 +66,8 @@ def server_options(limits: LimitSettings, connections: int) -> tuple[tuple[str, 
     return (
         ("grpc.server_handshake_timeout_ms", round(1000 * limits.header_s)),
         ("grpc.max_allowed_incoming_connections", connections),
+        # Others wait at their client: more than the streams that there may be, and short calls.
+        ("grpc.max_concurrent_streams", limits.streams + SHORT_CALLS),
         ("grpc.max_send_message_length", max(message_bytes, MAX_MESSAGE_BYTES)),
         ("grpc.max_receive_message_length", message_bytes),
         *SERVER_OPTIONS,
@@ -100,7 +110,26 @@ def _parser(message: Any) -> Any:
     return parsed
 
 
-def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
+Check = Callable[[str, Sequence[tuple[str, Any]]], Any]
+"""Takes a method's name and a call's metadata; a handler that refuses the call, or None."""
+
+
+class _Service(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Asks `refuse` before anything of a call but its metadata is read. Where a method takes one
+    message, gRPC reads the whole of it before it asks the method."""
+
+    def __init__(self, handlers: Mapping[str, Any], refuse: Check) -> None:
+        self._handlers, self._refuse = handlers, refuse
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        service, _, name = details.method.removeprefix("/").rpartition("/")
+        found = self._handlers.get(name) if service == SERVICE else None
+        if found is None:
+            return None
+        return self._refuse(name, details.invocation_metadata or ()) or found
+
+
+def handler(servicer: object, refuse: Check = lambda name, metadata: None) -> _Service:
     """What `server.add_generic_rpc_handlers` takes. The servicer has a coroutine (or, where the
     answer streams, an async generator) `(request, context)` under each method's own name; a
     missing one is an AttributeError now rather than UNIMPLEMENTED for somebody later."""
@@ -114,4 +143,4 @@ def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
         )
         for method in _DESCRIPTOR.methods
     }
-    return grpc.method_handlers_generic_handler(SERVICE, handlers)
+    return _Service(handlers, refuse)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import typer
 
 from corral.cli import output
 from corral.cli.controlling import AsJson
-from corral.core.errors import CorralError
+from corral.cli.running import seconds
+from corral.core.errors import CorralError, InvalidRequest
+from corral.invitation import parse
 
 worker = typer.Typer(
     help="Machines that work: join, leave, drain, resume, revoke, rename, label.",
@@ -33,30 +36,58 @@ def invite(
         str, typer.Option(help="Invite a client: the name of its token. Without it, a worker.")
     ] = "",
     role: Annotated[str, typer.Option(help="Of that client: read, submit or admin.")] = "submit",
+    for_: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="TIME", help="How long it is good, such as 1h. [1d; a client's: never]"
+        ),
+    ] = "",
+    uses: Annotated[
+        int | None, typer.Option(min=1, help="How many machines may join with it. [any number]")
+    ] = None,
     renew: Annotated[
         bool, typer.Option("--renew", help="Void what was given out to workers before.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Prints the string with which a machine joins or a client logs in."""
+    expires_in = seconds(for_, "--for") if for_ else 0.0
+    if for_ and not expires_in:
+        raise InvalidRequest("An invitation is good for some time: --for 1h, for one.")
     if client:
-        text = _admin().invite_client(client, role)
+        if uses or renew:
+            raise InvalidRequest(
+                "--uses and --renew are for workers. A client's token is revoked with `corral "
+                "token revoke`, and --for says how long it is good."
+            )
+        text = _admin().invite_client(client, role, expires_in)
         if as_json:
             output.show_json({"invitation": text})
         else:
             output.say("Whoever has this string can use it. Run on the other machine:")
+            print(parse(text).command())
+            output.say("\nor, on Windows:")
             print(f"corral login '{text}'")
         return
-    told = _admin().invite_machine(renew=renew)
+    told = _admin().invite_machine(expires_in=expires_in, uses=uses or 0, renew=renew)
     if as_json:
         output.show_json(told)
         return
-    output.say("Whoever has one of these lines can use it. Run on the other machine:")
-    print(f"corral worker join '{told.invitation}'")
+    output.say(f"{_good_for(told.expires_at, uses)} Run on the other machine:")
+    print(parse(told.invitation).command())
     output.say("\nWhere Corral is not installed yet, on Linux:")
     print(told.shell)
     output.say("\nand on Windows, in PowerShell:")
     print(told.powershell)
+
+
+def _good_for(expires_at: float, uses: int | None) -> str:
+    if not expires_at:
+        return "Machines of your tailnet join with this."
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(expires_at))
+    if uses:
+        return f"{uses} machine{'s' * (uses > 1)} can join with this until {until}."
+    return f"Whoever has one of these lines can use it until {until}."
 
 
 # --- steering ---
@@ -162,7 +193,12 @@ def label(
 
 @output.guarded
 def login(
-    invitation: Annotated[str, typer.Argument(help="What `corral invite --client` printed.")],
+    invitation: Annotated[
+        str,
+        typer.Argument(
+            help="The string of `corral invite --client`, unless CORRAL_INVITATION has it."
+        ),
+    ] = "",
 ) -> None:
     """Remembers a controller on another machine, for the commands and for Python."""
     from corral import invitation as invitations
@@ -170,7 +206,7 @@ def login(
     from corral.home import Home, write_private_json
     from corral.sdk.client import Client
 
-    told = invitations.for_client(invitation)
+    told = invitations.for_client(invitation or settings.taken_invitation())
     home = Home(settings.default_home())
     home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     pem = trust.fetched(told.host, told.port, told.sha256)

@@ -42,7 +42,10 @@ Foreground = Annotated[
 def join(
     invitation: Annotated[
         str,
-        typer.Argument(help="What `corral invite` printed; without it one is looked for."),
+        typer.Argument(
+            help="The string of `corral invite`, unless CORRAL_INVITATION has it; without it a "
+            "controller is looked for."
+        ),
     ] = "",
     name: Annotated[str, typer.Option(help="What to call this machine.")] = "",
     as_service: Foreground = None,
@@ -63,6 +66,7 @@ def join(
             f"--detach leaves a process running and returns, {other} does something else with it: "
             "give one of the two."
         )
+    invitation = invitation or settings.taken_invitation()
     home = Home(settings.default_home())
     home.worker.mkdir(mode=0o700, parents=True, exist_ok=True)
     known = read_json(home.agent)
@@ -167,7 +171,7 @@ def _begin(home: Path, *, as_service: bool | None, detach: bool) -> int:
                 "--detach, or have whatever starts things here run `corral worker run`."
             )
     if not as_service:
-        return _run(home, restarts=False)
+        return _run_here(home)
     output.say(service.install(_service_name(home), home.resolve()))
     return 0
 
@@ -183,6 +187,15 @@ def _run(home: Path, *, restarts: bool) -> int:
     from corral.agent.keeper import Keeper
 
     return Keeper(home, restarts=restarts).run()
+
+
+def _run_here(home: Path) -> int:
+    """The worker in this very process, begun anew: what it was called with has an invitation."""
+    if sys.platform == "win32":
+        return _run(home, restarts=False)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "corral.agent.keeper", str(home)])  # noqa: S606
 
 
 @output.guarded

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
-from corral import __version__
+from corral import __version__, invitation
 from corral.cli import (
     batching,
     bench,
@@ -97,7 +98,20 @@ app.command()(keeping.restore)
 app.command()(controlling.repair)
 
 
+def _hide_invitation() -> None:
+    """Begins anew without the invitation that somebody gave as an argument: every process of the
+    machine can read the arguments of all others."""
+    commands = (["worker", "join"], ["login"])
+    if sys.platform == "win32" or not any(sys.argv[1:][: len(one)] == one for one in commands):
+        return
+    given = [word for word in sys.argv[1:] if f"{invitation.SCHEME}://" in word]
+    if given:
+        kept = [word for word in sys.orig_argv if word not in given]
+        os.execve(sys.executable, kept, {**os.environ, invitation.VARIABLE: given[-1]})  # noqa: S606
+
+
 def main() -> None:
+    _hide_invitation()
     try:
         app()
     except KeyboardInterrupt:

@@ -30,3 +30,8 @@ def http_share(limit: int) -> int:
 
 def grpc_share(limit: int) -> int:
     return limit // 4
+
+
+def local_share(limit: int) -> int:
+    """Connections at the local door. What is left then is for the controller's own files."""
+    return limit // 8

@@ -10,7 +10,7 @@ from corral import trust
 from corral.controller.access import Access
 from corral.controller.loop import Loop
 from corral.controller.requests import JoinRequests
-from corral.controller.roster import Enrolled, Roster
+from corral.controller.roster import DAY_S, Enrolled, Roster
 from corral.controller.store import Store
 from corral.controller.tailnet import TOKEN, Tailnet
 from corral.core.errors import Conflict, InvalidRequest, WorkerNotFound
@@ -71,15 +71,18 @@ class Herd:
     def is_open(self) -> bool:
         return bool(self._sha256)
 
-    async def invite_worker(self, *, renew: bool = False) -> Invitation:
-        """What a machine joins with. Renewed, those given out before are void. Where a tailnet
-        vouches for machines there is nothing secret in it, unless it was asked to be renewed."""
+    async def invite_worker(
+        self, for_s: float = 0.0, uses: int = 0, *, renew: bool = False
+    ) -> tuple[Invitation, float]:
+        """What machines join with and until when: for a day and any number of them, where nothing
+        else is asked for. Renewed, those given out before are void. Where a tailnet vouches for
+        machines, and nothing of this is asked for, nothing in it is secret or ends."""
         self._check_open()
-        roster = self._roster
-        token = await roster.new_enrolment_token() if renew else roster.enrolment_token()
-        if self.tailnet is not None and not renew and (ours := await self.tailnet.address()):
-            return Invitation(ours, *self._ports, TOKEN, self._sha256)
-        return self._invitation(token)
+        plain = not (for_s or uses or renew)
+        if self.tailnet is not None and plain and (ours := await self.tailnet.address()):
+            return Invitation(ours, *self._ports, TOKEN, self._sha256), 0.0
+        token, issued = await self._roster.invite(for_s or DAY_S, uses or None, renew=renew)
+        return self._invitation(token), issued.expires_at
 
     def pin(self) -> str:
         """By which a bare machine knows our key."""

@@ -1,7 +1,8 @@
 """The roster: who may be a worker here, and what the operator wishes of each.
 
-An enrolment token only enrols. What a worker gets for it is a credential of its own, good for
-nothing but being that worker; of that only a digest is kept.
+The token of an invitation only enrols, for some time and perhaps for so many machines. What a
+worker gets for it is a credential of its own, good for nothing but being that worker. Of both only
+digests are kept.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from corral.controller.kept_file import read_kept, write_kept
-from corral.controller.tokens import kept_secret, same
+from corral.controller.tokens import same
 from corral.core.errors import (
     Conflict,
     Forbidden,
@@ -28,6 +30,7 @@ from corral.core.errors import (
     WorkerNotFound,
 )
 from corral.core.worker import Wishes
+from corral.home import write_private_json
 
 log = structlog.get_logger()
 
@@ -36,6 +39,8 @@ AGAIN = "let the workers join again"
 MAX_WORKERS = 10_000
 MAX_LABELS, MAX_LABEL = 64, 100
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
+DAY_S, MAX_INVITED_S = 86_400.0, 366 * 86_400.0
+MAX_INVITATIONS, REMEMBERED_S = 1_000, 7 * 86_400.0
 RESERVED = frozenset({"auto", "local"})
 """Words that mean something else where a job names its worker."""
 
@@ -57,8 +62,27 @@ class Enrolled(Struct, frozen=True):
     """Where it last found the controller, as far as we know."""
 
 
+class Issued(Struct, frozen=True):
+    """An invitation that was given out."""
+
+    sha256: str
+    """Of its token."""
+    expires_at: float
+    uses: int | None = None
+    """How many machines may still join with it; None for any number."""
+
+    def refusal(self, now: float) -> str:
+        if self.expires_at <= now:
+            ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.expires_at))
+            return f"This invitation was good until {ended}"
+        if self.uses == 0:
+            return "As many machines have joined with this invitation as it was made for"
+        return ""
+
+
 class _File(Struct):
     workers: list[Enrolled] = []
+    invitations: list[Issued] = []
     refused: list[str] = []
     """Machines of the tailnet that were revoked: the tailnet vouches for them no more."""
 
@@ -74,6 +98,22 @@ class Roster:
         self._by_id = {one.id: one for one in kept.workers}
         self._digests = {one.sha256 for one in kept.workers}
         self._refused = frozenset(kept.refused)
+        self._invitations = {one.sha256: one for one in kept.invitations}
+        self._adopt_key()
+
+    def _adopt_key(self) -> None:
+        """Until invitations had an end, one token was good for ever. It is for a day more."""
+        try:
+            token = self._key.read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return
+        if token:
+            old = Issued(_digest(token), time.time() + DAY_S)
+            self._invitations = {old.sha256: old, **self._invitations}
+        with suppress(OSError):  # a full disk: then the next start does this
+            kept = _file(self._by_id, self._refused, self._invitations)
+            write_private_json(self._path, to_builtins(kept))
+            self._key.unlink()
 
     # --- asking ---
 
@@ -105,14 +145,13 @@ class Roster:
         digest = _digest(credential)
         return same(credential, self._local_credential) or digest in self._digests
 
-    def enrolment_token(self) -> str:
-        return kept_secret(self._key)
-
-    def check_invited(self, token: str) -> None:
-        if not same(token, self.enrolment_token()):
-            raise Unauthorized(
-                "This invitation is not good any more. Ask for a new one: `corral invite`."
-            )
+    def check_invited(self, token: str) -> Issued:
+        """The invitation that this token is of, if somebody may still join with it."""
+        found = self._invitations.get(_digest(token))
+        why = found.refusal(time.time()) if found else "This invitation is not good any more"
+        if found is None or why:
+            raise Unauthorized(f"{why}. Ask for a new one: `corral invite`.")
+        return found
 
     def told_elsewhere(self) -> list[Enrolled]:
         """Workers that look for this controller where it is not any more."""
@@ -131,21 +170,37 @@ class Roster:
             if news:
                 await self._write({**self._by_id, **news})
 
-    async def new_enrolment_token(self) -> str:
-        """Another one; invitations given out before enrol nobody any more."""
+    async def invite(
+        self, for_s: float = DAY_S, uses: int | None = None, *, renew: bool = False
+    ) -> tuple[str, Issued]:
+        """The token of a new invitation, shown this once. Renewed, those before enrol nobody."""
+        if not 0 < for_s <= MAX_INVITED_S:
+            raise InvalidRequest("An invitation is good for some seconds, up to a year.")
+        if uses is not None and not 0 < uses <= MAX_WORKERS:
+            raise InvalidRequest(f"An invitation is for 1 to {MAX_WORKERS:,} machines.")
+        token, now = secrets.token_urlsafe(32), time.time()
+        issued = Issued(_digest(token), now + for_s, uses)
         async with self._changing:
-            await asyncio.to_thread(self._key.unlink, missing_ok=True)
-            token = await asyncio.to_thread(kept_secret, self._key)
-        log.info("enrolment_token_renewed")
-        return token
+            before = [] if renew else list(self._invitations.values())
+            live = [one for one in before if not one.refusal(now)]
+            if len(live) >= MAX_INVITATIONS:
+                raise Conflict(
+                    f"{MAX_INVITATIONS:,} invitations are good at this moment. Void them with "
+                    "`corral invite --renew`."
+                )
+            # Those that ended are kept for a while, to say so to who comes too late.
+            over = [one for one in before if one.refusal(now)][-MAX_INVITATIONS:]
+            recent = [one for one in over if one.expires_at > now - REMEMBERED_S]
+            await self._write(invitations={one.sha256: one for one in (*recent, *live, issued)})
+        log.info("invited", for_s=for_s, uses=uses, renewed=renew)
+        return token, issued
 
     async def enrol(self, token: str, name: str, taken: Sequence[str]) -> tuple[Enrolled, str]:
         """The same for who shows the token of an invitation."""
-        self.check_invited(token)
-        return await self.admit(name, taken)
+        return await self.admit(name, taken, token=token)
 
     async def admit(
-        self, name: str, taken: Sequence[str], *, node: str = ""
+        self, name: str, taken: Sequence[str], *, node: str = "", token: str = ""
     ) -> tuple[Enrolled, str]:
         """A new worker and its credential, shown this once. A name that somebody has gets a
         number behind it: two machines may well be called the same. A machine that a tailnet
@@ -159,6 +214,12 @@ class Roster:
         if not NAME.fullmatch(name):
             name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:60] or "worker"
         async with self._changing:
+            invitations = self._invitations
+            if token:  # looked at here, where nobody else takes its last use meanwhile
+                shown = self.check_invited(token)
+                if shown.uses is not None:
+                    used = replace(shown, uses=shown.uses - 1)
+                    invitations = {**invitations, used.sha256: used}
             if len(self._by_id) >= MAX_WORKERS:
                 raise Conflict(f"There are {MAX_WORKERS:,} workers. Revoke some first.")
             names = {*taken, *RESERVED, *(one.name for one in self._by_id.values())}
@@ -176,7 +237,7 @@ class Roster:
                 enrolled = Enrolled(
                     made, free, _digest(credential), time.time(), node=node, told=self.url
                 )
-            await self._write({**self._by_id, enrolled.id: enrolled})
+            await self._write({**self._by_id, enrolled.id: enrolled}, invitations=invitations)
         log.info("worker_enrolled", worker=enrolled.id, name=enrolled.name)
         return enrolled, credential
 
@@ -230,12 +291,23 @@ class Roster:
         log.info("worker_revoked", worker=worker)
 
     async def _write(
-        self, workers: dict[str, Enrolled], refused: frozenset[str] | None = None
+        self,
+        workers: dict[str, Enrolled] | None = None,
+        refused: frozenset[str] | None = None,
+        invitations: dict[str, Issued] | None = None,
     ) -> None:
+        workers = self._by_id if workers is None else workers
         refused = self._refused if refused is None else refused
-        await write_kept(self._path, _File(list(workers.values()), sorted(refused)))
-        self._by_id, self._refused = workers, refused
+        invitations = self._invitations if invitations is None else invitations
+        await write_kept(self._path, _file(workers, refused, invitations))
+        self._by_id, self._refused, self._invitations = workers, refused, invitations
         self._digests = {one.sha256 for one in workers.values()}
+
+
+def _file(
+    workers: dict[str, Enrolled], refused: frozenset[str], invitations: dict[str, Issued]
+) -> _File:
+    return _File(list(workers.values()), list(invitations.values()), sorted(refused))
 
 
 def _labels(labels: Sequence[str]) -> tuple[str, ...]:

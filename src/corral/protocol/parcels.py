@@ -34,9 +34,17 @@ class Parcels:
     """Parcels out of pieces as a socket hands them over."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._rest = bytearray()
         self._wanted = HEAD.size
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of a parcel that is not whole yet."""
+        return len(self._rest)
+
+    def clear(self) -> None:
+        self._rest = bytearray()
 
     def take(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Raises ValueError where a parcel is longer than it may be."""
@@ -49,7 +57,7 @@ class Parcels:
         start, self._wanted = 0, HEAD.size
         while len(data) - start >= HEAD.size:
             length, number = HEAD.unpack_from(data, start)
-            if length > self._limit:
+            if length > self.limit:
                 raise ValueError(length)
             end = start + HEAD.size + length
             if len(data) < end:

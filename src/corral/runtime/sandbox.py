@@ -23,17 +23,17 @@ assert sys.platform != "win32"
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 CREATE_RULESET_VERSION = 1
 RULE_PATH_BENEATH = 1
-SCOPE_SIGNAL = 1 << 1
+SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNAL = 1 << 0, 1 << 1
 SCOPES_SINCE = 6
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
-REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+REFER, TRUNCATE, IOCTL_DEV, RESOLVE_UNIX = 1 << 13, 1 << 14, 1 << 15, 1 << 16
 FIRST_RIGHTS = (1 << 13) - 1
-FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | RESOLVE_UNIX
 
 READ = EXECUTE | READ_FILE | READ_DIR
 DEVICE = READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE | IOCTL_DEV
-WRITE = FIRST_RIGHTS | REFER | TRUNCATE
+WRITE = FIRST_RIGHTS | REFER | TRUNCATE | RESOLVE_UNIX
 
 SYSTEM_READ = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix",
@@ -42,6 +42,9 @@ SYSTEM_READ = (
 )  # fmt: skip
 SYSTEM_DEVICES = ("/dev", "/proc/self")
 """/proc/self because CUDA names its threads there."""
+SYSTEM_SOCKETS = ("/run/nvidia-persistenced", "/run/systemd/resolve", "/run/nscd")
+"""Services that programs expect to reach. Kernels before Landlock's ABI 9 cannot tell sockets that
+have a path apart: there a job reaches each one that its user may write to."""
 SYSTEM_WRITE = ("/dev/shm",)  # noqa: S108
 """Shared memory of multiprocessing and of PyTorch's data loaders."""
 
@@ -121,12 +124,15 @@ def known_rights(version: int) -> int:
         rights |= TRUNCATE
     if version >= 5:
         rights |= IOCTL_DEV
+    if version >= 9:
+        rights |= RESOLVE_UNIX
     return rights
 
 
 def narrow_files(reads: Iterable[str], writes: Iterable[str], known: Iterable[str] = ()) -> str:
     """From here on only these paths exist for this process, of `known` folders the files whose
-    names it knows; signals stay inside it too, where the kernel can do that. Needs no_new_privs."""
+    names it knows; its signals and abstract sockets stay inside, where the kernel can do that.
+    Needs no_new_privs."""
     version = landlock_version()
     if version < 1:
         return ""
@@ -134,7 +140,8 @@ def narrow_files(reads: Iterable[str], writes: Iterable[str], known: Iterable[st
     # The structure grew with the versions: file rights, then network rights, then scopes.
     attributes = struct.pack("=Q", handled)
     if version >= SCOPES_SINCE:
-        attributes = struct.pack("=QQQ", handled, 0, SCOPE_SIGNAL)
+        scopes = SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNAL
+        attributes = struct.pack("=QQQ", handled, 0, scopes)
     ruleset = posix.libc.syscall(
         ctypes.c_long(CREATE_RULESET),
         attributes,
@@ -148,6 +155,7 @@ def narrow_files(reads: Iterable[str], writes: Iterable[str], known: Iterable[st
             (reads, READ),
             (known, READ_FILE),
             (SYSTEM_DEVICES, DEVICE),
+            (SYSTEM_SOCKETS, RESOLVE_UNIX),
             (writes, WRITE),
         ):
             for path in paths:

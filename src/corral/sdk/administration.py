@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from corral.api import corral_pb2 as pb
+from corral.core.errors import InvalidRequest
 from corral.sdk import views
 from corral.sdk.connection import Connection
 
@@ -55,13 +56,22 @@ class AsyncAdministration:
         view: views.WorkerView = views.read(reply)
         return view
 
-    async def invite_worker(self, *, renew: bool = False) -> str:
-        """The string for `corral worker join`. `renew` voids what was given out before."""
-        return (await self.invite_machine(renew=renew)).invitation
+    async def invite_worker(
+        self, *, expires_in: float = 0.0, uses: int = 0, renew: bool = False
+    ) -> str:
+        """The string for `corral worker join`, good for so many seconds (a day without) and so many
+        machines (any number without). `renew` voids what was given out before."""
+        told = await self.invite_machine(expires_in=expires_in, uses=uses, renew=renew)
+        return told.invitation
 
-    async def invite_machine(self, *, renew: bool = False) -> views.InvitationView:
+    async def invite_machine(
+        self, *, expires_in: float = 0.0, uses: int = 0, renew: bool = False
+    ) -> views.InvitationView:
         """The same, with the lines that make a bare machine a worker."""
-        reply = await self._connection.call("Invite", pb.InviteRequest(renew=renew))
+        if not 0 <= uses < 2**32:
+            raise InvalidRequest(f"An invitation is for some machines; got uses={uses}.")
+        request = pb.InviteRequest(expires_in=expires_in, uses=uses, renew=renew)
+        reply = await self._connection.call("Invite", request)
         view: views.InvitationView = views.read(reply)
         return view
 
@@ -138,12 +148,16 @@ class Administration:
         found: views.WorkerView = self._call(self._administration.revoke_worker(worker))
         return found
 
-    def invite_worker(self, *, renew: bool = False) -> str:
-        found: str = self._call(self._administration.invite_worker(renew=renew))
-        return found
+    def invite_worker(self, *, expires_in: float = 0.0, uses: int = 0, renew: bool = False) -> str:
+        return self.invite_machine(expires_in=expires_in, uses=uses, renew=renew).invitation
 
-    def invite_machine(self, *, renew: bool = False) -> views.InvitationView:
-        found: views.InvitationView = self._call(self._administration.invite_machine(renew=renew))
+    def invite_machine(
+        self, *, expires_in: float = 0.0, uses: int = 0, renew: bool = False
+    ) -> views.InvitationView:
+        inviting = self._administration.invite_machine(
+            expires_in=expires_in, uses=uses, renew=renew
+        )
+        found: views.InvitationView = self._call(inviting)
         return found
 
     def invite_client(self, name: str, role: str = "submit", expires_in: float = 0.0) -> str:

@@ -255,6 +255,8 @@ class InvitationView(Shown, frozen=True):
     """For workers: the line that makes a bare Linux machine one."""
     powershell: str
     """And a bare Windows machine."""
+    expires_at: float = 0.0
+    """For workers: until when machines may join with it; 0 where it has no end."""
 
 
 class BatchWorker(Shown, frozen=True):

@@ -35,7 +35,7 @@ from corral.controller.assets import Assets
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
 from corral.controller.bucket import Bucket
-from corral.controller.descriptors import grpc_share, http_share, raised_limit
+from corral.controller.descriptors import grpc_share, http_share, local_share, raised_limit
 from corral.controller.disk import DiskGuard
 from corral.controller.feed import Feed
 from corral.controller.herd import Herd
@@ -270,7 +270,7 @@ class Controller:
         stack.callback(narration.flush)
         self._loop.decided = statistics.decisions.add
         self._local_door = LocalDoor(
-            self._orchestrator.submit, access, settings.limits.message_bytes
+            self._orchestrator.submit, access, settings.limits, local_share(self._descriptors)
         )
 
         def rest() -> ASGIApp:
@@ -335,7 +335,7 @@ class Controller:
         )
         options = server_options(settings.limits, grpc_share(self._descriptors))
         rpc = grpc.aio.server(options=options)
-        rpc.add_generic_rpc_handlers((handler(self._orchestrator),))
+        rpc.add_generic_rpc_handlers((handler(self._orchestrator, self._orchestrator.refuse),))
         # gRPC says on stderr, in its own words, that a port is taken: ask first, in ours.
         listen(settings.host, settings.grpc_port, "--grpc-port").close()
         door = f"{bracketed(settings.host)}:{settings.grpc_port}"
@@ -404,13 +404,20 @@ class Controller:
             jobs=len(self._world.heads),
         )
         if self._secure and not logs.is_stderr(log_file):  # a log is no place for it
-            invited = await self._herd.invite_worker()
-            print(
-                f"To add a Linux machine, run there:\n\n  {invited.shell(self._herd.pin())}\n\n"
-                f"Where Corral is installed already:\n\n  corral worker join '{invited.text()}'\n\n"
-                "`corral invite` prints both again, and the line for Windows.\n",
-                flush=True,
-            )
+            await self._invite()
+
+    async def _invite(self) -> None:
+        try:
+            invited, _ = await self._herd.invite_worker()
+        except CorralError as error:  # a full disk, for one, is no reason to end
+            print(f"corral: {error.message}", file=sys.stderr, flush=True)
+            return
+        print(
+            f"To add a Linux machine, run there:\n\n  {invited.shell(self._herd.pin())}\n\n"
+            f"Where Corral is installed already:\n\n  {invited.command()}\n\n"
+            "They are good for a day. `corral invite` prints new ones, and the line for Windows.\n",
+            flush=True,
+        )
 
     def _tell_of_move(self, moved: str) -> None:
         if moved:

@@ -73,6 +73,9 @@ class InvitationBody(msgspec.Struct, forbid_unknown_fields=True):
     """The name of a client's new token; without one a worker is invited."""
     role: Literal["read", "submit", "admin"] = "submit"
     expires_in: Annotated[float, Meta(ge=0)] = 0.0
+    """Seconds; without it a worker's invitation ends after a day, a client's token never."""
+    uses: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    """How many machines may join with it; 0 for any number."""
     renew: bool = False
     """Void what was given out to workers before."""
 
@@ -85,6 +88,8 @@ class NewInvitation(msgspec.Struct):
     """For workers: the line that makes a bare Linux machine one."""
     powershell: str = ""
     """And a bare Windows machine."""
+    expires_at: float = 0.0
+    """For workers: until when machines may join with it; 0 where it has no end."""
 
 
 STRUCTS: tuple[Any, ...] = (
@@ -191,9 +196,11 @@ def routes(parts: Parts) -> APIRouter:
         if wanted.client:
             client = await parts.herd.invite_client(wanted.client, wanted.role, wanted.expires_in)
             return json(NewInvitation(client.text()), 201)
-        worker = await parts.herd.invite_worker(renew=wanted.renew)
+        worker, expires_at = await parts.herd.invite_worker(
+            wanted.expires_in, wanted.uses, renew=wanted.renew
+        )
         pin = parts.herd.pin()
-        told = NewInvitation(worker.text(), worker.shell(pin), worker.powershell(pin))
+        told = NewInvitation(worker.text(), worker.shell(pin), worker.powershell(pin), expires_at)
         return json(told, 201)
 
     @router.get(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -106,6 +106,16 @@ def streams(
     return guarded
 
 
+def _refusing(error: CorralError, call: str) -> Any:
+    """A handler that reads nothing of a call. It takes streams: gRPC reads a single message before
+    it asks, however long it is."""
+
+    async def refuse(messages: Any, context: Context) -> None:
+        await _abort(context, error, call, _enter(context))
+
+    return grpc.stream_unary_rpc_method_handler(refuse)
+
+
 class Calls:
     """Root of the groups of methods that make up the service."""
 
@@ -115,8 +125,18 @@ class Calls:
         self.asked_at = 0.0
 
     def caller(self, context: Context) -> Caller:
-        metadata = dict(context.invocation_metadata() or ())
-        return self._parts.access.caller(bearer(metadata.get("authorization")))
+        return self._caller(context.invocation_metadata() or ())
+
+    def _caller(self, metadata: Sequence[tuple[str, Any]]) -> Caller:
+        return self._parts.access.caller(bearer(dict(metadata).get("authorization")))
+
+    def refuse(self, method: str, metadata: Sequence[tuple[str, Any]]) -> Any:
+        """What answers a call that may not be made, before its message is read; None for others."""
+        try:
+            self._caller(metadata).needs(METHODS[method])
+        except CorralError as error:
+            return _refusing(error, method)
+        return None
 
     def is_asked(self) -> bool:
         """Whether somebody waits for short answers, or did a moment ago. Who submits very many at

@@ -50,10 +50,15 @@ class WorkerCalls(Calls):
                 request.client, request.role or Role.SUBMIT, request.expires_in
             )
             return pb.InviteReply(invitation=client.text())
-        worker = await self._parts.herd.invite_worker(renew=request.renew)
+        worker, expires_at = await self._parts.herd.invite_worker(
+            request.expires_in, request.uses, renew=request.renew
+        )
         pin = self._parts.herd.pin()
         return pb.InviteReply(
-            invitation=worker.text(), shell=worker.shell(pin), powershell=worker.powershell(pin)
+            invitation=worker.text(),
+            shell=worker.shell(pin),
+            powershell=worker.powershell(pin),
+            expires_at=expires_at,
         )
 
     @answers

@@ -60,4 +60,6 @@ if (-not (Test-Path (Join-Path $Place '.complete'))) {
 }
 Write-Host "join: The command is $(Join-Path $Place 'Scripts\corral.exe')"
 $env:CORRAL_HOME = $CorralHome
-& $Python -m corral.cli.main worker join $Invitation @Options
+$env:CORRAL_INVITATION = $Invitation  # other processes can read the arguments
+try { & $Python -m corral.cli.main worker join @Options }
+finally { Remove-Item Env:CORRAL_INVITATION }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes this machine a worker of the Corral controller that served this script. `corral invite` prints the
 # line that runs it, with the controller's key in it: nobody in between can give you another script.
-# Everything goes into one folder, $CORRAL_HOME or ~/.local/share/corral. Options behind the invitation are
+# Everything goes into one folder, $CORRAL_HOME or ~/.local/share/corral. Options behind it are
 # those of `corral worker join`: --name NAME, --foreground. A download cut short does nothing: it all
 # happens in the last line.
 set -eu
@@ -79,13 +79,14 @@ offer_command() {
 }
 
 main() {
-    case "${1:-}" in
+    invitation="${CORRAL_INVITATION:-}"
+    unset CORRAL_INVITATION
+    case "${1:-}" in corral://*) invitation="$1"; shift ;; esac
+    case "$invitation" in
         corral://*\?*for=client*) fail "This string is for clients (corral login). Use the line that \`corral invite\` prints." ;;
         corral://*@*:*\?*) ;;
-        *) fail "Give the invitation of \`corral invite\` behind \`sh -s --\`, between single quotes." ;;
+        *) fail "Give the invitation of \`corral invite\` as CORRAL_INVITATION='…' in front of \`sh -s --\`, between single quotes." ;;
     esac
-    invitation="$1"
-    shift
     rest="${invitation#corral://}"
     TOKEN="${rest%%@*}"
     rest="${rest#*@}"
@@ -114,7 +115,7 @@ END
     rm -rf "${download:-}"
     trap - EXIT
     offer_command "$home/software/current/bin/corral"
-    CORRAL_HOME="$home" exec "$place/bin/corral" worker join "$invitation" "$@" </dev/null
+    CORRAL_HOME="$home" CORRAL_INVITATION="$invitation" exec "$place/bin/corral" worker join "$@" </dev/null
 }
 
 main "$@"
