@@ -50,7 +50,7 @@ SHARE_S = 0.0005
 
 CROWD_BYTES = 4 << 20
 """Of pages that stay for a moment, for others who come to the same place."""
-ALL_PAGES, SMALLEST_PAGE = 16 << 20, 4 << 10
+ALL_PAGES, SMALLEST_PAGE = 8 << 20, 4 << 10
 """Bytes that all watchers together are about to be sent, and the least that one is."""
 
 
@@ -122,8 +122,10 @@ class Page(Sequence[Seen]):
 
 
 class Feed:
-    def __init__(self, store: Store, spool: Spool) -> None:
+    def __init__(self, store: Store, spool: Spool, turns: Turns | None = None) -> None:
         self._store, self._spool = store, spool
+        self._turns = turns or Turns()
+        """Whoever reads takes one."""
         self._rounds: dict[str, asyncio.Task[None]] = {}
         self._heard_meanwhile: set[str] = set()
         self._all_read: dict[JobId, tuple[int, int]] = {}
@@ -133,7 +135,6 @@ class Feed:
         self._held: WeakValueDictionary[tuple[JobId, Cursor], Page] = WeakValueDictionary()
         """Those that somebody is about to be sent."""
         self._pages_size = 0
-        self._turns = Turns()
         self._count = 0
         """Of all watchers."""
         self._watchers: dict[str, set[asyncio.Event]] = {}
@@ -284,21 +285,24 @@ class Feed:
         recent = self._store.recent.get(job)
         if recent is not None and not recent.spoke:
             return
+        size = SMALLEST_PAGE
         while cursor.attempt and self._all_read.get(job) != cursor[1:]:
             await self._turns.take()
-            page = self._page(job, cursor)
+            page = self._page(job, cursor, size)
             if page is None:
                 return
             cursor = page.end
             yield page
+            # One that takes a page gets a larger one: who never takes any holds little.
+            size = min(2 * size, self._largest_page())
 
-    def _page(self, job: JobId, cursor: Cursor) -> Page | None:
+    def _page(self, job: JobId, cursor: Cursor, size: int) -> Page | None:
         """Of a crowd that has come to one place the first one reads for all."""
         key = (job, cursor)
         known = self._held.get(key)
         if known is not None:
             return known
-        piece = self._spool.read(job, cursor.attempt, cursor.offset, self._page_size())
+        piece = self._spool.read(job, cursor.attempt, cursor.offset, size)
         if not piece.lines and not piece.skipped:
             if job in self._watchers:
                 self._all_read[job] = cursor[1:]
@@ -309,7 +313,7 @@ class Feed:
             self._pages_size -= self._pages.popitem(last=False)[1].size
         return page
 
-    def _page_size(self) -> int:
+    def _largest_page(self) -> int:
         """Halved as often as it takes until a page for each watcher is not too much."""
         size = READ
         while size > SMALLEST_PAGE and size * self._count > ALL_PAGES:
