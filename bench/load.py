@@ -2,7 +2,8 @@
 
 Three loads, each on a controller in a new home: 1 GB of output through one job, 1,000 watchers of
 one job (and ten that never read), 100,000 queued jobs. Beside each, another client submits and asks
-for states 20 times a second. Exits with 1 where a bar is missed.
+for states 20 times a second. Then what `bench.extremes` describes. Exits with 1 where a bar is
+missed.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.bars import Figure, Judged, judged, line
+from bench import extremes
+from bench.bars import Figure, judged, line
 from bench.controllers import TWO_SLOTS, Controller, held_slots
+from bench.extremes import Extremes
 from bench.run import DATA, ROOT, machine
 from corral.sdk import figures
 from corral.sdk.aio import AsyncClient
@@ -216,19 +220,28 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small; proves that it runs")
     parser.add_argument("--to", type=Path, help="folder for load.json")
     asked = parser.parse_args()
-    sizes = Sizes(quick=asked.quick)
+    loads: list[tuple[str, Callable[[Path], dict[str, Any]], Sequence[Figure]]] = [
+        *(
+            (name, partial(load, sizes=Sizes(quick=asked.quick)), BARS)
+            for name, load in LOADS.items()
+        ),
+        *(
+            (name, partial(load, sizes=Extremes(quick=asked.quick)), extremes.BARS)
+            for name, load in extremes.LOADS.items()
+        ),
+    ]
     measured: dict[str, dict[str, Any]] = {}
     missed = False
-    for name, load in LOADS.items():
+    for name, load, bars in loads:
         if asked.only not in name:
             continue
         folder = Path(tempfile.mkdtemp(prefix="corral-load-", dir=DATA))
         try:
-            measured[name] = load(folder / "load", sizes)
+            found = measured[name] = load(folder / "load")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         print(f"\n{name}")
-        for bar in _bars(measured[name]):
+        for bar in [judged(one, found[one.key], {}) for one in bars if one.key in found]:
             print(line(bar), flush=True)
             missed |= bar.met is False
     to = asked.to or (None if asked.quick or asked.only else ROOT / "docs" / "measurements")
@@ -237,10 +250,6 @@ def main() -> int:
         document = {"machine": machine(), "loads": measured, "bars_met": not missed}
         (to / "load.json").write_text(json.dumps(document, indent=1) + "\n")
     return 1 if missed and not asked.quick else 0
-
-
-def _bars(found: dict[str, Any]) -> list[Judged]:
-    return [judged(one, found[one.key], {}) for one in BARS if one.key in found]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket
 from corral.api.auth import Hosts
 from corral.api.correlation import Correlated
 from corral.api.worker_socket import WorkerSocket
+from corral.controller.turns import Turns
 from corral.core.errors import Forbidden, Unavailable
 
 Health = Callable[[], Awaitable[tuple[int, dict[str, object]]]]
@@ -26,8 +27,12 @@ STOPPING = Unavailable("The controller is stopping. Ask again soon.")
 
 
 class FirstAnswers:
-    def __init__(self, workers: WorkerSocket, health: Health, load: Callable[[], ASGIApp]) -> None:
+    def __init__(
+        self, workers: WorkerSocket, health: Health, load: Callable[[], ASGIApp], turns: Turns
+    ) -> None:
         self._workers, self._health, self._load = workers, health, load
+        self._turns = turns
+        """Who asks for anything else takes one: however many come at once, these two answer."""
         self._loading: asyncio.Task[ASGIApp] | None = None
 
     async def loaded(self) -> ASGIApp:
@@ -49,6 +54,7 @@ class FirstAnswers:
             except asyncio.CancelledError:  # the controller is stopping, before it came so far
                 await _stopping(scope, receive, send)
                 return
+            await self._turns.take()
             await rest(scope, receive, send)
 
 

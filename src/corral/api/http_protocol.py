@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
+from collections.abc import MutableMapping
 from http import HTTPStatus
+from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from corral.core.errors import CorralError, HeadersTooLarge, InvalidRequest, RequestTimeout
 from corral.settings import LimitSettings as Limits
+
+TRANSPORT = "corral.transport"
+HELD = 16 << 10
+"""Bytes of a stream that wait in this process for a reader, before the next are made."""
+HELD_BY_THE_SYSTEM = 64 << 10
+
+
+def hold_little(scope: MutableMapping[str, Any]) -> None:
+    """From now on little waits for whoever is at the other end: a stream may have thousands of
+    readers who never read, and the system alone would take megabytes for each."""
+    transport: asyncio.WriteTransport | None = scope.get(TRANSPORT)
+    if transport is None:
+        return
+    transport.set_write_buffer_limits(high=HELD)
+    connected = transport.get_extra_info("socket")
+    with contextlib.suppress(OSError, AttributeError):
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, HELD_BY_THE_SYSTEM)
 
 
 def limited(limits: Limits, connections: int) -> type[HttpToolsProtocol]:
@@ -61,6 +82,7 @@ def limited(limits: Limits, connections: int) -> type[HttpToolsProtocol]:
 
         def on_headers_complete(self) -> None:
             self._met()
+            self.scope[TRANSPORT] = self.transport  # type: ignore[literal-required]
             super().on_headers_complete()
 
         def send_400_response(self, msg: str) -> None:

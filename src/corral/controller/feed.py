@@ -1,21 +1,25 @@
 """Everything that happens to jobs, as any number of watchers see it, each at its own pace.
 
-A watcher holds a cursor and nothing else: it is woken, reads what lies behind its cursor from
-journal and spool, and sleeps again. One that stops reading costs nobody anything. Where many watch
-the same job they are woken a few at a time, round by round, so that a crowd of watchers costs a
-fixed share of the loop and each of its members a longer wait with more to read at its end.
+A watcher holds a cursor and little else: it is woken, reads what lies behind its cursor from
+journal and spool, and sleeps again. One that stops reading holds the page that it did not take; the
+more watchers there are, the smaller are pages, and all that stopped at one place share one. Where
+many watch the same job they are woken a few at a time, round by round, so that a crowd of watchers
+costs a fixed share of the loop and each of its members a longer wait with more to read at its end;
+and where many have something to read, one of them does so in each turn of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
-from corral.controller.spool import Spool
+from corral.controller.spool import READ, Piece, Spool
 from corral.controller.store import Change, Store
+from corral.controller.turns import Turns
 from corral.core.errors import InvalidJob, JobNotFound
 from corral.core.events import (
     ArtifactStored,
@@ -42,6 +46,12 @@ AT_ONCE = 16
 """Watchers woken in one moment; together they take the loop a few milliseconds."""
 SHARE_S = 0.0005
 """The time that each watcher of a crowd has to itself: a thousand are woken twice a second."""
+
+
+CROWD_BYTES = 4 << 20
+"""Of pages that stay for a moment, for others who come to the same place."""
+ALL_PAGES, SMALLEST_PAGE = 8 << 20, 4 << 10
+"""Bytes that all watchers together are about to be sent, and the least that one is."""
 
 
 class Cursor(NamedTuple):
@@ -78,20 +88,55 @@ class Seen(NamedTuple):
     skipped: int = 0
 
 
-class Page(list[Seen]):
-    """What watchers with the same cursor see next. Whoever encodes it first keeps it for them."""
+class Page(Sequence[Seen]):
+    """Output that watchers with the same cursor see next, as lines of the spool: what is made of
+    them for one, others find under `encoded`."""
 
-    encoded: Any = None
+    def __init__(self, job: JobId, start: Cursor, piece: Piece) -> None:
+        self.job, self.start, self.piece = job, start, piece
+        self.encoded: dict[str, Any] = {}
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return self.end.offset - self.start.offset - self.piece.skipped
+
+    @property
+    def end(self) -> Cursor:
+        return self.start._replace(offset=self.piece.next_offset)
+
+    def __len__(self) -> int:
+        return len(self.piece.lines) + bool(self.piece.skipped)
+
+    def __iter__(self) -> Iterator[Seen]:
+        seq, attempt, offset = self.start
+        if skipped := self.piece.skipped:
+            offset += skipped
+            yield Seen(self.job, Cursor(seq, attempt, offset), attempt, skipped=skipped)
+        for line in self.piece.lines:
+            offset += len(line) + 1
+            yield Seen(self.job, Cursor(seq, attempt, offset), attempt, frame=line)
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
 
 
 class Feed:
-    def __init__(self, store: Store, spool: Spool) -> None:
+    def __init__(self, store: Store, spool: Spool, turns: Turns | None = None) -> None:
         self._store, self._spool = store, spool
+        self._turns = turns or Turns()
+        """Whoever reads takes one."""
         self._rounds: dict[str, asyncio.Task[None]] = {}
         self._heard_meanwhile: set[str] = set()
         self._all_read: dict[JobId, tuple[int, int]] = {}
         """Where the output of a watched job ended, until it goes on."""
-        self._last_page: tuple[JobId, Cursor, Page] | None = None
+        self._pages: OrderedDict[tuple[JobId, Cursor], Page] = OrderedDict()
+        """Those that were read last, for the others of a crowd."""
+        self._held: WeakValueDictionary[tuple[JobId, Cursor], Page] = WeakValueDictionary()
+        """Those that somebody is about to be sent."""
+        self._pages_size = 0
+        self._count = 0
+        """Of all watchers."""
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._ends: deque[Change] = deque(maxlen=RECENT_ENDS)
         store.listen(self._committed)
@@ -142,15 +187,16 @@ class Feed:
     def _watching(self, key: str):  # type: ignore[no-untyped-def]
         event = asyncio.Event()
         self._watchers.setdefault(key, set()).add(event)
+        self._count += 1
         try:
             yield event
         finally:
+            self._count -= 1
             self._watchers[key].discard(event)
             if not self._watchers[key]:
                 del self._watchers[key]
                 self._all_read.pop(key, None)
-                if self._last_page is not None and self._last_page[0] == key:
-                    self._last_page = None  # read for a crowd that is gone; retention may follow
+                self._forget(key)  # read for a crowd that is gone; retention may follow
 
     def progress(self, head: Head) -> ProgressFrame | None:
         """The latest that a job told of itself, running or ended."""
@@ -165,7 +211,7 @@ class Feed:
 
     async def watch(
         self, job: JobId, cursor: Cursor, *, until_now: bool = False
-    ) -> AsyncGenerator[list[Seen], None]:
+    ) -> AsyncGenerator[Sequence[Seen], None]:
         """Everything about one job behind the cursor, until the job has ended, or until now."""
         seq, attempt, offset = cursor
         with self._watching(job) as event:
@@ -175,7 +221,7 @@ class Feed:
                 async for told, fact in self._facts(head, seq):
                     if isinstance(fact, AFTER_OUTPUT):
                         async for piece in self._drain(job, Cursor(seq, attempt, offset)):
-                            offset = piece[-1].cursor.offset
+                            offset = piece.end.offset
                             yield piece
                     if isinstance(fact, AttemptPlaced):
                         attempt, offset = fact.attempt, 0
@@ -185,7 +231,7 @@ class Feed:
                 if head.state.ended:
                     return
                 async for piece in self._drain(job, Cursor(seq, attempt, offset)):
-                    offset = piece[-1].cursor.offset
+                    offset = piece.end.offset
                     yield piece
                 if until_now:
                     return
@@ -235,35 +281,48 @@ class Feed:
                 yield [Seen(job, Cursor(told), head.attempt, fact)]
                 return
 
-    async def _drain(self, job: JobId, cursor: Cursor) -> AsyncIterator[list[Seen]]:
-        seq, attempt, offset = cursor
+    async def _drain(self, job: JobId, cursor: Cursor) -> AsyncIterator[Page]:
         recent = self._store.recent.get(job)
         if recent is not None and not recent.spoke:
             return
-        while attempt and self._all_read.get(job) != (attempt, offset):
-            page = self._page(job, Cursor(seq, attempt, offset))
-            if not page:
+        size = SMALLEST_PAGE
+        while cursor.attempt and self._all_read.get(job) != cursor[1:]:
+            await self._turns.take()
+            page = self._page(job, cursor, size)
+            if page is None:
                 return
-            offset = page[-1].cursor.offset
+            cursor = page.end
             yield page
+            # One that takes a page gets a larger one: who never takes any holds little.
+            size = min(2 * size, self._largest_page())
 
-    def _page(self, job: JobId, cursor: Cursor) -> Page:
-        """Of a crowd that was woken together the first one reads for all."""
-        if self._last_page is not None and self._last_page[:2] == (job, cursor):
-            return self._last_page[2]
-        seq, attempt, offset = cursor
-        piece, page = self._spool.read(job, attempt, offset), Page()
-        if piece.skipped:
-            offset += piece.skipped
-            page.append(Seen(job, Cursor(seq, attempt, offset), attempt, skipped=piece.skipped))
-        for line in piece.lines:
-            offset += len(line) + 1
-            page.append(Seen(job, Cursor(seq, attempt, offset), attempt, frame=line))
-        if page:
-            self._last_page = (job, cursor, page)
-        elif job in self._watchers:
-            self._all_read[job] = (attempt, offset)
+    def _page(self, job: JobId, cursor: Cursor, size: int) -> Page | None:
+        """Of a crowd that has come to one place the first one reads for all."""
+        key = (job, cursor)
+        known = self._held.get(key)
+        if known is not None:
+            return known
+        piece = self._spool.read(job, cursor.attempt, cursor.offset, size)
+        if not piece.lines and not piece.skipped:
+            if job in self._watchers:
+                self._all_read[job] = cursor[1:]
+            return None
+        page = self._pages[key] = self._held[key] = Page(job, cursor, piece)
+        self._pages_size += page.size
+        while self._pages_size > CROWD_BYTES and len(self._pages) > 1:
+            self._pages_size -= self._pages.popitem(last=False)[1].size
         return page
+
+    def _largest_page(self) -> int:
+        """Halved as often as it takes until a page for each watcher is not too much."""
+        size = READ
+        while size > SMALLEST_PAGE and size * self._count > ALL_PAGES:
+            size //= 2
+        return size
+
+    def _forget(self, job: str) -> None:
+        for key in [key for key in self._pages if key[0] == job]:
+            self._pages_size -= self._pages.pop(key).size
 
     async def watch_batch(self, batch: str, cursor: Cursor) -> AsyncIterator[list[Seen]]:
         """The ends of a batch's jobs behind the cursor, for as long as somebody listens."""

@@ -157,8 +157,8 @@ class Spool:
         if stream is not None:
             stream.close()
 
-    def read(self, job: JobId, attempt: int, offset: int) -> Piece:
-        """Some whole lines behind `offset`; none at the end of the stream."""
+    def read(self, job: JobId, attempt: int, offset: int, about: int = READ) -> Piece:
+        """Some whole lines behind `offset`, at least one; none at the end of the stream."""
         stem = self._stem(job, attempt)
         open_stream = self._open.get((job, attempt))
         segments = open_stream.segments if open_stream else _segments(stem)
@@ -171,14 +171,14 @@ class Spool:
                 skipped = max(0, start - offset)
                 offset = max(offset, start)
                 file.seek(offset - start)
-                data = file.read(READ)
+                data = file.read(about)
                 while data and not data.endswith(b"\n") and (more := file.readline()):
                     data += more
         except FileNotFoundError:
             return Piece([], offset)
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and following is not None and following > offset:
-            again = self.read(job, attempt, following)
+            again = self.read(job, attempt, following, about)
             return again._replace(skipped=again.skipped + following - offset)
         lines = whole[:-1].split(b"\n") if whole else []
         return Piece(lines, offset + len(whole), skipped)

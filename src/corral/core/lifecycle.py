@@ -93,9 +93,9 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
     """The head after this fact, or Conflict where the table has no such step."""
     kind = type(fact)
     if kind in NOTES:
-        if isinstance(fact, CheckpointStored):
+        if isinstance(fact, CheckpointStored) and not head.state.ended:
             return replace(head, last_seq=seq, checkpoint=fact.sha256)
-        if isinstance(fact, ArtifactStored):
+        if isinstance(fact, STORED):
             return replace(head, last_seq=seq)
         return replace(head, last_seq=seq, story_seq=seq)
     state = NEXT.get((head.state, kind))
@@ -139,7 +139,9 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
             losses=head.losses + (fact.fault == "worker"),
             shape=_narrowed(head.shape, fact),
         )
-    return replace(head, last_seq=seq, story_seq=seq, state=state)
+    # Nothing goes on from the checkpoint of an ended job.
+    checkpoint = "" if state.ended else head.checkpoint
+    return replace(head, last_seq=seq, story_seq=seq, state=state, checkpoint=checkpoint)
 
 
 def _narrowed(shape: Shape, fact: JobRequeued) -> Shape:

@@ -60,6 +60,7 @@ from corral.controller.statistics import Statistics
 from corral.controller.store import Store
 from corral.controller.tailnet import MISSING, Tailnet
 from corral.controller.tokens import AttemptTokens, kept_secret
+from corral.controller.turns import Turns
 from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.access import Role
@@ -177,7 +178,8 @@ class Controller:
         self._disk = DiskGuard(
             home.path, **structs.asdict(settings.disk), changed=self._disk_changed
         )
-        self._feed = Feed(self._store, self._spool)
+        turns = Turns()
+        self._feed = Feed(self._store, self._spool, turns)
         self._loop = Loop(
             self._store,
             engines,
@@ -316,7 +318,7 @@ class Controller:
             recognises=self._roster.recognises,
             artifacts=artifacts.where,
         )
-        self._first_answers = FirstAnswers(workers, self._health, rest)
+        self._first_answers = FirstAnswers(workers, self._health, rest, turns)
         own = [settings.host, settings.advertise, hostname, f"{hostname}.local"]
         self._app = guarded(self._first_answers, Hosts(own, any_address=self._secure))
 

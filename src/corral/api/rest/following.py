@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -12,11 +12,12 @@ import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from corral.api.http_protocol import hold_little
 from corral.api.parts import Parts
 from corral.api.rest import ranges, routing
 from corral.api.rest.answers import answer, errors, json
 from corral.api.views import artifact_view, event_of
-from corral.controller.feed import Cursor, Seen
+from corral.controller.feed import Cursor, Page, Seen
 from corral.controller.kept import result_of
 from corral.controller.output_text import gap
 from corral.core.frames import OutputFrame, decode_frame
@@ -27,6 +28,8 @@ from corral.sdk.views import read, read_event
 
 KEEP_ALIVE_S = 15.0
 """How often a quiet stream says that it is still there."""
+PIECE = 16 << 10
+"""Of a stream on its way to whoever follows it: what is not taken stays in memory."""
 MAX_ATTEMPT = 1_000_000
 
 STRUCTS: tuple[Any, ...] = (views.Artifact,)
@@ -61,6 +64,8 @@ def routes(parts: Parts) -> APIRouter:
         job: str,
         after: Annotated[str, Query(description="A cursor: go on behind it.")] = "",
         last_event_id: Annotated[str, Header()] = "",
+        *,
+        request: Request,
     ) -> Response:
         """`id` is the event's cursor, `event` its kind, `data` what `corral logs --json` prints.
         A browser that reconnects goes on behind the last one it saw."""
@@ -71,6 +76,7 @@ def routes(parts: Parts) -> APIRouter:
             return Response(status_code=204)
         parts.streams.check()
         watching = parts.feed.watch(found, cursor)
+        hold_little(request.scope)
         return StreamingResponse(
             _sent(parts, watching), media_type="text/event-stream", headers=_STREAMED
         )
@@ -99,6 +105,7 @@ def routes(parts: Parts) -> APIRouter:
         if follow:
             parts.streams.check()
             texts = _followed(parts, found, stream)
+            hold_little(request.scope)
             return StreamingResponse(texts, media_type=_PLAIN, headers=_STREAMED)
         attempt = attempt or parts.store.head(found).attempt
         total = await parts.output.size(found, attempt, stream)
@@ -166,16 +173,28 @@ _PLAIN = "text/plain; charset=utf-8"
 _STREAMED = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
-async def _sent(parts: Parts, watching: AsyncIterator[list[Seen]]) -> AsyncIterator[bytes]:
+async def _sent(parts: Parts, watching: AsyncIterator[Sequence[Seen]]) -> AsyncIterator[bytes]:
     names = parts.store.world.names
     with parts.streams.one():
         async for seen in with_pauses(watching):
             if seen is None:
                 yield b": still here\n\n"
                 continue
-            sent = [event for one in seen if (event := event_of(one, names)) is not None]
-            told = [read_event(one) for one in sent]
-            yield b"".join(_message(event) for event in told if event is not None)
+            told = _messages(seen, names)
+            del seen
+            for start in range(0, len(told), PIECE):
+                yield told[start : start + PIECE]
+
+
+def _messages(seen: Sequence[Seen], names: Mapping[str, str]) -> bytes:
+    """As they are sent; of a page that many see, made once."""
+    kept = seen.encoded if isinstance(seen, Page) else {}
+    if "messages" not in kept:
+        sent = [event for one in seen if (event := event_of(one, names)) is not None]
+        told = [read_event(one) for one in sent]
+        kept["messages"] = b"".join(_message(event) for event in told if event is not None)
+    messages: bytes = kept["messages"]
+    return messages
 
 
 def _message(event: views.Event) -> bytes:
@@ -203,9 +222,9 @@ async def _followed(parts: Parts, job: str, stream: str) -> AsyncIterator[bytes]
 
 async def with_pauses(
     watching: Any, pause_s: float = KEEP_ALIVE_S
-) -> AsyncIterator[list[Seen] | None]:
+) -> AsyncIterator[Sequence[Seen] | None]:
     """What is seen, and None whenever nothing was for a while."""
-    coming: asyncio.Future[list[Seen]] | None = None
+    coming: asyncio.Future[Sequence[Seen]] | None = None
     try:
         while True:
             coming = coming or asyncio.ensure_future(anext(watching))

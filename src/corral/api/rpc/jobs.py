@@ -74,6 +74,7 @@ class JobCalls(Calls):
         cursor = Cursor.parse(request.after)
         if bool(request.job_id) == bool(request.batch):
             raise InvalidJob("Watch one job (job_id) or one batch (batch).")
+        source: AsyncIterator[Sequence[Seen]]
         if request.batch:
             source = self._parts.feed.watch_batch(request.batch, cursor)
         elif request.ends_only:
@@ -85,9 +86,9 @@ class JobCalls(Calls):
             if not isinstance(seen, Page):
                 yield pb.JobEvents(events=self._events(seen))
                 continue
-            if seen.encoded is None:
-                seen.encoded = pb.JobEvents(events=self._events(seen))
-            yield seen.encoded
+            if "events" not in seen.encoded:
+                seen.encoded["events"] = pb.JobEvents(events=self._events(seen))
+            yield seen.encoded["events"]
 
     def _events(self, seen: Sequence[Seen]) -> list[pb.JobEvent]:
         names = self._parts.store.world.names
