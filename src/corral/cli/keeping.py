@@ -27,6 +27,7 @@ def backup(
     """Copies everything the controller knows into one file, while it works on."""
     from corral.controller.restore import checked
     from corral.core.errors import StorageFailed
+    from corral.home import sync_folder
     from corral.sdk.client import Client
 
     path = file or Path(time.strftime("corral-%Y%m%d-%H%M%S.tar"))
@@ -43,6 +44,7 @@ def backup(
             os.fsync(target.fileno())
         found = checked(incoming, progress=lambda share: bar.update(share, "proving the copy"))
         incoming.rename(path)
+        sync_folder(path.parent)
     except OSError as error:
         raise StorageFailed(
             f"{path} cannot be written ({error.strerror}). Name another place for it."

@@ -169,6 +169,8 @@ async def fetched(connection: Connection, job: str, name: str, sha256: str, path
     try:
         with partial.open("wb") as file:
             await connection.get(job, name, sha256, file.write)
+            file.flush()
+            await asyncio.to_thread(os.fsync, file.fileno())
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
