@@ -45,18 +45,18 @@ def invite(
             output.show_json({"invitation": text})
         else:
             output.say("Whoever has this string can use it. Run on the other machine:")
-            print(f"corral login '{text}'")
+            output.show(f"corral login '{text}'")
         return
     told = _admin().invite_machine(renew=renew)
     if as_json:
         output.show_json(told)
         return
     output.say("Whoever has one of these lines can use it. Run on the other machine:")
-    print(f"corral worker join '{told.invitation}'")
+    output.show(f"corral worker join '{told.invitation}'")
     output.say("\nWhere Corral is not installed yet, on Linux:")
-    print(told.shell)
+    output.show(told.shell)
     output.say("\nand on Windows, in PowerShell:")
-    print(told.powershell)
+    output.show(told.powershell)
 
 
 # --- steering ---
@@ -66,7 +66,7 @@ def _show(view: Any, sentence: str, as_json: bool) -> None:
     if as_json:
         output.show_json(view)
     else:
-        print(sentence)
+        output.show(sentence)
 
 
 def _away(view: Any) -> str:
@@ -186,7 +186,7 @@ def login(
         else:
             home.login.write_bytes(before)
         raise
-    print(f"Logged in to {told.grpc} (Corral {health.version}). `corral logout` forgets it.")
+    output.show(f"Logged in to {told.grpc} (Corral {health.version}). `corral logout` forgets it.")
 
 
 @output.guarded
@@ -198,6 +198,6 @@ def logout() -> None:
     login = Home(settings.default_home()).login
     if login.exists():
         login.unlink()
-        print("Forgotten.")
+        output.show("Forgotten.")
     else:
         output.say("Nobody is logged in here.")
