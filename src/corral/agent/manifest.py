@@ -46,9 +46,9 @@ def finish(building: Path, final: Path) -> None:
 
 def list_files(folder: Path) -> bool:
     """Writes down what is in a folder; whether it is small."""
-    found = {path: os.lstat(folder / path) for path in _files(folder)}
-    small = sum(status.st_size for status in found.values()) <= SMALL_BYTES
-    listed = {path: _entry(folder / path, content=small) for path in found}
+    found = list(_files(folder))
+    small = sum(os.lstat(f"{folder}/{path}").st_size for path in found) <= SMALL_BYTES
+    listed = {path: _entry(f"{folder}/{path}", content=small) for path in found}
     write_durably(folder / NAME, msgspec.json.encode(listed))
     return small
 
@@ -58,7 +58,7 @@ def is_whole(folder: Path) -> bool:
     try:
         listed = _decode((folder / NAME).read_bytes())
         return bool(listed) and all(
-            entry == _entry(folder / path, content=entry.crc32 is not None)
+            entry == _entry(f"{folder}/{path}", content=entry.crc32 is not None)
             for path, entry in listed.items()
         )
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -73,17 +73,21 @@ def drop_unlisted(folder: Path) -> None:
             (folder / path).unlink()
 
 
-def _entry(path: Path, *, content: bool) -> Entry:
+def _entry(path: str, *, content: bool) -> Entry:
+    # Text and not Path: an environment may have tens of thousands of them.
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode):
         return Entry(0, 0 if content else None, os.readlink(path))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "This is neither a file nor a link", str(path))
-    return Entry(status.st_size, zlib.crc32(path.read_bytes()) if content else None)
+        raise OSError(errno.EINVAL, "This is neither a file nor a link", path)
+    if not content:
+        return Entry(status.st_size)
+    with open(path, "rb", buffering=0) as file:
+        return Entry(status.st_size, zlib.crc32(file.read()))
 
 
 def _files(folder: Path, inside: str = "") -> Iterator[str]:
-    with os.scandir(folder / inside) as entries:
+    with os.scandir(f"{folder}/{inside}") as entries:
         for entry in entries:
             path = f"{inside}{entry.name}"
             if entry.is_dir(follow_symlinks=False):
