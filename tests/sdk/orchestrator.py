@@ -136,6 +136,12 @@ class Orchestrator:
         await self._enter("GetJobStatus", context)
         return self._view(await self._known(request.job_id, context))
 
+    async def ListArtifacts(self, request: pb.ListArtifactsRequest, context: Any) -> Any:
+        await self._enter("ListArtifacts", context)
+        stored = self._view(await self._known(request.job_id, context)).artifacts
+        named = [one for one in stored if request.name in ("", one.name)]
+        return pb.ListArtifactsReply(artifacts=named)
+
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> Any:
         await self._enter("ListJobs", context)
         found = [
