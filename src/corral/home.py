@@ -81,16 +81,10 @@ class Home:
         os.write(lock_fd, f"{os.getpid()}\n".encode())
 
     def _make(self) -> None:
-        """Folders whose names outlive a power cut, like what is promised inside them."""
-        new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.path)
         for folder in (self.journal, self.blobs, self.spool, self.log, self.worker):
             folder.mkdir(mode=0o700, exist_ok=True)
         sync_folder(self.path)
-        for folder in new or (self.path,):
-            # A parent that may be passed through but not read was there before us.
-            with contextlib.suppress(PermissionError):
-                sync_folder(folder.parent)
 
     def close_to_others(self) -> list[str]:
         """Files that only their owner may read, as far as somebody opened them to others or shut
@@ -135,11 +129,17 @@ def lock_file(fd: int) -> bool:
 
 def write_private_json(path: Path, value: dict[str, Any]) -> None:
     """Replaces the file at once, readable by its owner alone."""
+    write_durably(path, json.dumps(value).encode())
+
+
+def write_durably(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replaces the file at once: after a power cut it is the old one or the new one, whole; once
+    this returns it is the new one."""
     incoming = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump(value, file)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(incoming, path)
@@ -147,6 +147,16 @@ def write_private_json(path: Path, value: dict[str, Any]) -> None:
         incoming.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """A folder of its owner's, whose name outlives a power cut like what is promised inside it."""
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in new or (path,):
+        # A parent that may be passed through but not read was there before us.
+        with contextlib.suppress(PermissionError):
+            sync_folder(folder.parent)
 
 
 def sync_folder(path: Path) -> None:
@@ -158,6 +168,43 @@ def sync_folder(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sync_file_system(folder: Path) -> None:
+    """Makes everything below a folder durable: many files at once, with whatever else waits for
+    the same disk; file by file where the platform has no such thing."""
+    if sys.platform == "linux" and _syncfs(folder):
+        return
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            if not os.path.islink(path):
+                # Windows flushes only what may be written to.
+                fd = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+        sync_folder(Path(place))
+
+
+def _syncfs(folder: Path) -> bool:
+    """Whether the kernel did it; OSError where the disk failed."""
+    import ctypes
+    import errno
+
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(fd) == 0:
+            return True
+        error = ctypes.get_errno()
+    except AttributeError:  # a C library without it
+        return False
+    finally:
+        os.close(fd)
+    if error == errno.ENOSYS:
+        return False
+    raise OSError(error, os.strerror(error), str(folder))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from typing import Any, cast
 import msgspec
 import structlog
 
+from corral.core.printable import printable
+
 LOOK_BYTES = 1 << 16
 """How much is written between two looks at the size and the name of the file."""
 LISTED = 5
@@ -121,7 +123,7 @@ def _for_people(*, terminal: bool) -> structlog.typing.Processor:
         told = " ".join([f"{key}={_shown(value, terminal)}" for key, value in said.items()])
         line = f"{clock.text()[:-3]} {spaced.get(level, level)} {event:<22} {told}\n"
         if exception:
-            line += exception.rstrip("\n") + "\n"
+            line += printable(exception.rstrip("\n")) + "\n"
         return line.encode("utf-8", "replace")
 
     return render
@@ -132,11 +134,11 @@ def _shown(value: object, terminal: bool) -> str:
         plain = value.isprintable() and value and " " not in value
         return value if plain else repr(value)
     if isinstance(value, (list, tuple)):
-        words = [str(one) for one in value[: LISTED if terminal else None]]
+        words = [printable(str(one)) for one in value[: LISTED if terminal else None]]
         if len(words) < len(value):
             words.append(f"… {len(value) - len(words)} more")
         return ",".join(words)
-    return str(value)
+    return printable(str(value))
 
 
 def _exception(told: object) -> str:

@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 
 from corral.core.backends import Entry, SketchEntry
 from corral.core.errors import InvalidSettings
-from corral.core.worker import MOST_GPUS, DeclaredGPU, Places, Words
+from corral.core.worker import MOST_GPUS, DeclaredGPU, Name, Names, Places, Words
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -33,11 +33,11 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """What this machine's worker offers and how it keeps house."""
 
     enabled: bool = True
-    name: str = ""
+    name: Name = ""
     cpus: Annotated[float, Meta(ge=0, le=1024)] = 0.0
     memory_gb: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
     gpus: Annotated[tuple[DeclaredGPU, ...], Meta(max_length=MOST_GPUS)] = ()
-    labels: Words = ()
+    labels: Names = ()
     reserved_for: Literal["", "interactive"] = ""
     weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     class_: Literal["", "high-memory", "low-latency", "cpu-only"] = msgspec.field(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import ssl
 from pathlib import Path
 
 from corral.core.errors import HomeUnusable, Unavailable, WrongCertificate
+from corral.home import make_folder, write_durably
 
 NAME = "corral"
 """What the certificate is called; clients that insist on a name ask for this one."""
@@ -23,25 +23,32 @@ def kept_certificate(folder: Path) -> tuple[Path, Path]:
     """The certificate and the key in a folder that only its owner reads, made on first use."""
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     if certificate.exists() and key.exists():
+        _check_pair(certificate, key)
         return certificate, key
     made, secret = _make()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path, data in ((key, secret), (certificate, made)):
-            incoming = path.with_name(f".{path.name}")
-            incoming.unlink(missing_ok=True)
-            fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            incoming.replace(path)
+        make_folder(folder)
+        # One after the other: a certificate is never there without its key.
+        write_durably(key, secret)
+        write_durably(certificate, made)
     except OSError as error:
         raise HomeUnusable(
             f"The controller's certificate cannot be kept in {folder} ({error.strerror}). See that "
             "the disk has space left and that the folder is yours, then start again."
         ) from error
     return certificate, key
+
+
+def _check_pair(certificate: Path, key: Path) -> None:
+    """Workers know the controller by it, so that a damaged one is not quietly replaced."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (OSError, ValueError) as error:
+        raise HomeUnusable(
+            f"The controller's certificate in {certificate.parent} cannot be used ({error}). "
+            "Restore both files from a backup; or remove them, start again and invite every worker "
+            "anew."
+        ) from error
 
 
 def _make() -> tuple[bytes, bytes]:

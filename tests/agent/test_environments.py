@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Collection
@@ -12,8 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent.environments import RECORD, TEMPORARY, BuildFailed, Environments, Spec
+from corral.agent import kit
+from corral.agent.environments import (
+    RECORD,
+    TEMPORARY,
+    BuildFailed,
+    Environment,
+    Environments,
+    Spec,
+)
 from corral.agent.inventory import python_minor
+from corral.agent.manifest import SMALL_BYTES
 from corral.protocol import messages as wire
 from corral.settings import build_environment
 from tests.agent.conftest import StartAgent
@@ -31,7 +41,8 @@ def make_wheel(folder: Path, name: str, size: int = 0) -> str:
         f"{name}-1.0.dist-info/METADATA": metadata,
         f"{name}-1.0.dist-info/WHEEL": tags,
     }
-    record = "".join(f"{path},,\n" for path in files) + f"{name}-1.0.dist-info/RECORD,,\n"
+    record = "".join(f"{path},,{len(text)}\n" for path, text in files.items())
+    record += f"{name}-1.0.dist-info/RECORD,,\n"
     with zipfile.ZipFile(wheel, "w") as archive:
         for path, text in {**files, f"{name}-1.0.dist-info/RECORD": record}.items():
             archive.writestr(path, text)
@@ -44,16 +55,21 @@ MakeEnvironments = Callable[..., Environments]
 @pytest.fixture
 def environments(tmp_path: Path) -> MakeEnvironments:
     def make(
-        *, limit_gb: float = 1.0, keep_s: float = 3600.0, in_use: Collection[str] = ()
+        *,
+        limit_gb: float = 1.0,
+        keep_s: float = 3600.0,
+        in_use: Collection[str] = (),
+        **variables: str,
     ) -> Environments:
         made = Environments(
             tmp_path / "environments",
             limit_gb=limit_gb,
             keep_s=keep_s,
             system_site_packages=False,
-            environ=build_environment(),
+            environ={**build_environment(), **variables},
             in_use=lambda: set(in_use),
             compile_kit=lambda python: [str(python), "-c", ""],
+            kit_compiled=lambda: None,
         )
         made.clear_leftovers()
         return made
@@ -121,6 +137,20 @@ async def test_a_python_that_uv_cannot_provide_is_named(
     assert "needs Python 3.99" in failure.message
 
 
+async def test_a_worker_whose_kit_lost_its_bytes_works(
+    controller: FakeController, start: StartAgent, tmp_path: Path
+) -> None:
+    """A power cut some seconds after the first start left every name, and nothing in any file."""
+    made = kit.assemble(tmp_path / "worker" / "kit")
+    for path in made.rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    await start()
+    job = controller.job(os.getpid)
+    await controller.send(job)
+    assert await controller.value(job.job) > 0
+
+
 async def test_an_odd_python_never_reaches_uv(environments: MakeEnvironments) -> None:
     with pytest.raises(BuildFailed) as caught:
         await environments().get(Spec(python="/bin/sh"))
@@ -134,8 +164,10 @@ async def test_a_finished_environment_is_found_by_the_next_agent(
     spec = first.spec("", ())
     assert spec.python == python_minor()
     built = await first.get(spec)
+    inode = built.path.stat().st_ino
     second = environments()
-    assert second.ready(spec) == built
+    assert await second.get(spec) == built == second.ready(spec)
+    assert built.path.stat().st_ino == inode
 
 
 async def test_half_an_environment_is_built_again(
@@ -147,6 +179,56 @@ async def test_half_an_environment_is_built_again(
     (half / RECORD).write_text("{}")
     built = await environments().get(spec)
     assert built.python.exists()
+
+
+def _value(found: Environment, package: str) -> str:
+    told = [str(found.python), "-I", "-c", f"import {package}; print({package}.VALUE)"]
+    return subprocess.run(told, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.parametrize("size", [0, SMALL_BYTES + 1], ids=["by content", "by size"])
+async def test_an_environment_that_lost_its_files_is_built_again(
+    environments: MakeEnvironments, tmp_path: Path, size: int
+) -> None:
+    """What a power cut leaves: every name, and nothing in any of them."""
+    first = environments()
+    spec = first.spec("", (make_wheel(tmp_path, "hollow", size=size),))
+    built = await first.get(spec)
+    for path in built.path.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.unlink()  # uv may have linked it into its cache
+            path.touch()
+    again = await environments().get(spec)
+    assert _value(again, "hollow") == "42"
+
+
+async def test_one_file_that_is_not_what_it_was_is_found(
+    environments: MakeEnvironments, tmp_path: Path
+) -> None:
+    first = environments()
+    spec = first.spec("", (make_wheel(tmp_path, "rotten"),))
+    built = await first.get(spec)
+    [module] = built.path.glob("lib/python*/site-packages/rotten.py")
+    module.unlink()
+    module.write_text("VALUE = 43\n")
+    os.utime(module, (1, 1))  # its bytecode does not hide it
+    again = await environments().get(spec)
+    assert _value(again, "rotten") == "42"
+
+
+async def test_a_damaged_cache_of_uv_is_seen_and_cleaned(
+    environments: MakeEnvironments, tmp_path: Path
+) -> None:
+    """A build that a power cut ended leaves empty files in the cache, which uv takes on trust."""
+    cache = tmp_path / "cache"
+    line = make_wheel(tmp_path, "stale")
+    made = environments(UV_CACHE_DIR=str(cache))
+    built = await made.get(made.spec("", (line,)))
+    shutil.rmtree(built.path)
+    [kept] = cache.glob("archive-v*/*/stale.py")
+    kept.write_bytes(b"")
+    again = environments(UV_CACHE_DIR=str(cache))
+    assert _value(await again.get(again.spec("", (line,))), "stale") == "42"
 
 
 async def test_the_order_of_requirements_does_not_matter(environments: MakeEnvironments) -> None:

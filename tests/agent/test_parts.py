@@ -75,6 +75,39 @@ def test_a_kit_is_made_once_and_old_ones_go(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [made]
 
 
+def test_a_damaged_kit_is_made_anew(tmp_path: Path) -> None:
+    """A power cut leaves every name, and nothing in any of them; a disk may spoil a single one."""
+    made = kit.assemble(tmp_path)
+    was = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    for path in was:
+        path.write_bytes(b"")
+    assert kit.assemble(tmp_path) == made
+    assert _kept(made).items() >= _sources(was).items()
+    [bytecode] = made.glob(f"corral/__pycache__/job.{sys.implementation.cache_tag}.pyc")
+    bytecode.write_bytes(bytecode.read_bytes()[:100])
+    kit.assemble(tmp_path)
+    assert len(bytecode.read_bytes()) > 100
+
+
+def test_bytecode_of_another_python_stays_once_it_was_vouched_for(tmp_path: Path) -> None:
+    made = kit.assemble(tmp_path)
+    half, whole = (made / "corral" / "__pycache__" / f"job.other-{n}.pyc" for n in (1, 2))
+    whole.write_bytes(b"whole")
+    kit.vouch(made)
+    half.write_bytes(b"half")
+    assert kit.assemble(tmp_path) == made
+    assert whole.exists()
+    assert not half.exists()
+
+
+def _kept(kept: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
+
+
+def _sources(files: dict[Path, bytes]) -> dict[Path, bytes]:
+    return {path: data for path, data in files.items() if path.suffix == ".py"}
+
+
 # --- waiting ---
 
 

@@ -207,12 +207,21 @@ def test_malformed_after_the_register(asked: LiveController, rogue: Card) -> Non
     ask()
 
 
+def _labelled(card: Card, label: str) -> wire.WorkerRegister:
+    register = card.register()
+    capabilities = msgspec.structs.replace(register.capabilities, labels=(label,))
+    return msgspec.structs.replace(register, capabilities=capabilities)
+
+
 def test_each_no_has_a_code_of_its_own(asked: LiveController, rogue: Card) -> None:
     other = Card(asked, "other")
     cases: list[tuple[int, str, wire.WorkerRegister]] = [
         (wire.CLOSE_INCOMPATIBLE, rogue.credential, rogue.register(runner_protocol="🐎" * 99)),
         (wire.CLOSE_INCOMPATIBLE, rogue.credential, rogue.register(runner_protocol="9" * 256)),
         (wire.CLOSE_MALFORMED, rogue.credential, rogue.register(runner_protocol="9" * 5000)),
+        (wire.CLOSE_MALFORMED, rogue.credential, rogue.register(name="barn\x1b[2J")),
+        (wire.CLOSE_MALFORMED, rogue.credential, rogue.register(name="barn\n")),
+        (wire.CLOSE_MALFORMED, rogue.credential, _labelled(rogue, "ssd\u202e")),
         (wire.CLOSE_UNAUTHORIZED, "wrong", rogue.register()),
         (wire.CLOSE_UNAUTHORIZED, rogue.credential, other.register()),
         (wire.CLOSE_UNAUTHORIZED, asked.token, rogue.register()),

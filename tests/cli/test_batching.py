@@ -3,6 +3,7 @@ What batches do: tests/e2e/test_batch.py."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any, cast
@@ -145,6 +146,10 @@ def test_a_contact_sheet_opens_nothing_but_pngs(tmp_path: Path) -> None:
     assert 'src=""' in contact_sheet.write(tmp_path, "t", [entry]).read_text()
 
 
+def _sha256(said: bytes | Exception) -> str:
+    return hashlib.sha256(said).hexdigest() if isinstance(said, bytes) else "0"
+
+
 class Artifacts:
     """A connection to a controller with jobs whose workers name their files as they like."""
 
@@ -156,7 +161,10 @@ class Artifacts:
             pb.JobView(
                 job_id=job,
                 workload="pipeline",
-                artifacts=[pb.ArtifactView(name=name, file_sha256="0") for name in files],
+                artifacts=[
+                    pb.ArtifactView(name=name, file_sha256=_sha256(said))
+                    for name, said in files.items()
+                ],
             )
             for job, files in reversed(self.jobs.items())
         ]
@@ -185,9 +193,30 @@ async def test_hostile_names_cost_no_other_image(tmp_path: Path) -> None:
     assert (tmp_path / "j3-000.png").read_bytes() == b"three"
     assert len(found) == 3
     assert sorted(told) == ["j1-001.png", "x" * 20]
-    jobs["j1"]["j1-000.png"] = Unavailable("Nobody answers.")
+    jobs["j1"]["j1-002.png"] = Unavailable("Nobody answers.")
     with pytest.raises(Unavailable):
         await handle.download(tmp_path)
+
+
+async def test_a_batch_replaces_no_other_file_unasked(tmp_path: Path) -> None:
+    name = "j1-000.png"
+    handle = AsyncBatchHandle(cast(Any, Artifacts({"j1": {name: b"one"}})), "b", jobs=1)
+    (tmp_path / name).write_bytes(b"mine")
+    told: list[Exception] = []
+    assert not await handle.download(tmp_path, left_out=lambda one, error: told.append(error))
+    assert [type(error) for error in told] == [FileExistsError]
+    assert (tmp_path / name).read_bytes() == b"mine"
+    await handle.download(tmp_path, overwrite=True)
+    assert (tmp_path / name).read_bytes() == b"one"
+
+
+def test_a_contact_sheet_replaces_its_like_alone(tmp_path: Path) -> None:
+    page = contact_sheet.write(tmp_path, "t", [])
+    contact_sheet.write(tmp_path, "again", [])
+    page.write_text("<p>my own page</p>")
+    with pytest.raises(FileExistsError):
+        contact_sheet.write(tmp_path, "t", [])
+    assert page.read_text() == "<p>my own page</p>"
 
 
 def test_a_plan_file_brings_its_pack_along(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.api import corral_pb2 as pb
+from corral.core.printable import printable
 from tests.cli.conftest import Corral
 from tests.cli.test_running import Terminal
 from tests.sdk.orchestrator import Orchestrator, Served
@@ -61,23 +62,6 @@ def test_logs(corral: Corral, ids: list[str]) -> None:
     assert corral("logs", "-f", ids[0]).out == "hello 0\nbye\n"
     lines = [json.loads(line) for line in corral("logs", "--json", ids[0]).out.splitlines()]
     assert [line["text"] for line in lines if line["event"] == "output"] == ["hello 0\n", "bye\n"]
-
-
-def test_get(corral: Corral, ids: list[str], orchestrator: Orchestrator, tmp_path: Path) -> None:
-    assert corral("get", "last").err == f"Job {ids[2]} has no artifacts.\n"
-    orchestrator.jobs[ids[2]].blobs |= {"plots/loss.png": b"png", "model.bin": b"weights"}
-    there = tmp_path / "there"
-    done = corral("get", "last", "--to", str(there))
-    assert set(done.out.split()) == {str(there / "plots/loss.png"), str(there / "model.bin")}
-    assert (there / "plots/loss.png").read_bytes() == b"png"
-    one = corral("get", "last", "model.bin", "--to", str(tmp_path / "m"), "--json").json
-    assert one == [{"name": "model.bin", "path": str(tmp_path / "m")}]
-    assert (tmp_path / "m").read_bytes() == b"weights"
-    missing = corral("get", "last", "nope")
-    assert (missing.code, "it has plots/loss.png, model.bin." in missing.err) == (1, True)
-    orchestrator.jobs[ids[2]].blobs["../out"] = b"x"
-    assert "would leave" in corral("get", "last", "--to", str(there)).err
-    assert not (tmp_path / "out").exists()
 
 
 def test_why(corral: Corral, ids: list[str]) -> None:
@@ -148,6 +132,32 @@ def test_what_workers_render_with_and_which_server_is_silent(
         "attic renders with webui at http://a:1, comfyui at http://b:2, sketch; 1 model known.",
         "attic: No answer from b.",
     ]
+
+
+def test_a_worker_steers_no_terminal(served: Served) -> None:
+    """Whatever it says of itself, by a controller that believed it."""
+    evil = "\x1b]0;pwned\x07\x1b[2J\u202e[red]x[/red][link=https://evil]y[/link]"
+    served.orchestrator.workers.append(
+        pb.WorkerView(
+            id="w",
+            name=f"attic{evil}",
+            engine=evil,
+            connected=True,
+            circuit=evil,
+            labels=[evil],
+            gpus=[pb.GpuView(uuid="g", name=evil, vram_gb=24)],
+            enforced={evil: evil},
+            task_types=["webui"],
+            servers=[pb.ImageServerView(kind=evil, url=evil, trouble=evil)],
+        )
+    )
+    terminal = Terminal(served.home, "workers")
+    terminal.until("no models known.")
+    terminal.until(f": {printable(evil)}")  # the last line
+    assert terminal.wait() == 0
+    assert f"{printable(evil)} enforces " in terminal.seen
+    for steering in ("\x1b]", "\x1b[2J", "\x07", "\u202e", "\x1b[31m"):
+        assert steering not in terminal.seen
 
 
 def test_workers_in_a_narrow_terminal(served: Served) -> None:

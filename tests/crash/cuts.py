@@ -1,8 +1,8 @@
 """Records the scenario once, cuts its power at every sync, and starts from each disk that is left.
 
 A program of its own for the same reason as `sweep`: `python -m tests.crash.cuts FOLDER PART PARTS
-SEEDS [learning]`. The cut comes just before a sync takes effect: most was said by then, least is
-safe. It prints one JSON object for each different disk.
+SEEDS [STORY]`. The cut comes just before a sync takes effect: most was said by then, least is safe.
+It prints one JSON object for each different disk.
 """
 
 from __future__ import annotations
@@ -13,14 +13,22 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from tests.crash import painting, power, scenario, tracing
+from tests.crash import painting, power, scenario, tracing, worker_disk
+from tests.crash.power import Left
 from tests.crash.sweep import apart
 
-Left = dict[str, bytes | None]
+Story = Callable[[Path], None]
+Check = Callable[[Path, Sequence[str]], Coroutine[Any, Any, object]]
+STORIES: dict[str, tuple[Story, Check]] = {
+    "controller": (partial(scenario.run, bulky=True), scenario.check),
+    "learning": (painting.run, painting.check),
+    "worker": (worker_disk.run, worker_disk.check),
+}
 
 
 def recorded(root: Path, story: Callable[[Path], None]) -> list[power.Op]:
@@ -50,7 +58,7 @@ def cuts(root: Path, ops: Sequence[power.Op], seeds: int) -> Iterator[tuple[int,
         if op.kind == "said":
             said += 1
             continue
-        if op.kind == "sync":
+        if op.kind in ("sync", "syncfs"):
             syncs += 1
             yield syncs, "lost", disk.after_cut(), said
             for seed in range(seeds):
@@ -62,9 +70,7 @@ def cuts(root: Path, ops: Sequence[power.Op], seeds: int) -> Iterator[tuple[int,
 
 def main(arguments: Sequence[str]) -> None:
     folder, part, parts, seeds, *what = arguments
-    learning = what == ["learning"]
-    run = painting.run if learning else partial(scenario.run, bulky=True)
-    check = painting.check if learning else scenario.check
+    run, check = STORIES[what[0] if what else "controller"]
     scenario.quiet()
     root = Path(folder)
     shutil.rmtree(root, ignore_errors=True)

@@ -1,7 +1,9 @@
 """A disk that loses power: what a recorded run had made durable by each of its syncs.
 
 Strict POSIX: bytes are durable once their file is synced, names once their folder is. Everything
-else is gone after the cut or, in the torn variant, survives by chance and in pieces.
+else is gone after the cut or, in the torn variant, survives by chance and in pieces. Programs that
+the watched one starts are not watched: what they wrote is found, unsynced, when it next moves or
+syncs what they wrote.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class Recorder:
         self._below = str(below)
         self._voice = voice
         self._begun: dict[int, list[Op]] = {}
+        self._known: set[str] = {str(below)}
         self.ops: list[Op] = []
 
     def entered(self, call: tracing.Call) -> bool:
@@ -46,7 +49,37 @@ class Recorder:
         for op in self._begun.pop(call.tid, ()):
             if value >= 0:
                 cut = op._replace(data=op.data[:value]) if op.kind == "write" else op
-                self.ops.append(cut)
+                self._append(cut)
+
+    def _append(self, op: Op) -> None:
+        self.ops.append(op)
+        if op.kind in ("create", "mkdir", "link"):
+            self._known.add(op.path)
+        elif op.kind == "unlink":
+            self._known.discard(op.path)
+        elif op.kind == "rename":
+            inside = f"{op.path}/"
+            moved = {one for one in self._known if one == op.path or one.startswith(inside)}
+            self._known -= moved
+            self._known |= {op.other + one[len(op.path) :] for one in moved}
+
+    def _is_others(self, path: str) -> bool:
+        inside = path.startswith(f"{self._below}/")
+        return inside and path not in self._known and os.path.lexists(path)
+
+    def _find(self, path: str) -> None:
+        """What others made there."""
+        if os.path.islink(path):
+            if path not in self._known:
+                self._append(Op("link", path, os.readlink(path)))
+        elif os.path.isdir(path):
+            if path not in self._known:
+                self._append(Op("mkdir", path))
+            for name in sorted(os.listdir(path)):
+                self._find(os.path.join(path, name))
+        elif os.path.isfile(path) and path not in self._known:
+            self._append(Op("create", path))
+            self._append(Op("write", path, data=Path(path).read_bytes()))
 
     def _meaning(self, call: tracing.Call) -> Iterator[Op]:
         name, args = call.name, call.args
@@ -54,9 +87,12 @@ class Recorder:
             yield Op("said", data=call.memory(args[1], args[2]))
             return
         paths = tracing.target(call)
-        if not paths or not all(path.startswith(self._below) for path in paths):
+        if not paths or not all(f"{path}/".startswith(f"{self._below}/") for path in paths):
             return
         path = paths[0]
+        above = [str(one) for one in (*reversed(Path(path).parents), path)]
+        if unknown := next((one for one in above if self._is_others(one)), ""):
+            self._find(unknown)
         if name in ("open", "openat"):
             flags = args[1] if name == "open" else args[2]
             if not os.path.lexists(path):
@@ -68,7 +104,11 @@ class Recorder:
         elif name in ("unlink", "unlinkat", "rmdir"):
             yield Op("unlink", path)
         elif name.startswith("rename"):
+            self._find(path)
             yield Op("rename", path, paths[1])
+        elif name == "syncfs":
+            self._find(self._below)
+            yield Op("syncfs", self._below)
         elif name == "ftruncate":
             yield Op("truncate", path, offset=args[1])
         elif name in ("fsync", "fdatasync"):
@@ -123,17 +163,29 @@ def _apply(content: bytearray, op: Op) -> None:
     content[op.offset : end] = op.data
 
 
-Names = dict[str, "_File | _Folder"]
+Names = dict[str, "_File | _Folder | _Link"]
+Left = dict[str, bytes | str | None]
+"""Files by their bytes, links by where they lead, folders without either."""
+
+
+class _Link:
+    """As durable as its name."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def sync(self) -> None:
+        pass
 
 
 class _Folder:
     def __init__(self) -> None:
         self.names: Names = {}
         self.durable: Names = {}
-        self.pending: list[dict[str, _File | _Folder | None]] = []
+        self.pending: list[dict[str, _File | _Folder | _Link | None]] = []
         """Each change as the names it set or removed, at once."""
 
-    def change(self, names: dict[str, _File | _Folder | None]) -> None:
+    def change(self, names: dict[str, _File | _Folder | _Link | None]) -> None:
         self.pending.append(names)
         _rename(self.names, names)
 
@@ -150,7 +202,7 @@ class _Folder:
         return names
 
 
-def _rename(names: Names, change: dict[str, _File | _Folder | None]) -> None:
+def _rename(names: Names, change: dict[str, _File | _Folder | _Link | None]) -> None:
     for name, node in change.items():
         if node is None:
             names.pop(name, None)
@@ -167,14 +219,18 @@ class Disk:
 
     def play(self, op: Op) -> None:
         if op.kind in ("create", "mkdir"):
-            node: _File | _Folder = _File() if op.kind == "create" else _Folder()
-            self._parent(op.path).change({os.path.basename(op.path): node})
+            made = _File() if op.kind == "create" else _Folder()
+            self._parent(op.path).change({os.path.basename(op.path): made})
+        elif op.kind == "link":
+            self._parent(op.path).change({os.path.basename(op.path): _Link(op.other)})
         elif op.kind == "unlink":
             self._parent(op.path).change({os.path.basename(op.path): None})
         elif op.kind == "rename":
             self._move(op.path, op.other)
         elif op.kind == "sync":
             self._node(op.path).sync()
+        elif op.kind == "syncfs":
+            _sync_all(self._top)
         else:
             node = self._node(op.path)
             assert isinstance(node, _File)
@@ -194,18 +250,18 @@ class Disk:
         assert isinstance(parent, _Folder)
         return parent
 
-    def _node(self, path: str) -> _File | _Folder:
-        node: _File | _Folder = self._top
+    def _node(self, path: str) -> _File | _Folder | _Link:
+        node: _File | _Folder | _Link = self._top
         inside = os.path.relpath(path, self._root)
         for name in () if inside == "." else inside.split(os.sep):
             assert isinstance(node, _Folder), path
             node = node.names[name]
         return node
 
-    def after_cut(self, dice: random.Random | None = None) -> dict[str, bytes | None]:
+    def after_cut(self, dice: random.Random | None = None) -> Left:
         """Every path that is left, with its bytes; folders have none. SQLite's shared memory is
         never on a disk in any order that means something, so it is gone."""
-        left: dict[str, bytes | None] = {}
+        left: Left = {}
 
         def walk(folder: _Folder, inside: str) -> None:
             for name, node in sorted(folder.survived(dice).items()):
@@ -213,6 +269,8 @@ class Disk:
                 if isinstance(node, _Folder):
                     left[path] = None
                     walk(node, path)
+                elif isinstance(node, _Link):
+                    left[path] = node.target
                 elif not name.endswith("-shm"):
                     left[path] = node.survived(dice)
 
@@ -220,18 +278,30 @@ class Disk:
         return left
 
 
-def write(left: dict[str, bytes | None], root: Path) -> None:
+def _sync_all(folder: _Folder) -> None:
+    folder.sync()
+    for node in folder.names.values():
+        if isinstance(node, _Folder):
+            _sync_all(node)
+        else:
+            node.sync()
+
+
+def write(left: Left, root: Path) -> None:
     for inside, data in left.items():
         path = root / inside
         if data is None:
             path.mkdir(parents=True, exist_ok=True)
+        elif isinstance(data, str):
+            path.symlink_to(data)
         else:
             path.write_bytes(data)
 
 
-def digest(left: dict[str, bytes | None]) -> str:
+def digest(left: Left) -> str:
     found = hashlib.sha256()
     for path, data in left.items():
-        size = -1 if data is None else len(data)
-        found.update(f"{path}\0{size}\0".encode() + (data or b""))
+        kind, content = type(data).__name__, data or b""
+        found.update(f"{path}\0{kind}\0{len(content)}\0".encode())
+        found.update(content.encode() if isinstance(content, str) else content)
     return found.hexdigest()

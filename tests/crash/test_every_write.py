@@ -103,6 +103,16 @@ def test_power_cut_while_learning(
     covered(f"power cut at each of {syncs} syncs of learning: {len(rows)} different disks")
 
 
+def test_power_cut_of_a_workers_disk(
+    ground: Path, programs: Programs, covered: Callable[[str], None]
+) -> None:
+    where = [(str(ground / f"disk{n}"), str(n), str(PROCESSES)) for n in range(PROCESSES)]
+    rows = programs([["tests.crash.cuts", *one, "2", "worker"] for one in where])
+    assert not any(row["wrong"] for row in rows), complaints(rows)
+    syncs = max(row["sync"] for row in rows)
+    covered(f"power cut at each of {syncs} syncs of a worker: {len(rows)} different disks")
+
+
 class Interrupted:
     """One run of the real `corral up` with its agent, killed at its Nth write, and the next."""
 

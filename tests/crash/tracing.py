@@ -22,11 +22,12 @@ _X86_64 = {
     77: "ftruncate", 82: "rename", 83: "mkdir", 84: "rmdir", 86: "link", 87: "unlink",
     257: "openat", 258: "mkdirat", 263: "unlinkat", 264: "renameat", 265: "linkat",
     285: "fallocate", 296: "pwritev", 316: "renameat2", 326: "copy_file_range", 40: "sendfile",
+    306: "syncfs",
 }  # fmt: skip
 _AARCH64 = {
     64: "write", 68: "pwrite64", 66: "writev", 82: "fsync", 83: "fdatasync", 46: "ftruncate",
     56: "openat", 34: "mkdirat", 35: "unlinkat", 38: "renameat", 37: "linkat", 47: "fallocate",
-    70: "pwritev", 276: "renameat2", 285: "copy_file_range", 71: "sendfile",
+    70: "pwritev", 276: "renameat2", 285: "copy_file_range", 71: "sendfile", 267: "syncfs",
 }  # fmt: skip
 NAMES = {"x86_64": _X86_64, "aarch64": _AARCH64}.get(platform.machine(), {})
 

@@ -451,7 +451,9 @@ class Orchestrator:
             retry_of=record.retry_of,
             submitted_at=time.time(),
             artifacts=[
-                pb.ArtifactView(name=name, size=len(data))
+                pb.ArtifactView(
+                    name=name, size=len(data), file_sha256=hashlib.sha256(data).hexdigest()
+                )
                 for name, data in record.blobs.items()
                 if name != "result"
             ],

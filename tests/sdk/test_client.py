@@ -16,6 +16,7 @@ import pytest
 import corral
 from corral.core.errors import InvalidJob, JobNotFound, NoGpuWorkers, Unauthorized, Unavailable
 from corral.sdk.client import Client
+from corral.sdk.results import with_source
 from corral.sdk.views import Ended, Output, StateChanged
 from tests.sdk.orchestrator import TOKEN, Orchestrator, Served
 
@@ -140,6 +141,41 @@ def test_artifacts(client: Client, orchestrator: Orchestrator, tmp_path: Path) -
     assert handle.download("plots/a.png", tmp_path) == tmp_path / "a.png"
     assert (tmp_path / "a.png").read_bytes() == bytes(5000)
     assert [path.name for path in tmp_path.glob(".*.part")] == []
+
+
+def test_artifacts_replace_nothing_unasked(
+    client: Client, orchestrator: Orchestrator, tmp_path: Path
+) -> None:
+    handle = client.submit(len, ("abc",))
+    orchestrator.jobs[handle.id].blobs |= {"a.txt": b"a job's", ".bashrc": b"evil"}
+    mine = tmp_path / "a.txt"
+    mine.write_text("mine")
+    for path in (mine, tmp_path):
+        with pytest.raises(FileExistsError):
+            handle.download("a.txt", path)
+    assert mine.read_text() == "mine"
+    with pytest.raises(corral.CorralError, match="hidden"):
+        handle.download(".bashrc", tmp_path)
+    assert not (tmp_path / ".bashrc").exists()
+    handle.download("a.txt", mine, overwrite=True)
+    assert handle.download("a.txt", mine) == mine, "the same bytes are in nobody's way"
+    assert mine.read_text() == "a job's"
+
+
+def test_a_remote_traceback_opens_no_file_but_the_programs_own(tmp_path: Path) -> None:
+    """A worker writes it; reading these would never end, or show what is nobody's code."""
+    pipe, private = tmp_path / "pipe", tmp_path / "key.py"
+    os.mkfifo(pipe)
+    private.write_text("SECRET = 1\n")
+    here = with_source.__code__
+    named = ("/dev/zero", "/proc/kmsg", str(pipe), str(private), "a\0b", __file__ + "/x")
+    told = "".join(f'  File "{path}", line 1, in f\n' for path in named)
+    huge = f'  File "{__file__}", line {"9" * 5000}, in f\n'
+    own = f'  File "{here.co_filename}", line {here.co_firstlineno}, in g\n'
+    assert with_source(told + huge + own).splitlines() == [
+        *(told + huge + own).splitlines(),
+        "    def with_source(traceback: str) -> str:",
+    ]
 
 
 def test_scripts(client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

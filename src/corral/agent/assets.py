@@ -25,7 +25,7 @@ from corral.agent.downloads import Abandoned, AssetFailed, Download, Ticket, no_
 from corral.agent.inventory import GIB
 from corral.core.job import Input
 from corral.digests import Digests, stamp
-from corral.home import sync_folder
+from corral.home import make_folder, sync_folder
 from corral.shared_root import NotInRoot, SharedRoot
 
 log = structlog.get_logger("corral.agent.assets")
@@ -60,7 +60,7 @@ class Assets:
 
     def clear_leftovers(self) -> None:
         """What could not be whole, or is nobody's, goes; what was half fetched goes on later."""
-        self._parts.mkdir(parents=True, exist_ok=True)
+        make_folder(self._parts)
         os.chmod(self.folder, 0o700)
         for path in self.folder.iterdir():
             if path.is_dir() and not path.is_symlink():

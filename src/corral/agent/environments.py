@@ -1,7 +1,8 @@
 """Job environments: virtual environments built by uv, once for each digest of what is in them.
 
-A build happens in a directory of its own and is moved into place when complete, so a directory
-under its digest is always whole, whoever made it. Old ones go when all together outgrow the limit.
+A build happens in a directory of its own and is moved into place when complete; each is proven when
+an agent uses it first, and made anew where it is damaged. Old ones go when all together outgrow the
+limit.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from corral.agent import system
+from corral.agent import installed, manifest, system
 from corral.agent.inventory import DIFFUSERS_EXTRA, GIB, python_minor
 from corral.core.job import Failure
+from corral.home import make_folder
 from corral.runtime import confined
 
 log = structlog.get_logger("corral.agent.environments")
@@ -106,6 +108,7 @@ class Environments:
         environ: Mapping[str, str],
         in_use: Callable[[], set[str]],
         compile_kit: Callable[[Path], list[str]],
+        kit_compiled: Callable[[], object],
         confine: Confine | None = None,
     ) -> None:
         self._root = root
@@ -119,7 +122,7 @@ class Environments:
             **system.temporary_folder(str(root / TEMPORARY)),
         }
         self._in_use = in_use
-        self._compile_kit = compile_kit
+        self._compile_kit, self._kit_compiled = compile_kit, kit_compiled
         self._own = python_minor()
         self._ready: dict[Spec, Environment] = {}
         self._used_at: dict[str, float] = {}
@@ -129,7 +132,7 @@ class Environments:
 
     def clear_leftovers(self) -> None:
         """Remove what builds and cleanups that were cut short left behind."""
-        self._root.mkdir(parents=True, exist_ok=True)
+        make_folder(self._root)
         for path in self._root.glob(".*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -145,29 +148,27 @@ class Environments:
         return known
 
     def ready(self, spec: Spec) -> Environment | None:
-        """The environment if it is there: the only question asked for most attempts."""
-        found = self._ready.get(spec) or self._adopt(spec)
+        """The environment if it is here and proven: the only question asked for most attempts."""
+        if spec == OWN and OWN not in self._ready:
+            self._ready[OWN] = own_environment()
+        found = self._ready.get(spec)
         if found is not None:
             self._used_at[found.digest] = time.time()
         return found
 
-    def _adopt(self, spec: Spec) -> Environment | None:
-        """One that is complete on disk: built just now, or by an earlier agent."""
-        if spec == OWN:
-            self._ready[OWN] = own_environment()
-            return self._ready[OWN]
+    def _whole(self, spec: Spec) -> Environment | None:
+        """One that is whole on disk: built just now, or by an earlier agent."""
         path = self._root / spec.digest
         python = _python_in(path)
         try:
             os.utime(path / RECORD)
         except OSError:
             return None
-        if not python.exists():
+        if not python.exists() or not manifest.is_whole(path):
+            log.warning("environment_not_proven", environment=spec.digest)
             return None
         base = python.resolve().parent.parent
-        found = Environment(digest=spec.digest, path=path, python=python, base=base)
-        self._ready[spec] = found
-        return found
+        return Environment(digest=spec.digest, path=path, python=python, base=base)
 
     def forget(self, spec: Spec) -> None:
         """Somebody removed or broke it: look again, and build again if need be."""
@@ -206,13 +207,19 @@ class Environments:
     async def _make(self, spec: Spec) -> Environment:
         path = self._root / spec.digest
         try:
-            # Something incomplete in its place is in the way: a broken interpreter, for one.
-            await self._remove(path)
-            await self._build(spec, path)
-            found = self.ready(spec)
+            found = await asyncio.to_thread(self._whole, spec)
+            fresh = found is None
+            if found is None:
+                # Something damaged in its place is in the way: a broken interpreter, for one.
+                await self._remove(path)
+                await self._build(spec, path)
+                found = await asyncio.to_thread(self._whole, spec)
             if found is None:
                 raise FileNotFoundError(f"uv made no Python in {path}")
-            await self.clean(spec.digest)
+            self._ready[spec] = found
+            self._used_at[spec.digest] = time.time()
+            if fresh:
+                await self.clean(spec.digest)
         except OSError as error:
             raise BuildFailed(
                 Failure(
@@ -230,7 +237,7 @@ class Environments:
             size = await asyncio.to_thread(_size, building)
             record = Record(spec=spec, size=size, built_at=time.time())
             (building / RECORD).write_bytes(msgspec.json.encode(record))
-            building.rename(path)
+            await asyncio.to_thread(manifest.finish, building, path)
         finally:
             await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
         log.info(
@@ -275,7 +282,12 @@ class Environments:
             listing.write_text("\n".join(spec.requirements) + "\n", encoding="utf-8")
             # Inside a job the environment is read-only, so bytecode is made now or never kept.
             install = [uv_program(), "pip", "install", "--quiet", "--compile-bytecode"]
-            code, said = await self._uv([*install, "--python", str(python), "-r", str(listing)])
+            install += ["--python", str(python), "-r", str(listing)]
+            code, said = await self._uv(install)
+            if not code and (damaged := await asyncio.to_thread(installed.damaged, building)):
+                log.warning("cached_packages_damaged", packages=damaged)
+                await self._uv([uv_program(), "cache", "clean", "--quiet", *damaged])
+                code, said = await self._uv([*install, "--reinstall"])
             if code:
                 raise BuildFailed(
                     Failure(
@@ -286,6 +298,7 @@ class Environments:
                 )
         if spec.python != self._own:
             await self._uv(self._compile_kit(python))
+            await asyncio.to_thread(self._kit_compiled)
 
     async def _uv(self, command: list[str]) -> tuple[int, str]:
         """Exit code and the end of what the command said."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from corral.home import read_json, write_private_json
+from corral.home import read_json, sync_folder, write_private_json
 
 FOR_GOOD = frozenset({0, 75, 77, 78})
 """Codes of an agent that meant to end: asked to, replaced, revoked, unusable."""
@@ -26,6 +26,8 @@ TRIAL_S = 120.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
 LASTED_S = 60.0
 POLL_S = 0.1
+COMPLETE = ".complete"
+"""The last file of an installation: without it the rest is not trusted."""
 TRIES = 2
 """How often one wheel is tried out before it counts as unfit for this machine."""
 
@@ -56,7 +58,7 @@ class Software:
     def proposed(self) -> tuple[str, str] | None:
         told = read_json(self._next)
         name, sha256 = str(told.get("name", "")), str(told.get("sha256", ""))
-        whole = name and (self.folder / name / ".complete").exists()
+        whole = name and (self.folder / name / COMPLETE).exists()
         return (name, sha256) if whole else None
 
     def unfit(self, sha256: str) -> bool:
@@ -68,6 +70,10 @@ class Software:
         write_private_json(self._tried, {sha256: int(tried.get(sha256, 0)) + 1})
         self._next.unlink(missing_ok=True)
 
+    def failed(self, name: str) -> None:
+        """It did not come up: what lies there may be damaged, so it is installed anew."""
+        (self.folder / name / COMPLETE).unlink(missing_ok=True)
+
     def switch(self, name: str) -> None:
         """From now on this one; the one before stays beside it, older ones go."""
         former = self.current.resolve().name
@@ -75,6 +81,7 @@ class Software:
         link.unlink(missing_ok=True)
         link.symlink_to(name)
         os.replace(link, self.current)
+        sync_folder(self.folder)
         self._tried.unlink(missing_ok=True)
         kept = {name, former, Path(sys.prefix).resolve().name}
         for other in self.folder.iterdir():
@@ -123,6 +130,7 @@ class Keeper:
             return agent.wait()
         if not self._stopping:
             _say(f"Corral {name.partition('-')[0]} does not come up here; the one before goes on.")
+            software.failed(name)
         return self._end(agent)
 
     def _start(self, python: Path) -> subprocess.Popen[bytes]:

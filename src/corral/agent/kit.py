@@ -12,6 +12,12 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import structlog
+
+from corral.agent import manifest
+
+log = structlog.get_logger("corral.agent.kit")
+
 PACKAGES = ("corral", "cloudpickle")
 RUNNER = Path("corral", "runtime", "runner.py")
 
@@ -27,7 +33,7 @@ def _sources(package: str) -> Iterator[tuple[Path, Path]]:
 
 
 def assemble(kits: Path) -> Path:
-    """The kit of the installed packages: found, or made and moved into place when complete."""
+    """The kit of the installed packages: found and proven, or made anew."""
     files = [entry for package in PACKAGES for entry in _sources(package)]
     digest = hashlib.sha256()
     contents: list[tuple[Path, bytes]] = []
@@ -37,7 +43,7 @@ def assemble(kits: Path) -> Path:
         digest.update(f"{inside.as_posix()}\0{len(content)}\0".encode())
         digest.update(content)
     kit = kits / digest.hexdigest()[:20]
-    if kit.is_dir():
+    if _is_sound(kit):
         return kit
     building = kits / f".building-{os.getpid()}"
     shutil.rmtree(building, ignore_errors=True)
@@ -46,20 +52,41 @@ def assemble(kits: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
     compile_kit(building)
+    shutil.rmtree(kit, ignore_errors=True)
     try:
-        building.rename(kit)
+        manifest.finish(building, kit)
     except OSError:
         # Somebody else finished the same kit first; theirs is as good.
         shutil.rmtree(building, ignore_errors=True)
-        if not kit.is_dir():
+        if not manifest.is_whole(kit):
             raise
     return kit
+
+
+def _is_sound(kit: Path) -> bool:
+    """Whether it is as it was made. Bytecode that a build for another Python was about to add goes:
+    Python believes its first bytes, whatever became of the rest."""
+    if not manifest.is_whole(kit):
+        if kit.exists():
+            log.warning("kit_not_proven", kit=kit.name)
+        return False
+    try:
+        manifest.drop_unlisted(kit)
+    except OSError as error:
+        log.warning("kit_not_proven", kit=kit.name, error=str(error))
+        return False
+    return True
 
 
 def compile_kit(kit: Path) -> None:
     """Bytecode beside the sources: inside a job the kit is read-only, so no runner could keep its
     own, and each would compile again."""
     compileall.compile_dir(kit, quiet=2)
+
+
+def vouch(kit: Path) -> None:
+    """For the bytecode of one more Python too, which was added after the kit was made."""
+    manifest.list_files(kit)
 
 
 def drop_others(kits: Path, kept: Path) -> None:

@@ -204,6 +204,7 @@ class Agent:
                 "-q",
                 str(self._kit),
             ],
+            kit_compiled=lambda: kit.vouch(self._kit),
             confine=self._confinement() if settings.isolate and not spawns else None,
         )
         self._environments.clear_leftovers()
@@ -491,7 +492,9 @@ class Agent:
                 way["patience_s"] = welcome.grace_s + BEYOND_GRACE_S
         if address.certificate:
             path = self._home / CERTIFICATE
-            path.write_text(address.certificate, encoding="ascii")
+            certificate = address.certificate.encode("ascii")
+            if not path.exists() or path.read_bytes() != certificate:
+                path.write_bytes(certificate)  # in place: what may read it was told this file
             way["certificate"] = ledger.certificate = str(path)
         ledger.way = msgspec.json.encode(way)[1:-1]
 

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from corral.agent.beside import beside
 from corral.core.model import MOST_MODELS, Model
+from corral.home import write_durably
 from corral.runtime.models import Found, models_in
 
 log = structlog.get_logger("corral.agent.models")
@@ -118,9 +119,7 @@ class ModelFiles:
         encoded = msgspec.json.encode(self._known)
         with suppress(OSError):
             if not self._kept.exists() or self._kept.read_bytes() != encoded:
-                part = self._kept.with_name(f"{self._kept.name}.part")
-                part.write_bytes(encoded)
-                part.replace(self._kept)
+                write_durably(self._kept, encoded)
 
     def _read_through(self, file: str) -> str | None:
         digest = hashlib.sha256()

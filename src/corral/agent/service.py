@@ -18,6 +18,7 @@ from xml.sax.saxutils import escape
 
 from corral.agent.keeper import FOR_GOOD, Software
 from corral.core.errors import Unavailable
+from corral.home import write_durably
 
 GROWING_PAUSES_SINCE = 254
 """The systemd that knows how to wait longer from time to time."""
@@ -47,7 +48,8 @@ def install(name: str, home: Path) -> str:
         )
     unit = unit_path(name)
     unit.parent.mkdir(parents=True, exist_ok=True)
-    unit.write_text(unit_text(home, _systemd_version(), root=_is_root()), encoding="utf-8")
+    text = unit_text(home, _systemd_version(), root=_is_root())
+    write_durably(unit, text.encode(), mode=0o644)
     if not _is_root():
         # Without it a person's services end when the person logs out.
         subprocess.run(["loginctl", "enable-linger"], check=False, capture_output=True)

@@ -24,7 +24,8 @@ from msgspec import Struct
 
 from corral import __version__, trust, wheel
 from corral.agent.connection import Address
-from corral.agent.keeper import Software
+from corral.agent.keeper import COMPLETE, Software
+from corral.home import sync_file_system
 
 log = structlog.get_logger("corral.agent.updates")
 
@@ -81,7 +82,7 @@ class Updates:
         if self._software.unfit(offer.sha256):
             return ""
         place = self._software.folder / offer.folder
-        if not (place / ".complete").exists():
+        if not (place / COMPLETE).exists():
             log.info("update_begins", version=offer.version)
             with tempfile.TemporaryDirectory() as folder:
                 await self._download(address, offer, Path(folder))
@@ -111,7 +112,8 @@ class Updates:
             uv, version = find_uv_bin(), f"{sys.version_info.major}.{sys.version_info.minor}"
             await self._run(uv, "venv", "-q", "--clear", "--python", version, str(place))
             await self._run(uv, "pip", "install", "-q", "--python", python, *what)
-        (place / ".complete").touch()
+        await asyncio.to_thread(sync_file_system, place)
+        (place / COMPLETE).touch()
 
     async def _run(self, *command: str) -> None:
         process = await asyncio.create_subprocess_exec(

@@ -6,6 +6,8 @@ import shutil
 import sys
 from typing import TextIO
 
+from corral.core.printable import printable
+
 _CLEAR = "\r\x1b[2K"
 
 
@@ -58,7 +60,7 @@ def render(fraction: float | None, message: str, columns: int) -> str:
     >>> render(0.5, "epoch 2", 80)
     '▕██████████··········▏  50 %  epoch 2'
     """
-    line = " ".join(message.split())
+    line = printable(" ".join(message.split()))
     if fraction is not None:
         share = min(max(fraction, 0.0), 1.0)
         full = round(share * 20)

@@ -16,6 +16,7 @@ from corral.cli import failing, output
 from corral.cli.finding import find
 from corral.cli.watching import AsJson, JobArgument
 from corral.core.errors import Conflict
+from corral.core.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -61,7 +62,7 @@ async def _preview(plan: Path) -> None:
     for warning in built.warnings:
         output.say(warning, style="yellow")
     for record in built.records:
-        print(output.as_json(record))
+        output.show_json_line(record)
     output.say(f"{_jobs(built.jobs)}, {_estimated(built.estimate_s)}. Nothing was submitted.")
 
 
@@ -82,7 +83,7 @@ async def _batch(plan: Path, key: str | None, *, follow: bool, as_json: bool) ->
             told = {"batch": built.batch, "jobs": built.jobs, "estimate_s": built.estimate_s}
             output.show_json({**told, "warnings": built.warnings})
         elif not follow:
-            print(built.batch)
+            output.show(built.batch)
         return 0
 
 
@@ -106,10 +107,10 @@ async def follow_batch(handle: AsyncBatchHandle, *, as_json: bool) -> int | None
     if as_json:
         output.show_json(view)
     else:
-        print(summary(view))
+        output.show(summary(view))
         if any(view.states.get(state) for state in failing.FAILED):
             told = failing.reasons(await handle.jobs(failing.FAILED))
-            print(output.printable("\n".join(told)))
+            output.show("\n".join(told))
     return 0 if view.states.get("succeeded", 0) == view.jobs else 1
 
 
@@ -200,8 +201,8 @@ def table(view: BatchView, pace: Pace) -> Group:
         ended = one.succeeded + one.failed
         each = f"{one.seconds / ended:.2f}" if ended else ""
         numbers = (one.succeeded, one.failed, one.running, each, one.model_switches)
-        shown.add_row(Text(output.printable(one.worker)), *map(str, numbers))
-    title = Text(output.printable(f"{view.batch}: {_counts(view)}"))
+        shown.add_row(Text(printable(one.worker)), *map(str, numbers))
+    title = Text(printable(f"{view.batch}: {_counts(view)}"))
     bar = Text(render(view.done, pace.told(view), output.terminal_width()))
     return Group(title, *([shown] if view.workers else []), bar)
 
@@ -217,7 +218,7 @@ def summary(view: BatchView) -> str:
         f"By worker: {where}." if where else "",
         f"{fetch if where else ''}`corral jobs --batch {view.batch}` lists the jobs.",
     ]
-    return output.printable("\n".join(line for line in lines if line))
+    return printable("\n".join(line for line in lines if line))
 
 
 def switched(view: BatchView) -> str:
@@ -286,8 +287,8 @@ def rerun(
         for one in compared:
             if not one["same"]:
                 became = f"{one['before'] or 'none'} became {one['after'] or 'none'}"
-                print(output.printable(f"{one['index']}: {became}"))
-        print(_verdict(same, before, after, len(compared)))
+                output.show(f"{one['index']}: {became}")
+        output.show(_verdict(same, before, after, len(compared)))
     raise typer.Exit(0 if same else 1)
 
 

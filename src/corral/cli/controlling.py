@@ -88,7 +88,7 @@ def _start_detached(home: Path, given: list[str], *, worker: bool, as_json: bool
             if as_json:
                 output.show_json(card)
             else:
-                print(f"The controller is up (pid {process.pid}).")
+                output.show(f"The controller is up (pid {process.pid}).")
                 output.show_pairs(_places(home, card))
                 for line in _said(log, begin):
                     if line.startswith("corral: "):
@@ -167,7 +167,7 @@ def down(
     if as_json:
         output.show_json({"stopped": True, "pid": process.pid})
     else:
-        print("The controller is down.")
+        output.show("The controller is down.")
 
 
 def _grace_s() -> float:
@@ -184,9 +184,10 @@ def _grace_s() -> float:
 
 def with_spinner(message: str, done: Callable[[], bool], patience_s: float) -> bool:
     from rich.console import Console
+    from rich.text import Text
 
     deadline = time.monotonic() + patience_s
-    with Console(stderr=True).status(message):
+    with Console(stderr=True).status(Text(message)):
         while not done():
             if time.monotonic() > deadline:
                 return False
@@ -313,7 +314,7 @@ def config(as_json: AsJson = False) -> None:
         ("SETTING", "VALUE", "SOURCE"),
         [(key, json.dumps(value, ensure_ascii=False), source) for key, value, source in rows],
     )
-    print(f"\nhome: {found.home}")
+    output.show(f"\nhome: {found.home}")
 
 
 @output.guarded
@@ -330,4 +331,4 @@ def repair(
         output.show_json({"lines": report.lines})
         return
     for line in report.lines:
-        print(line)
+        output.show(line)

@@ -38,9 +38,9 @@ def doctor(
         status = "fail" if failed else "warn" if warned else "ok"
         output.show_json({"status": status, "home": str(home), "findings": found})
     elif failed or warned:
-        print(f"\n{failed} to mend, {warned} to look at.")
+        output.show(f"\n{failed} to mend, {warned} to look at.")
     else:
-        print("\nAll is well.")
+        output.show("\nAll is well.")
     if failed:
         raise typer.Exit(1)
 
@@ -50,6 +50,6 @@ def _show(finding: Finding) -> None:
     sign = f"{sign:<4}"
     if sys.stdout.isatty():
         sign = f"\x1b[{colour}m{sign}\x1b[0m"
-    print(f"{sign}  {finding.check:<13}  {output.printable(finding.said)}", flush=True)
+    output.show(f"  {finding.check:<13}  {finding.said}", ours=sign)
     if finding.next:
-        print(f"{'':<19}  -> {output.printable(finding.next)}", flush=True)
+        output.show(f"{'':<19}  -> {finding.next}")

@@ -65,20 +65,20 @@ def invite(
             output.show_json({"invitation": text})
         else:
             output.say("Whoever has this string can use it. Run on the other machine:")
-            print(parse(text).command())
+            output.show(parse(text).command())
             output.say("\nor, on Windows:")
-            print(f"corral login '{text}'")
+            output.show(f"corral login '{text}'")
         return
     told = _admin().invite_machine(expires_in=expires_in, uses=uses or 0, renew=renew)
     if as_json:
         output.show_json(told)
         return
     output.say(f"{_good_for(told.expires_at, uses)} Run on the other machine:")
-    print(parse(told.invitation).command())
+    output.show(parse(told.invitation).command())
     output.say("\nWhere Corral is not installed yet, on Linux:")
-    print(told.shell)
+    output.show(told.shell)
     output.say("\nand on Windows, in PowerShell:")
-    print(told.powershell)
+    output.show(told.powershell)
 
 
 def _good_for(expires_at: float, uses: int | None) -> str:
@@ -97,7 +97,7 @@ def _show(view: Any, sentence: str, as_json: bool) -> None:
     if as_json:
         output.show_json(view)
     else:
-        print(sentence)
+        output.show(sentence)
 
 
 def _away(view: Any) -> str:
@@ -222,7 +222,7 @@ def login(
         else:
             home.login.write_bytes(before)
         raise
-    print(f"Logged in to {told.grpc} (Corral {health.version}). `corral logout` forgets it.")
+    output.show(f"Logged in to {told.grpc} (Corral {health.version}). `corral logout` forgets it.")
 
 
 @output.guarded
@@ -234,6 +234,6 @@ def logout() -> None:
     login = Home(settings.default_home()).login
     if login.exists():
         login.unlink()
-        print("Forgotten.")
+        output.show("Forgotten.")
     else:
         output.say("Nobody is logged in here.")

@@ -15,6 +15,7 @@ from corral.cli.watching import AsJson
 def images(
     batch: Annotated[str, typer.Option(help="Which batch.")],
     out: Annotated[Path | None, typer.Option(help="The folder. [the batch's name, here]")] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace other files.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Fetches a batch's images and their replay cards, with a contact sheet; goes on where it
@@ -34,6 +35,7 @@ def images(
                 folder,
                 lambda done, total: bar.update(done / total, f"{done} of {total} files"),
                 lambda one, error: missing.append(f"{one.job_id} {one.name}: {error}"),
+                overwrite=force,
             )
         entries = [
             contact_sheet.Entry(path, one.job_id, one.worker, contact_sheet.read_card(path))
@@ -41,7 +43,7 @@ def images(
             if path.suffix == ".png"
         ]
         bar.update(1.0, "the contact sheet")
-        sheet = contact_sheet.write(folder, batch, entries)
+        sheet = contact_sheet.write(folder, batch, entries, overwrite=force)
     finally:
         bar.close()
     if missing:
@@ -63,7 +65,7 @@ def images(
     if not view.ended:
         left = view.jobs - round(view.done * view.jobs)
         output.say(f"{left} of {view.jobs} jobs have not ended yet; ask again for their images.")
-    print(f"{len(entries)} images in {folder}; {sheet} shows them all.")
+    output.show(f"{len(entries)} images in {folder}; {sheet} shows them all.")
 
 
 def folder_name(batch: str) -> str:

@@ -244,7 +244,9 @@ def leave() -> None:
     _stop(home.path)
     home.agent.unlink()
     name = known.get("name") or known["worker_id"]
-    print(f"This machine is no worker any more. On the controller: corral worker revoke {name}")
+    output.show(
+        f"This machine is no worker any more. On the controller: corral worker revoke {name}"
+    )
 
 
 def _stop(home: Path) -> None:

@@ -27,6 +27,7 @@ def backup(
     """Copies everything the controller knows into one file, while it works on."""
     from corral.controller.restore import checked
     from corral.core.errors import StorageFailed
+    from corral.home import sync_folder
     from corral.sdk.client import Client
 
     path = file or Path(time.strftime("corral-%Y%m%d-%H%M%S.tar"))
@@ -43,6 +44,7 @@ def backup(
             os.fsync(target.fileno())
         found = checked(incoming, progress=lambda share: bar.update(share, "proving the copy"))
         incoming.rename(path)
+        sync_folder(path.parent)
     except OSError as error:
         raise StorageFailed(
             f"{path} cannot be written ({error.strerror}). Name another place for it."
@@ -53,8 +55,8 @@ def backup(
     if as_json:
         output.show_json({"file": str(path.absolute()), **_told(found)})
         return
-    print(f"{path}: {found.files:,} files, {output.size_of(path.stat().st_size)}, proven.")
-    print("It holds tokens and keys: keep it where only you can read it.")
+    output.show(f"{path}: {found.files:,} files, {output.size_of(path.stat().st_size)}, proven.")
+    output.show("It holds tokens and keys: keep it where only you can read it.")
 
 
 @output.guarded
@@ -102,18 +104,24 @@ def restore(
         told = {"home": str(home.path), "kept": str(kept), "restarted": restarted}
         output.show_json({**told, **_told(found)})
         return
-    print(f"Restored what was there on {restoring.when(found.made_at)}.")
-    print(f"The former state is kept in {kept}.")
-    print("The controller is up again." if restarted else "Start the controller with `corral up`.")
+    output.show(f"Restored what was there on {restoring.when(found.made_at)}.")
+    output.show(f"The former state is kept in {kept}.")
+    output.show(
+        "The controller is up again." if restarted else "Start the controller with `corral up`."
+    )
     if process is not None and not restarted:
         raise typer.Exit(1)
 
 
 def _agreed(home: Path, when: str, process: Any) -> bool:
-    print(f"The backup of {when} is whole. It takes the place of everything in {home}.")
-    print("What is there now is kept aside. Jobs submitted since then will not be known any more.")
+    output.show(f"The backup of {when} is whole. It takes the place of everything in {home}.")
+    output.show(
+        "What is there now is kept aside. Jobs submitted since then will not be known any more."
+    )
     if process is not None:
-        print("The running controller stops, with its usual grace for attempts, and starts again.")
+        output.show(
+            "The running controller stops, with its usual grace for attempts, and starts again."
+        )
     return sys.stdin.isatty() and typer.confirm("Go on?")
 
 

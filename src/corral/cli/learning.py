@@ -44,7 +44,7 @@ def rate(
     if as_json:
         output.show_json(found)
     else:
-        print(f"{found.job_id} is rated {found.rating} of 5.")
+        output.show(f"{found.job_id} is rated {found.rating} of 5.")
 
 
 @output.guarded

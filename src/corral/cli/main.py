@@ -13,11 +13,13 @@ from corral.cli import (
     batching,
     bench,
     controlling,
+    get,
     herding,
     imaging,
     joining,
     keeping,
     learning,
+    output,
     presetting,
     putting,
     running,
@@ -40,7 +42,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        print(f"corral {__version__}")
+        output.show(f"corral {__version__}")
         raise typer.Exit
 
 
@@ -70,7 +72,7 @@ app.command()(watching.jobs)
 app.command()(watching.batches)
 app.command()(watching.show)
 app.command()(watching.logs)
-app.command()(watching.get)
+app.command()(get.get)
 app.command()(watching.why)
 app.command()(steering.cancel)
 app.command()(steering.retry)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import shutil
 import sys
 import time
@@ -18,11 +17,11 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import typer
 
 from corral.core.errors import CorralError, InvalidJob, InvalidPlan
+from corral.core.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from corral.sdk.views import QueueView
 
-_STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -79,14 +78,14 @@ def _keep(report: str) -> str:
     return f"its traceback is in {path}"
 
 
-def say(sentence: str, *, style: str = "") -> None:
+def say(sentence: str, *, style: str = "", end: str = "\n") -> None:
     """A sentence for the person, on stderr; coloured where stderr is a terminal. It may hold words
     of a plan, a pack or a worker."""
     sentence = printable(sentence)
     code = {"red": "31", "green": "32", "yellow": "33", "dim": "2"}.get(style, "")
     if code and sys.stderr.isatty():
         sentence = f"\x1b[{code}m{sentence}\x1b[0m"
-    print(sentence, file=sys.stderr, flush=True)
+    print(sentence, file=sys.stderr, end=end, flush=True)
 
 
 def show_json(value: object) -> None:
@@ -100,16 +99,19 @@ def show_json(value: object) -> None:
 
 def as_json(value: object, indent: int | None = None) -> str:
     """JSON as people read it, with what would steer a terminal escaped as JSON has it."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
-    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return printable_json(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
-def printable(text: str) -> str:
-    """Text of a job without what would steer the terminal: its own output goes through raw, but a
-    message or a name is shown, not obeyed."""
-    return "".join(
-        one if one.isprintable() or one in "\n\t" else f"\\x{ord(one):02x}" for one in text
-    )
+def show(text: str = "", *, ours: str = "") -> None:
+    """Text for the person on stdout: an answer, a name, a path. Commands print in no other way,
+    because any word may be a job's or a worker's; what comes before it is ours and may have a
+    colour. Only a job's own output goes through raw, as any program's does."""
+    print(f"{ours}{printable(text)}", flush=True)
+
+
+def show_json_line(value: object, indent: int | None = None) -> None:
+    """JSON for whoever gets several documents, or one as it is."""
+    print(as_json(value, indent), flush=True)
 
 
 def show_table(
@@ -166,9 +168,9 @@ def show_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     width = max((len(name) for name, _ in kept), default=0)
     for name, value in kept:
         lines = printable(value).splitlines() or [""]
-        print(f"{name:<{width}}  {lines[0]}")
+        show(f"{name:<{width}}  {lines[0]}")
         for line in lines[1:]:
-            print(f"{'':<{width}}  {line}")
+            show(f"{'':<{width}}  {line}")
 
 
 STYLES = {

@@ -60,7 +60,7 @@ def save(
     if as_json:
         output.show_json(found)
     else:
-        print(f"{name} is saved. A plan begins with it by `preset: {name}`.")
+        output.show(f"{name} is saved. A plan begins with it by `preset: {name}`.")
 
 
 @app.command("show")
@@ -74,9 +74,9 @@ def show(name: Name, as_json: AsJson = False) -> None:
     with Client() as client:
         found = client.presets.get(name)
     if as_json:
-        print(output.as_json(found, indent=2))
+        output.show_json_line(found, indent=2)
     else:
-        print(output.printable(yaml.safe_dump(found, sort_keys=False, allow_unicode=True)).rstrip())
+        output.show(yaml.safe_dump(found, sort_keys=False, allow_unicode=True).rstrip())
 
 
 @app.command("remove")
@@ -90,4 +90,4 @@ def remove(name: Name, as_json: AsJson = False) -> None:
     if as_json:
         output.show_json(found)
     else:
-        print(f"{name} is removed.")
+        output.show(f"{name} is removed.")

@@ -29,7 +29,7 @@ def put(
         output.show_json([dataclasses.asdict(one) for one in found])
         return
     for one in found:
-        print(f"{one.sha256}  {one.name}")
+        output.show(f"{one.sha256}  {one.name}")
 
 
 async def _put(files: list[Path]) -> list[Asset]:

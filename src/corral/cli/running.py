@@ -167,7 +167,7 @@ def submit(
     else:
         for warning in handle.warnings:
             output.say(warning, style="yellow")
-        print(handle.id)
+        output.show(handle.id)
 
 
 async def _run(asked: dict[str, Any], *, as_json: bool) -> int:
@@ -309,16 +309,14 @@ async def _ask(job_id: str, interrupts: asyncio.Queue[str]) -> str:
         output.say(goes_on)
         return "interrupted"
     loop = asyncio.get_running_loop()
-    print(
-        "\n[d]etach, [c]ancel, or Enter to go on following? ", end="", file=sys.stderr, flush=True
-    )
+    output.say("\n[d]etach, [c]ancel, or Enter to go on following? ", end="")
     loop.add_reader(sys.stdin, lambda: interrupts.put_nowait(sys.stdin.readline() or "detach"))
     try:
         answer = (await interrupts.get()).strip().lower()
     finally:
         loop.remove_reader(sys.stdin)
     if answer == "interrupt":
-        print(file=sys.stderr)
+        output.say("")
     if answer.startswith("d"):
         output.say(goes_on)
         return "detach"
@@ -375,7 +373,7 @@ class JsonLines(Screen):
     def show(self, event: Event) -> None:
         from corral.sdk.plain import plain_event
 
-        print(output.as_json(plain_event(event)), flush=True)
+        output.show_json_line(plain_event(event))
 
 
 def _say_end(ended: Ended) -> None:

@@ -41,7 +41,9 @@ def set_(
     if as_json:
         output.show_json(found)
     else:
-        print(f"{name} is set. A job asks for it with `--secret {name}` or secrets=[{name!r}].")
+        output.show(
+            f"{name} is set. A job asks for it with `--secret {name}` or secrets=[{name!r}]."
+        )
 
 
 def _value(name: str, *, stdin: bool, from_env: bool) -> str:
@@ -89,4 +91,4 @@ def remove(name: Name, as_json: AsJson = False) -> None:
     if as_json:
         output.show_json(found)
     else:
-        print(f"{name} is removed.")
+        output.show(f"{name} is removed.")

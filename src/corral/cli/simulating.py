@@ -40,13 +40,13 @@ def simulate(
         return
     jobs = sum(mix.count for mix in described.jobs)
     told = f"seed {first}" if count == 1 else f"seeds {first} to {first + count - 1}"
-    print(
+    output.show(
         f"{jobs:,} jobs, {len(described.workers)} workers, {len(described.models)} models; {told}"
     )
-    print()
+    output.show()
     _show(runs)
     if not all(run.failed == 0 for run in runs):
-        print()
+        output.show()
         output.show_table(
             ("", "failed for good, at most"),
             [(way, f"{one.failed_most:,}") for way, one in summed(runs).items()],
@@ -72,7 +72,7 @@ def _show(runs: Sequence[Run]) -> None:
             for way, one in ways.items()
         ],
     )
-    print()
+    output.show()
     output.show_table(
         ("wait until the work begins", "jobs", "p50", "p95", "p95 at worst", "longest"),
         [
@@ -88,7 +88,7 @@ def _show(runs: Sequence[Run]) -> None:
             for kind, waits in one.waits.items()
         ],
     )
-    print()
+    output.show()
     names = list(runs[0].workers)
     output.show_table(
         ("working + loading", *names),

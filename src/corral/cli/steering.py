@@ -54,9 +54,9 @@ def cancel(job: JobsOrBatches, as_json: AsJson = False) -> None:
     for one in told:
         if "batch" in one and "job_id" not in one:
             count = one["cancelled"]
-            print(output.printable(f"{one['batch']}: {count} job{'s' * (count != 1)} cancelled"))
+            output.show(f"{one['batch']}: {count} job{'s' * (count != 1)} cancelled")
         else:
-            print(f"{one['job_id']} {one['state']}")
+            output.show(f"{one['job_id']} {one['state']}")
 
 
 @output.guarded
@@ -79,7 +79,7 @@ def retry(job: JobsOrBatches, as_json: AsJson = False) -> None:
     for warning in dict.fromkeys(one for handle, _ in handles for one in handle.warnings):
         output.say(warning, style="yellow")
     for handle, _ in handles:
-        print(handle.id)
+        output.show(handle.id)
 
 
 def _batch(client: Client, name: str, error: JobNotFound) -> BatchHandle:
@@ -110,7 +110,7 @@ def front(job: JobsArgument, as_json: AsJson = False) -> None:
         output.show_json([plain(view) for view in views])
         return
     for view in views:
-        print(f"{view.job_id} is next in its line")
+        output.show(f"{view.job_id} is next in its line")
 
 
 @queue.command("status")
@@ -168,7 +168,7 @@ def token_create(
     if as_json:
         output.show_json({"token": made, **_plain(view)})
         return
-    print(made)
+    output.show(made)
     output.say(f"Give it as CORRAL_TOKEN, or as `Authorization: Bearer …`. {_until(view)}")
 
 
@@ -201,7 +201,7 @@ def token_revoke(
     if as_json:
         output.show_json(view)
         return
-    print(f"The token {view.name} is revoked.")
+    output.show(f"The token {view.name} is revoked.")
 
 
 def _until(view: TokenView) -> str:

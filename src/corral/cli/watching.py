@@ -1,9 +1,8 @@
-"""Looking at jobs and workers: jobs, batches, show, logs, get, why, workers."""
+"""Looking at jobs and workers: jobs, batches, show, logs, why, workers."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from corral.cli import output
 from corral.cli.finding import find
 from corral.cli.rendering import rendering
-from corral.core.errors import BlobNotFound, CorralError, Forbidden, JobNotFound
+from corral.core.errors import CorralError, JobNotFound
 
 if TYPE_CHECKING:
     from corral.sdk.client import Client
@@ -244,7 +243,7 @@ def _show_batch(client: Client, view: BatchView, *, follow: bool, as_json: bool)
         ]
     )
     if view.workers:
-        print()
+        output.show()
         output.show_table(
             ("WORKER", "DONE", "FAILED", "RUNNING", "SECONDS", "SWITCHES"),
             [
@@ -259,7 +258,7 @@ def _show_batch(client: Client, view: BatchView, *, follow: bool, as_json: bool)
         )
     if any(view.states.get(state) for state in failing.FAILED):
         told = failing.reasons(client.open_batch(view.batch).jobs(failing.FAILED))
-        print("\n" + output.printable("\n".join(told)))
+        output.show("\n" + "\n".join(told))
 
 
 def _progress(progress: Any) -> str:
@@ -286,51 +285,10 @@ def logs(
     with _client() as client:
         for event in find(client, job).events(follow=follow):
             if as_json:
-                print(output.as_json(plain_event(event)), flush=True)
+                output.show_json_line(plain_event(event))
             elif isinstance(event, Output):
                 gap = f"\n[… {event.skipped} bytes left out …]\n" if event.skipped else ""
                 bar.write(event.stream, gap.encode() + event.data)
-
-
-@output.guarded
-def get(
-    job: JobArgument,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One artifact. [all of them]")
-    ] = None,
-    to: Annotated[Path | None, typer.Option(help="A folder, or a file for one artifact.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Fetches artifacts of a job and prints where they lie."""
-    with _client() as client:
-        handle = find(client, job)
-        found = handle.artifacts()
-        if name is not None and name not in {one.name for one in found}:
-            known = ", ".join(one.name for one in found) or "none"
-            raise BlobNotFound(f"Job {handle.id} has no artifact {name!r}; it has {known}.")
-        if name is not None:
-            fetched = [(name, handle.download(name, to))]
-        else:
-            fetched = [
-                (one.name, handle.download(one.name, _place(to or Path(), one.name)))
-                for one in found
-            ]
-    if as_json:
-        output.show_json([{"name": one, "path": str(path)} for one, path in fetched])
-        return
-    if not fetched:
-        output.say(f"Job {handle.id} has no artifacts.")
-    for _, path in fetched:
-        print(path)
-
-
-def _place(folder: Path, name: str) -> Path:
-    """Where an artifact goes: below the folder, with the folders of its own name."""
-    target = folder / name
-    if not target.resolve().is_relative_to(folder.resolve()):
-        raise Forbidden(f"The artifact {name!r} would leave {folder}; fetch it by its name.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return target
 
 
 @output.guarded
@@ -341,16 +299,16 @@ def why(job: JobArgument, as_json: AsJson = False) -> None:
     if as_json:
         output.show_json(explanation)
         return
-    print(output.printable(explanation.summary))
+    output.show(explanation.summary)
     if explanation.workers:
-        print()
+        output.show()
         output.show_table(
             ("WORKER", "WHY"), [(one.worker, one.reason or "fits") for one in explanation.workers]
         )
     if explanation.history:
-        print()
+        output.show()
         for line in explanation.history:
-            print(output.printable(line))
+            output.show(line)
 
 
 @output.guarded
@@ -395,12 +353,12 @@ def workers(as_json: AsJson = False) -> None:
     rows = [_worker_row(one) for one in found]
     output.show_table(columns, rows, spare=("ENFORCED", "ENGINE", "LABELS"))
     if output.table_width(columns, rows) > output.terminal_width():
-        print()
+        output.show()
         for row in rows:
-            print(f"{row[0]} enforces {row[-1]}")
+            output.show(f"{row[0]} enforces {row[-1]}")
     told = [line for one in found if one.connected for line in rendering(one)]
     if told:
-        print("\n" + output.printable("\n".join(told)))
+        output.show("\n" + "\n".join(told))
 
 
 def _gpu(gpu: GpuView) -> str:

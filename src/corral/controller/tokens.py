@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import os
 import secrets
 from hashlib import blake2b
 from pathlib import Path
 
 from corral.core.errors import Forbidden
 from corral.core.job import JobId
-from corral.home import sync_folder
+from corral.home import write_durably
 
 
 def kept_secret(path: Path) -> str:
@@ -20,14 +19,7 @@ def kept_secret(path: Path) -> str:
         if kept := path.read_text(encoding="ascii").strip():
             return kept
     secret = secrets.token_urlsafe(32)
-    incoming = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "w", encoding="ascii") as file:
-        file.write(secret + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(incoming, path)
-    sync_folder(path.parent)
+    write_durably(path, f"{secret}\n".encode())
     return secret
 
 

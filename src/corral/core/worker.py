@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from corral.core.job import Needs
 from corral.core.model import Model, ModelNames
+from corral.core.printable import PLAIN
 
 SLACK = 1e-9
 """Sums of fractions miss by less than this; it decides nothing."""
@@ -24,6 +25,8 @@ MOST_GPUS, MOST_WORDS = 256, 256
 Gigabytes = Annotated[float, Meta(ge=0, le=10_000)]
 Word = Annotated[str, Meta(max_length=512)]
 Words = Annotated[tuple[Word, ...], Meta(max_length=MOST_WORDS)]
+Name = Annotated[str, Meta(max_length=512, pattern=PLAIN)]
+Names = Annotated[tuple[Name, ...], Meta(max_length=MOST_WORDS)]
 Place = Annotated[str, Meta(max_length=4096)]
 Places = Annotated[tuple[Place, ...], Meta(max_length=MOST_WORDS)]
 """What a worker may say of itself at most: the scheduler goes through it at every decision, and a
@@ -83,7 +86,7 @@ class Capabilities(Struct, frozen=True):
     cpus: Annotated[float, Meta(ge=0, le=100_000)]
     memory_gb: Annotated[float, Meta(ge=0, le=1_000_000)]
     gpus: Annotated[tuple[GPU, ...], Meta(max_length=MOST_GPUS)] = ()
-    labels: Words = ()
+    labels: Names = ()
     workloads: Words = ("python",)
     platform: Word = "linux"
     python: Word = ""

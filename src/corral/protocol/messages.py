@@ -21,6 +21,7 @@ from corral.core.worker import (
     Capabilities,
     Gigabytes,
     ImageServer,
+    Name,
     Reading,
     Word,
     Words,
@@ -69,7 +70,7 @@ class WorkerRegister(Message, frozen=True):
     software_version: Word
     runner_protocol: Version
     capabilities: Capabilities
-    name: Word = ""
+    name: Name = ""
     gpu_name: Word = ""
     vram_gb: Gigabytes = 0.0
     max_batch: Count = 1

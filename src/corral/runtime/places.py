@@ -75,11 +75,26 @@ def to_root(folder: str, name: str, body: IO[bytes], size: int) -> str:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
+        _sync_names(target, folder)
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(partial)
         raise NoPlace(str(error)) from error
     return digest.hexdigest()
+
+
+def _sync_names(target: str, folder: str) -> None:
+    """The folders that a new file's path goes through, so that its name stays as well."""
+    place = os.path.dirname(target)
+    while os.name != "nt":
+        fd = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if len(place) <= len(folder):
+            return
+        place = os.path.dirname(place)
 
 
 def _blocks(body: IO[bytes], size: int) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from corral.core.errors import (
     ArtifactPruned,
     BlobNotFound,
     CorralError,
+    Forbidden,
     JobNotFound,
     Unavailable,
 )
@@ -163,11 +163,14 @@ class AsyncBatchHandle:
         folder: str | os.PathLike[str],
         progress: Callable[[int, int], object] | None = None,
         left_out: Callable[[views.ImageView, Exception], object] | None = None,
+        *,
+        overwrite: bool = False,
     ) -> list[tuple[views.ImageView, Path]]:
         """Fetches images and their replay cards into a folder, and leaves out what is there
-        already, byte for byte. Asked again, it goes on where it was. What is no longer there, or
-        has a name that no file can have here, is told to `left_out` and costs no other."""
-        from corral.sdk.handles import fetched
+        already, byte for byte. Asked again, it goes on where it was. What is no longer there, has
+        a name that no file can have here, or would take another file's place without `overwrite`,
+        is told to `left_out` and costs no other."""
+        from corral.sdk import downloads
 
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
@@ -178,10 +181,16 @@ class AsyncBatchHandle:
             nonlocal done
             try:
                 async with slots:
-                    path = _place(target, one)
-                    if await asyncio.to_thread(_digest, path) != one.file_sha256:
-                        await fetched(self._connection, one.job_id, one.name, one.file_sha256, path)
-            except (BlobNotFound, ArtifactPruned, JobNotFound, OSError) as error:
+                    path = downloads.place(target, _name(one))
+                    await downloads.fetch(
+                        self._connection,
+                        one.job_id,
+                        one.name,
+                        one.file_sha256,
+                        path,
+                        overwrite=overwrite,
+                    )
+            except (BlobNotFound, ArtifactPruned, JobNotFound, Forbidden, OSError) as error:
                 if isinstance(error, OSError) and error.errno not in NO_FILE:
                     raise
                 if left_out is not None:
@@ -242,8 +251,10 @@ class BatchHandle:
         folder: str | os.PathLike[str],
         progress: Callable[[int, int], object] | None = None,
         left_out: Callable[[views.ImageView, Exception], object] | None = None,
+        *,
+        overwrite: bool = False,
     ) -> list[tuple[views.ImageView, Path]]:
-        return self._call(self._handle.download(folder, progress, left_out))
+        return self._call(self._handle.download(folder, progress, left_out, overwrite=overwrite))
 
     def cancel(self) -> int:
         return self._call(self._handle.cancel())
@@ -336,20 +347,9 @@ def images_of(job: views.JobView) -> list[views.ImageView]:
     ]
 
 
-def _place(folder: Path, image: views.ImageView) -> Path:
-    """Where an artifact goes: below the folder, with the folders of its own name. A name without
-    the id of its job is not one that Corral gave, and might be another job's: it gets a folder."""
+def _name(image: views.ImageView) -> str:
+    """What it is called in a folder. A name without the id of its job, or a hidden one, is not one
+    that Corral gave, and might be another job's: it gets a folder."""
     name = image.name
-    target = folder / name if image.job_id in name else folder / image.job_id / name
-    if not target.resolve().is_relative_to(folder.resolve()):
-        raise OSError(errno.EINVAL, f"It would leave {folder}", name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return target
-
-
-def _digest(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return ""
+    ours = image.job_id in name and not name.startswith(".")
+    return name if ours else f"{image.job_id}/{name}"

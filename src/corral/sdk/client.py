@@ -187,9 +187,16 @@ class Handle:
     def artifacts(self) -> tuple[views.Artifact, ...]:
         return _bridge().call(self._handle.artifacts())
 
-    def download(self, name: str, path: str | os.PathLike[str] | None = None) -> Path:
-        """Writes an artifact to a file, by default one of its own name here."""
-        return _bridge().call(self._handle.download(name, path))
+    def download(
+        self,
+        name: str,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> Path:
+        """Writes an artifact to a file, by default one of its own name here. Another file in its
+        place is a FileExistsError, unless `overwrite` says otherwise."""
+        return _bridge().call(self._handle.download(name, path, overwrite=overwrite))
 
 
 class Client:

@@ -7,8 +7,11 @@ is text in it, never markup.
 from __future__ import annotations
 
 import base64
+import errno
 import io
 import json
+import os
+import uuid
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -40,6 +43,9 @@ dt { opacity: .6; } dd { margin: 0; }
 """
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """What a browser may load for it: what is in it."""
+BEGINNING = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">"""
 
 
 class Entry(Struct, frozen=True):
@@ -58,8 +64,13 @@ def read_card(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def write(folder: Path, title: str, entries: Iterable[Entry]) -> Path:
-    """Writes the sheet into the folder of the images, in the place of an older one."""
+def write(folder: Path, title: str, entries: Iterable[Entry], *, overwrite: bool = False) -> Path:
+    """Writes the sheet into the folder of the images, in the place of an older one; another page
+    of this name is a FileExistsError, unless `overwrite` says otherwise."""
+    target = folder / NAME
+    if not overwrite and os.path.lexists(target) and not _is_ours(target):
+        said = "This page is no contact sheet; choose another folder, or replace it with --force"
+        raise FileExistsError(errno.EEXIST, said, str(target))
     listed = list(entries)
     settings = [described(entry.card.get("record")) for entry in listed]
     common = _common(settings)
@@ -71,9 +82,7 @@ def write(folder: Path, title: str, entries: Iterable[Entry]) -> Path:
     alike = "".join(f" · {name} {value}" for name, value in common.items())
     page = "\n".join(
         [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            BEGINNING,
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
             f"<h1>{escape(title)}</h1><p>{count}{escape(alike)}</p><main>",
@@ -81,11 +90,17 @@ def write(folder: Path, title: str, entries: Iterable[Entry]) -> Path:
             "</main></body></html>",
         ]
     )
-    target = folder / NAME
-    incoming = folder / f".{NAME}.part"
+    incoming = folder / f".{NAME}.{uuid.uuid4().hex[:8]}.part"
     incoming.write_text(page, encoding="utf-8", errors="replace")
     incoming.replace(target)
     return target
+
+
+def _is_ours(page: Path) -> bool:
+    if page.is_symlink() or not page.is_file():
+        return False
+    with page.open("rb") as file:
+        return file.read(len(BEGINNING)) == BEGINNING.encode()
 
 
 def _common(settings: Sequence[dict[str, str]]) -> dict[str, str]:

@@ -6,7 +6,6 @@ import asyncio
 import codecs
 import contextlib
 import os
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.api import corral_pb2 as pb
-from corral.core.errors import BlobNotFound
+from corral.core.errors import BlobNotFound, Forbidden
 from corral.core.job import State
-from corral.sdk import results, views
+from corral.sdk import downloads, results, views
 from corral.sdk.connection import Connection
 
 
@@ -130,9 +129,15 @@ class AsyncHandle:
         """All that it stored, in that order, also where its view shows only some."""
         return await artifacts_of(self._connection, self.id)
 
-    async def download(self, name: str, path: str | os.PathLike[str] | None = None) -> Path:
+    async def download(
+        self,
+        name: str,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> Path:
         """Writes an artifact to a file (by default one of its own name here), whole or not at
-        all."""
+        all. Another file in its place is a FileExistsError, unless `overwrite` says otherwise."""
         digest = ""
         with contextlib.suppress(BlobNotFound):  # it may be its result
             request = pb.ListArtifactsRequest(job_id=self.id, name=name)
@@ -140,8 +145,13 @@ class AsyncHandle:
             digest = found.artifacts[0].file_sha256
         target = Path(path or ".")
         if target.is_dir():
-            target = target / Path(name).name
-        await fetched(self._connection, self.id, name, digest, target)
+            target = downloads.place(target, Path(name).name)
+            if downloads.is_hidden(target.name) and not overwrite:
+                raise Forbidden(
+                    f"The artifact {name!r} would be a hidden file, which programs may obey. Give "
+                    "the path of a file for it, or overwrite=True."
+                )
+        await downloads.fetch(self._connection, self.id, name, digest, target, overwrite=overwrite)
         return target
 
     async def _ask(self, method: str) -> views.JobView:
@@ -161,17 +171,6 @@ async def artifacts_of(connection: Connection, job: str) -> tuple[views.Artifact
         found += [views.read(one) for one in page.artifacts]
         if not page.more:
             return tuple(found)
-
-
-async def fetched(connection: Connection, job: str, name: str, sha256: str, path: Path) -> None:
-    """An artifact as a file, whole or not at all."""
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
-        with partial.open("wb") as file:
-            await connection.get(job, name, sha256, file.write)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 async def value(connection: Connection, ended: views.Ended, workload: str = results.CODE) -> Any:

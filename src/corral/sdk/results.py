@@ -5,11 +5,15 @@ This is the only place of the whole system that unpickles what a job produced.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import linecache
+import os
 import pickle
 import re
+import stat
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -88,11 +92,13 @@ def error_of(job_id: str, state: str, failure: Failure | None) -> JobError:
     return error
 
 
-_PLACE = re.compile(r'  File "(?P<path>[^"]+)", line (?P<line>\d+)')
+_PLACE = re.compile(r'  File "(?P<path>[^"]+)", line (?P<line>\d{1,9})')
+_SOURCE_BYTES = 4 << 20
 
 
 def with_source(traceback: str) -> str:
-    """The traceback with lines of source that the worker could not see, but this machine can."""
+    """The traceback with lines of source that the worker could not see, but this program can: its
+    own, and no other file that somebody names."""
     lines = traceback.splitlines()
     told = []
     for number, line in enumerate(lines):
@@ -100,10 +106,33 @@ def with_source(traceback: str) -> str:
         following = lines[number + 1] if number + 1 < len(lines) else ""
         place = _PLACE.match(line)
         if place and not following.startswith("    "):
-            source = linecache.getline(place["path"], int(place["line"])).strip()
+            source = _own_line(place["path"], int(place["line"])).strip()
             if source:
                 told.append(f"    {source}")
     return "\n".join(told)
+
+
+def _own_line(path: str, number: int) -> str:
+    """A line of code that this program runs, from a notebook's cell or a plain file."""
+    kept = linecache.cache.get(path)
+    if kept is None or len(kept) == 1:
+        if path not in _own_files(len(sys.modules)):
+            return ""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return ""
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _SOURCE_BYTES:
+            return ""  # a program that came from a pipe, for one
+    return linecache.getline(path, number)
+
+
+@functools.lru_cache(maxsize=1)
+def _own_files(modules: int) -> frozenset[str]:
+    """The files of this program's modules, looked for again when there are more."""
+    known = [getattr(module, "__dict__", {}) for module in list(sys.modules.values())]
+    files = (names.get("__file__") for names in known)
+    return frozenset(file for file in files if isinstance(file, str))
 
 
 def _sentence(job_id: str, state: str, failure: Failure | None) -> str:

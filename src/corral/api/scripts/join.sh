@@ -109,6 +109,8 @@ import hashlib, sys
 sys.exit(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest() != sys.argv[2])
 END
         install_into "$place" "$download"
+        # On the disk before it counts as complete: a power cut would leave empty files.
+        sync -f "$place" 2>/dev/null || sync
         : >"$place/.complete"
     fi
     ln -sfn "$folder" "$home/software/current"
