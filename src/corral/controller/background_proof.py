@@ -38,8 +38,10 @@ class BackgroundProof:
         """Until it is known whether the journal is whole, and then for ever."""
         if self._store.snapshots.unproven:
             await self._read_keys()
-            while not await self._prove():
-                await asyncio.sleep(AGAIN_S)  # noqa: ASYNC110: nothing tells when it would succeed
+            known = await self._prove()
+            while not known:
+                await asyncio.sleep(AGAIN_S)
+                known = await self._prove()
         await asyncio.Event().wait()  # like others, this task ends with the controller
 
     async def _read_keys(self) -> None:

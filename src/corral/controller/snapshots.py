@@ -23,8 +23,8 @@ from corral.core.job import Head
 log = structlog.get_logger()
 
 EVERY = 50_000
-"""Records between two snapshots, and so about how many a start reads; more while more jobs live,
-since each of them is written."""
+"""Records between two snapshots, and so about how many a start reads; half as many as there are
+living jobs where that is more, since each of them is written."""
 
 
 class Snapshots:
@@ -48,9 +48,10 @@ class Snapshots:
                 self.take(self._journal.record(found.seq), found.heads.values())
 
     def due(self, seq: int, living: int) -> bool:
+        behind = seq - self._seq
         return (
-            seq - self._seq >= self._every
-            and seq - self._seq >= living
+            behind >= self._every
+            and behind * 2 >= living
             and not self.damage
             and not self.unproven
             and (self._writing is None or not self._writing.is_alive())
