@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from corral.controller import snapshot, sql
 from corral.controller.journal import Journal
 from corral.controller.proof_process import prove
-from corral.controller.snapshot import Snapshot, SnapshotUnusable
+from corral.controller.snapshot import Snapshot
 from corral.controller.store import Store
 from corral.controller.world import World
 from corral.core.errors import JournalDamaged
@@ -259,7 +259,7 @@ async def test_a_snapshot_that_left_a_job_out_is_found(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     assert "living" not in store.world.heads
     await store.close()
-    with pytest.raises(SnapshotUnusable, match="living"):
+    with pytest.raises(JournalDamaged, match="of job living"):
         proof(tmp_path, found.seq)
 
 

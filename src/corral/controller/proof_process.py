@@ -21,7 +21,8 @@ from corral.controller.journal import Journal
 from corral.controller.proof import Proof, check_rows
 from corral.controller.snapshot import SnapshotUnusable
 from corral.controller.verification import check_database, check_reached
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, JournalDamaged
+from corral.core.job import JobId
 
 NICENESS = 10
 LONGEST_PAUSE_S = 1.0
@@ -38,30 +39,31 @@ class Word(Struct, omit_defaults=True):
 
 def prove(journal: Journal, until: int) -> Iterator[int]:
     """Up to which record everything is proven, again and again, to the one that a controller began
-    with. Raises JournalDamaged where the journal is not whole, SnapshotUnusable where other jobs
-    lived then."""
+    with. Raises JournalDamaged where it is not whole, or where other jobs lived then."""
     proof = Proof(journal)
     while proof.advance(until):
         yield proof.seq
     with journal.one_moment():
         check_reached(journal, proof.seq, until, until)
-    _compare(journal, proof)
+    _compare(journal, proof.living, until)
     proof.check_rows_met()
     for _ in check_rows(journal):
         yield until
     check_database(journal)
 
 
-def _compare(journal: Journal, proof: Proof) -> None:
+def _compare(journal: Journal, living: dict[JobId, int], until: int) -> None:
     """Jobs that were pruned meanwhile may be in one and not in the other."""
-    known = snapshot.read(journal.folder)
-    if known is None or known.seq != proof.seq:
+    try:
+        known = snapshot.read(journal.folder)
+    except SnapshotUnusable:
+        known = None
+    if known is None or known.seq != until:
         return  # somebody removed it, and the next start will read everything
-    living = proof.living
     for job in living.keys() | known.living.keys():
         seqs = {living.get(job), known.living.get(job)}
         if len(seqs) > 1 and not any(seq and journal.is_pruned(seq) for seq in seqs):
-            raise SnapshotUnusable(
+            raise JournalDamaged(
                 f"The snapshot that this controller began with is not what the journal says of job "
                 f"{job}. Stop the controller and start it again: it then reads the whole journal."
             )
@@ -82,8 +84,6 @@ def main(folder: Path, until: int) -> None:
                 say(Word(proven=proven))
                 time.sleep(min(time.monotonic() - began, LONGEST_PAUSE_S))
                 began = time.monotonic()
-        except SnapshotUnusable as error:
-            return say(Word(done=True, damage=str(error)))
         except CorralError as error:
             return say(Word(done=True, damage=error.message))
     say(Word(proven=until, done=True))
