@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.controller import snapshot, sql
+from corral.controller import journal_snapshot, sql
 from corral.controller.journal import Journal
+from corral.controller.journal_snapshot import JournalSnapshot
 from corral.controller.proof_process import prove
-from corral.controller.snapshot import Snapshot
 from corral.controller.store import Store
 from corral.controller.world import World
 from corral.core.errors import JournalDamaged
@@ -34,17 +34,17 @@ def open_store(folder: Path, *, every: int = 1_000_000) -> Store:
     return store
 
 
-async def take(store: Store) -> Snapshot:
+async def take(store: Store) -> JournalSnapshot:
     """What is known now, as it would be written after a commit."""
     store.snapshots.take(store.journal.record(store.seq), store.world.heads.values())
     store.snapshots.close()
-    found = snapshot.read(store.journal.folder)
+    found = journal_snapshot.read(store.journal.folder)
     assert found is not None
     assert found.seq == store.seq
     return found
 
 
-async def filled(folder: Path, *, behind: int = 2) -> Snapshot:
+async def filled(folder: Path, *, behind: int = 2) -> JournalSnapshot:
     """Ended jobs and one that lives, a snapshot, and some more behind it."""
     store = open_store(folder)
     await fill(store, 6, [0, 1, 2, 0, 1, 3])
@@ -104,13 +104,13 @@ def test_any_history_from_any_snapshot(
         await store.prune(ended, SOON_S)
         await store.close()
         quick = open_store(folder)
-        taken = snapshot.read(folder)
+        taken = journal_snapshot.read(folder)
         if taken is not None and quick.snapshots.unproven:
             assert quick.snapshots.unproven == taken.seq
             proof(folder, taken.seq)
         found = known(quick)
         await quick.close()
-        snapshot.drop(folder)
+        journal_snapshot.drop(folder)
         whole = open_store(folder)
         assert known(whole) == found
         assert not whole.snapshots.unproven
@@ -125,7 +125,7 @@ async def test_one_is_taken_every_so_many_records(tmp_path: Path) -> None:
     for n in range(25):
         await store.append([submitted(f"j{n}")])
         store.snapshots.close()
-    taken = snapshot.read(tmp_path)
+    taken = journal_snapshot.read(tmp_path)
     assert taken is not None
     assert taken.seq == 20
     assert len(taken.living) == 20
@@ -135,13 +135,13 @@ async def test_one_is_taken_every_so_many_records(tmp_path: Path) -> None:
     assert len(store.world.heads) == 25
     await store.append([submitted(f"k{n}") for n in range(30)])
     store.snapshots.close()
-    taken = snapshot.read(tmp_path)
+    taken = journal_snapshot.read(tmp_path)
     assert taken is not None
     assert taken.seq == 20, "no other one before the past is proven"
     store.snapshots.proven()
     await store.append([submitted("last")])
     store.snapshots.close()
-    taken = snapshot.read(tmp_path)
+    taken = journal_snapshot.read(tmp_path)
     assert taken is not None
     assert taken.seq == 56
     await store.close()
@@ -151,9 +151,9 @@ async def test_a_start_that_read_much_leaves_one(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     await store.append([submitted(f"j{n}") for n in range(30)])
     await store.close()
-    assert snapshot.read(tmp_path) is None
+    assert journal_snapshot.read(tmp_path) is None
     await open_store(tmp_path, every=10).close()
-    taken = snapshot.read(tmp_path)
+    taken = journal_snapshot.read(tmp_path)
     assert taken is not None
     assert taken.seq == 30
 
@@ -188,33 +188,33 @@ def flipped(path: Path) -> None:
 
 
 def of_another_schema(path: Path) -> None:
-    found = snapshot.read(path.parent)
+    found = journal_snapshot.read(path.parent)
     assert found is not None
-    old = Snapshot(found.seq, found.crc, found.living, schema=sql.SCHEMA_VERSION - 1)
-    snapshot.write(path.parent, old)
+    old = JournalSnapshot(found.seq, found.crc, found.living, schema=sql.SCHEMA_VERSION - 1)
+    journal_snapshot.write(path.parent, old)
 
 
 def of_another_journal(path: Path) -> None:
-    found = snapshot.read(path.parent)
+    found = journal_snapshot.read(path.parent)
     assert found is not None
-    snapshot.write(path.parent, Snapshot(found.seq, found.crc ^ 1, found.living))
+    journal_snapshot.write(path.parent, JournalSnapshot(found.seq, found.crc ^ 1, found.living))
 
 
 def of_the_future(path: Path) -> None:
-    found = snapshot.read(path.parent)
+    found = journal_snapshot.read(path.parent)
     assert found is not None
-    snapshot.write(path.parent, Snapshot(found.seq + 1000, found.crc, found.living))
+    journal_snapshot.write(path.parent, JournalSnapshot(found.seq + 1000, found.crc, found.living))
 
 
 def with_an_ended_job(path: Path) -> None:
     """The last record of job0 is not its end: but its chain leads there."""
-    found = snapshot.read(path.parent)
+    found = journal_snapshot.read(path.parent)
     assert found is not None
     with contextlib.closing(Journal(path.parent)) as journal:
         ended = journal.ended("job0")
     assert ended is not None
     living = {**found.living, "job0": ended.last_seq}
-    snapshot.write(path.parent, Snapshot(found.seq, found.crc, living))
+    journal_snapshot.write(path.parent, JournalSnapshot(found.seq, found.crc, living))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ async def test_a_snapshot_that_does_not_fit_is_not_used(
     tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
     await filled(tmp_path)
-    spoil(tmp_path / snapshot.NAME)
+    spoil(tmp_path / journal_snapshot.NAME)
     store = open_store(tmp_path)
     assert not store.snapshots.unproven, "it used it"
     assert set(store.world.heads) == {"living", "new0", "new1"}
@@ -255,7 +255,7 @@ async def test_one_whose_last_record_is_pruned_is_not_used(tmp_path: Path) -> No
 async def test_a_snapshot_that_left_a_job_out_is_found(tmp_path: Path) -> None:
     """Where a record behind it speaks of the job, at the start; else by the proof."""
     found = await filled(tmp_path)
-    snapshot.write(tmp_path, Snapshot(found.seq, found.crc, {}))
+    journal_snapshot.write(tmp_path, JournalSnapshot(found.seq, found.crc, {}))
     store = open_store(tmp_path)
     assert "living" not in store.world.heads
     await store.close()
@@ -303,7 +303,7 @@ async def test_the_proof_finds_what_a_whole_start_finds(tmp_path: Path, statemen
     damage(tmp_path, statement)
     with pytest.raises(JournalDamaged) as proven:
         proof(tmp_path, found.seq)
-    snapshot.drop(tmp_path)
+    journal_snapshot.drop(tmp_path)
     with pytest.raises(JournalDamaged) as refused:
         open_store(tmp_path)
     assert proven.value.message == refused.value.message
@@ -352,7 +352,7 @@ async def test_a_repair_leaves_no_snapshot_of_what_was(tmp_path: Path) -> None:
     await filled(folder)
     damage(folder, "UPDATE journal SET at = at + 1 WHERE seq = 3")
     assert repair(tmp_path, yes=True).changed
-    assert not (folder / snapshot.NAME).exists()
+    assert not (folder / journal_snapshot.NAME).exists()
     store = open_store(folder)
     assert not store.snapshots.unproven
     await store.close()

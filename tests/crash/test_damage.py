@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from corral.controller import snapshot
+from corral.controller import journal_snapshot
 from corral.controller.journal import Journal
 from corral.controller.proof_process import prove
 from corral.controller.record import UNREADABLE
@@ -211,7 +211,7 @@ def test_flipped_bit(homes: Homes, name: str, covered: Callable[[str], None]) ->
     covered(f"{len(positions)} flipped bits in {name}: {refused} starts refused, the rest complete")
 
 
-@pytest.mark.parametrize("name", [DATABASE, snapshot.NAME])
+@pytest.mark.parametrize("name", [DATABASE, journal_snapshot.NAME])
 def test_flipped_bit_beside_a_snapshot(
     homes: Homes, name: str, covered: Callable[[str], None]
 ) -> None:
@@ -261,7 +261,7 @@ def test_flipped_bit_beside_a_snapshot(
 def _without_snapshot(homes: Homes, home: Path) -> dict[str, Any]:
     """What the whole journal says."""
     copied = homes.copy(home)
-    (copied / "journal" / snapshot.NAME).unlink(missing_ok=True)
+    (copied / "journal" / journal_snapshot.NAME).unlink(missing_ok=True)
     try:
         return state(copied)
     finally:

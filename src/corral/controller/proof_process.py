@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from corral.controller import snapshot
+from corral.controller import journal_snapshot
 from corral.controller.journal import Journal
+from corral.controller.journal_snapshot import SnapshotUnusable
 from corral.controller.proof import Proof, check_rows
-from corral.controller.snapshot import SnapshotUnusable
 from corral.controller.verification import check_database, check_reached
 from corral.core.errors import CorralError, JournalDamaged
 from corral.core.job import JobId
@@ -55,7 +55,7 @@ def prove(journal: Journal, until: int) -> Iterator[int]:
 def _compare(journal: Journal, living: dict[JobId, int], until: int) -> None:
     """Jobs that were pruned meanwhile may be in one and not in the other."""
     try:
-        known = snapshot.read(journal.folder)
+        known = journal_snapshot.read(journal.folder)
     except SnapshotUnusable:
         known = None
     if known is None or known.seq != until:

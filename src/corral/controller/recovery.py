@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import structlog
 
-from corral.controller import snapshot
+from corral.controller import journal_snapshot
 from corral.controller.journal import Journal
+from corral.controller.journal_snapshot import JournalSnapshot, SnapshotUnusable
 from corral.controller.proof import proven, proven_behind
 from corral.controller.record import UNREADABLE, Record
-from corral.controller.snapshot import Snapshot, SnapshotUnusable
 from corral.controller.used_keys import UsedKeys
 from corral.controller.verification import index_damaged
 from corral.core.errors import Conflict, CorralError
@@ -50,7 +50,7 @@ def recovered(journal: Journal) -> Recovered:
 def resumed(journal: Journal) -> Recovered:
     """From the snapshot, where there is one and it fits; else from the journal alone."""
     try:
-        known = snapshot.read(journal.folder)
+        known = journal_snapshot.read(journal.folder)
         if known is not None:
             return _behind(journal, known)
     except SnapshotUnusable as error:
@@ -58,7 +58,7 @@ def resumed(journal: Journal) -> Recovered:
     return recovered(journal)
 
 
-def _behind(journal: Journal, known: Snapshot) -> Recovered:
+def _behind(journal: Journal, known: JournalSnapshot) -> Recovered:
     """Whatever is wrong on the way, the whole journal is asked: it names what is damaged."""
     try:
         if journal.record(known.seq).crc != known.crc:

@@ -12,11 +12,11 @@ from threading import Thread
 
 import structlog
 
-from corral.controller import snapshot
+from corral.controller import journal_snapshot
 from corral.controller.journal import Journal
+from corral.controller.journal_snapshot import JournalSnapshot
 from corral.controller.record import Record
 from corral.controller.recovery import Recovered
-from corral.controller.snapshot import Snapshot
 from corral.core.errors import CorralError
 from corral.core.job import Head
 
@@ -69,7 +69,9 @@ class Snapshots:
     def _write(self, last: Record, heads: list[Head]) -> None:
         living = {head.id: head.last_seq for head in heads}
         try:
-            snapshot.write(self._journal.folder, Snapshot(last.seq, last.crc, living))
+            journal_snapshot.write(
+                self._journal.folder, JournalSnapshot(last.seq, last.crc, living)
+            )
         except OSError as error:
             log.warning("snapshot_not_written", error=str(error))
 
@@ -82,7 +84,7 @@ class Snapshots:
         self.damage = sentence
         self.close()
         try:
-            snapshot.drop(self._journal.folder)
+            journal_snapshot.drop(self._journal.folder)
         except OSError as error:
             log.error("snapshot_not_removed", error=str(error))
 

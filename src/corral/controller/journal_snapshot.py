@@ -28,7 +28,7 @@ class SnapshotUnusable(Exception):
     """Why a snapshot is of no use; the start reads the whole journal instead."""
 
 
-class Snapshot(Struct, frozen=True, forbid_unknown_fields=True):
+class JournalSnapshot(Struct, frozen=True, forbid_unknown_fields=True):
     seq: int
     crc: int
     """The checksum of that record: by it a snapshot belongs to one journal and to no other."""
@@ -39,10 +39,10 @@ class Snapshot(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Snapshot).decode
+_decode = msgspec.msgpack.Decoder(JournalSnapshot).decode
 
 
-def read(folder: Path) -> Snapshot | None:
+def read(folder: Path) -> JournalSnapshot | None:
     """The one that is there, intact and of our own kind."""
     try:
         data = (folder / NAME).read_bytes()
@@ -62,7 +62,7 @@ def read(folder: Path) -> Snapshot | None:
     return found
 
 
-def write(folder: Path, snapshot: Snapshot) -> None:
+def write(folder: Path, snapshot: JournalSnapshot) -> None:
     """Replaces the one before at once, or leaves it."""
     body = _encode(snapshot)
     for leftover in folder.glob(f".{NAME}.*"):
