@@ -18,6 +18,7 @@ from corral.controller.record import UNREADABLE
 from corral.controller.recovery import read_keys
 from corral.controller.store import Store
 from corral.controller.used_keys import UsedKeys
+from corral.core.errors import CorralError
 
 log = structlog.get_logger()
 
@@ -48,8 +49,8 @@ class BackgroundProof:
         """Until this is done, the disk is asked about every key."""
         try:
             await self._store.know_keys(await asyncio.to_thread(self._keys))
-        except UNREADABLE as error:
-            log.warning("keys_not_read", error=str(error))  # the proof says what is wrong
+        except (CorralError, OSError, *UNREADABLE) as error:
+            log.warning("keys_not_read", error=str(error))  # the disk is asked as before
 
     def _keys(self) -> UsedKeys:
         with contextlib.closing(Journal(self._store.journal.folder, upgrade=False)) as journal:
@@ -58,7 +59,11 @@ class BackgroundProof:
     async def _prove(self) -> bool:
         """Whether there is a verdict."""
         snapshots, began = self._store.snapshots, time.monotonic()
-        word = await self._verdict()
+        try:
+            word = await self._verdict()
+        except OSError as error:  # no room for another process, or no descriptors
+            log.warning("journal_proof_not_started", error=str(error))
+            return False
         took = round(time.monotonic() - began, 1)
         if not word.done:
             log.warning("journal_proof_cut_off", proven=word.proven, seconds=took)

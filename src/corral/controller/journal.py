@@ -219,7 +219,7 @@ class Journal:
                 self._reader.execute("ROLLBACK")
 
     def pruned(self, after: int = 0, until: int | None = None) -> list[pruned.Interval]:
-        """Intervals that end behind `after` and begin up to `until`."""
+        """Intervals that begin behind `after` and up to `until`, and the one before them."""
         if self.version < sql.PRUNED_SINCE:
             return []
         rows = self._reader.execute(sql.PRUNED_WITHIN, (after, until or sql.LARGEST))

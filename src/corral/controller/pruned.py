@@ -157,7 +157,8 @@ class Gaps:
             if not found.intact() or found.first <= end + 1:
                 raise damaged(f"the interval from {found.first} cannot be")
             end = found.last
-            self._behind[max(found.first, after + 1)] = end + 1
+            if end > after:
+                self._behind[max(found.first, after + 1)] = end + 1
         self.unused = set(self._behind)
         """Intervals that nobody came by yet; proven records leave none."""
 

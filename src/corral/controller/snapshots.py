@@ -61,10 +61,13 @@ class Snapshots:
         """Writes one in a thread: what is known of the journal up to this record."""
         self._seq = last.seq
         # Heads never change: the list is as of now, whatever is committed while it is written.
-        self._writing = Thread(
-            target=self._write, args=(last, list(heads)), name="snapshot", daemon=True
-        )
-        self._writing.start()
+        writing = Thread(target=self._write, args=(last, list(heads)), name="snapshot", daemon=True)
+        try:
+            writing.start()
+        except RuntimeError as error:  # no room for another thread
+            log.warning("snapshot_not_written", error=str(error))
+        else:
+            self._writing = writing
 
     def _write(self, last: Record, heads: list[Head]) -> None:
         living = {head.id: head.last_seq for head in heads}

@@ -100,7 +100,9 @@ LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM journal"
 
 PRUNED_INTERVALS = "SELECT first, last, crc FROM pruned ORDER BY first"
 PRUNED_WITHIN = """
-SELECT first, last, crc FROM pruned WHERE last > ? AND first <= ? ORDER BY first
+SELECT first, last, crc FROM pruned
+WHERE first >= (SELECT coalesce(max(first), 0) FROM pruned WHERE first <= ?) AND first <= ?
+ORDER BY first
 """
 PRUNED_LAST = "SELECT coalesce(max(last), 0) FROM pruned"
 PRUNED_UNTIL = """

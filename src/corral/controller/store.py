@@ -274,7 +274,14 @@ class Store:
             self._give_up()
         for request in accepted:
             _answer(request.done, request.accepted)
-        if group.records and self.snapshots.due(self._seq, len(self.world.heads)):
+        self._take_snapshot(group)
+
+    def _take_snapshot(self, group: _Group) -> None:
+        if (
+            group.records
+            and self.snapshots.due(self._seq, len(self.world.heads))
+            and not self.failed.is_set()  # or the world may have less than the journal
+        ):
             self.snapshots.take(group.records[-1], self.world.heads.values())
 
     def _not_written(self, group: _Group, accepted: Sequence[_Request], error: Exception) -> None:

@@ -26,11 +26,14 @@ def verified(journal: Journal) -> Iterator[Record]:
 
     Records above the mark were never acknowledged: SQLite kept them whole or not at all.
     """
-    after = 0
-    while records := section(journal, after):
+    after, more = 0, True
+    while more:
+        with journal.one_moment():
+            records = section(journal, after)
+            if not records:
+                check_end(journal, after)
         yield from records
-        after = records[-1].seq
-    check_end(journal, after)
+        after, more = records[-1].seq if records else after, bool(records)
     check_database(journal)
 
 
