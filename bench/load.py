@@ -2,8 +2,8 @@
 
 Three loads, each on a controller in a new home: 1 GB of output through one job, 1,000 watchers of
 one job (and ten that never read), 100,000 queued jobs. Beside each, another client submits and asks
-for states 20 times a second. Then what `bench.extremes` describes. Exits with 1 where a bar is
-missed.
+for states 20 times a second. Then what `bench.extremes` describes, and a start from 2 M records of
+history, asked for its health while it proves them. Exits with 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import extremes
+from bench import extremes, history
 from bench.bars import Figure, judged, line
 from bench.controllers import TWO_SLOTS, Controller, held_slots
 from bench.extremes import Extremes
@@ -34,6 +34,7 @@ from corral.sdk.client import Client
 RATE = 20.0
 MEMORY_MB = 400.0
 ANSWER_MS = 50.0
+START_S, START_MB, HEALTH_MS = 3.0, 300.0, 100.0
 
 
 class Sizes:
@@ -43,6 +44,7 @@ class Sizes:
         self.watchers = 50 if quick else 1_000
         self.stalled = 2 if quick else 10
         self.queued = 1_000 if quick else 100_000
+        self.history = 80_000 if quick else 2_000_000
 
 
 class Prober:
@@ -192,10 +194,15 @@ async def _fill(door: Path, count: int) -> None:
         await figures.submit_in_batches(client, count, priority=-100)
 
 
+def long_history(folder: Path, sizes: Sizes) -> dict[str, Any]:
+    return history.start(folder, sizes.history)
+
+
 LOADS = {
     "1 GB of output": much_output,
     "1,000 watchers": many_watchers,
     "100,000 queued": long_queue,
+    "2 M records of history": long_history,
 }
 BARS = (
     Figure("controller_peak_mb", "controller memory, peak", "MB", at_most=MEMORY_MB),
@@ -209,6 +216,12 @@ BARS = (
     Figure("incomplete", "watchers without every line in order", "", at_most=0),
     Figure("longest_lag_s", "longest from print to watcher", "s"),
     Figure("fill_s", "filling the queue", "s"),
+    Figure("start_healthy_s", "start → healthy", "s", at_most=START_S),
+    Figure("start_placed_s", "start → first placement", "s", at_most=START_S),
+    Figure("start_peak_mb", "controller memory, peak", "MB", at_most=START_MB),
+    Figure("health_p99_ms", "/health while the past is proven, p99", "ms", at_most=HEALTH_MS),
+    Figure("proof_s", "until it was proven", "s"),
+    Figure("proof_peak_mb", "memory of the proof, peak", "MB"),
     Figure("submit_early_p99_ms", "another's submit before that, p99", "ms"),
     Figure("status_early_p99_ms", "another's status before that, p99", "ms"),
 )

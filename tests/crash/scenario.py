@@ -23,7 +23,10 @@ from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
 from corral.controller.pause import Pause
+from corral.controller.proof_process import prove
 from corral.controller.queue import Queue
+from corral.controller.recovery import recovered
+from corral.controller.snapshots import EVERY
 from corral.controller.spool import Spool
 from corral.controller.store import Change, Store
 from corral.controller.tokens import AttemptTokens, kept_secret
@@ -52,6 +55,8 @@ Say = Callable[[str, JobId], None]
 """`say(what, job)`: an acknowledgement leaves the controller."""
 
 LARGE = 20 * 1024
+OFTEN = 7
+"""Records between two snapshots of the journal: a life has several."""
 WORKER = Worker(
     id="w1",
     name="w1",
@@ -125,11 +130,11 @@ def function_job(name: str, arguments: bytes = b"", **fields: object) -> Job:
 class Station:
     """A controller without doors, made as `server` makes it."""
 
-    def __init__(self, path: Path, say: Say) -> None:
+    def __init__(self, path: Path, say: Say, snapshot_every: int) -> None:
         self.home = Home(path)
         self.home.take()
         self.journal = Journal(self.home.journal)
-        self.store = Store(self.journal, World())
+        self.store = Store(self.journal, World(), snapshot_every=snapshot_every)
         try:
             self.store.recover()
         except BaseException:
@@ -211,8 +216,10 @@ class Station:
 
 
 @contextlib.asynccontextmanager
-async def station(path: Path, say: Say = lambda what, job: None) -> AsyncIterator[Station]:
-    opened = Station(path, say)
+async def station(
+    path: Path, say: Say = lambda what, job: None, *, snapshot_every: int = EVERY
+) -> AsyncIterator[Station]:
+    opened = Station(path, say, snapshot_every)
     try:
         yield opened
     finally:
@@ -221,7 +228,7 @@ async def station(path: Path, say: Say = lambda what, job: None) -> AsyncIterato
 
 async def play(path: Path, say: Say, *, bulky: bool = False) -> None:
     """Two lives of one home. `bulky` writes enough for a checkpoint in the middle of a life."""
-    async with station(path, say) as life:
+    async with station(path, say, snapshot_every=OFTEN) as life:
         await life.submit(function_job("single"))
         # No worker here has a GPU: this one waits until somebody gives up on it.
         [waiting] = await life.submit(function_job("waiting", needs=Needs(gpus=1)))
@@ -232,7 +239,8 @@ async def play(path: Path, say: Say, *, bulky: bool = False) -> None:
             await life.submit(function_job("bulky", env={"HAY": "y" * 4_400_000}))
         await life.cancel(waiting)
         await life.until_ended()
-    async with station(path, say) as life:
+    async with station(path, say, snapshot_every=OFTEN) as life:
+        life.store.snapshots.proven()
         await life.submit(function_job("late"))
         await life.until_ended()
 
@@ -253,7 +261,9 @@ async def check(path: Path, said: Sequence[str]) -> int:
     acknowledged = {line.split()[1] for line in said if line.startswith("ACK")}
     done = {line.split()[1] for line in said if line.startswith(("DONE", "CANCELLED"))}
     cancelled = {line.split()[1] for line in said if line.startswith("CANCELLED")}
-    async with station(path) as life:
+    async with station(path, snapshot_every=OFTEN) as life:
+        if life.store.snapshots.unproven:
+            _prove(life)
         before = life.journal.last_seq()
         known = {name: job for job, name in _names(life).items()}
         if "waiting" in known and known["waiting"] in life.store.world.heads:
@@ -281,6 +291,15 @@ async def check(path: Path, said: Sequence[str]) -> int:
             if isinstance(end, JobSucceeded):
                 await _right(life, story[0][0], end)
     return len(found)
+
+
+def _prove(life: Station) -> None:
+    """What the background does after a start from a snapshot; and that the start knows the same as
+    one from the whole journal."""
+    for _ in prove(life.journal, life.store.snapshots.unproven):
+        pass
+    assert recovered(life.journal).heads == life.store.world.heads
+    life.store.snapshots.proven()
 
 
 def _names(life: Station) -> dict[JobId, str]:

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from corral.controller import journal_snapshot
 from corral.controller.journal import Journal
+from corral.controller.proof_process import prove
 from corral.controller.record import UNREADABLE
 from corral.controller.repair import repair
 from corral.controller.store import Store
@@ -43,6 +45,9 @@ class Homes:
         scenario.quiet()
         asyncio.run(self._make())
         self.whole = state(self.clean)
+        self.snapped = folder / "snapped"
+        """The clean one with a snapshot, and records behind it."""
+        asyncio.run(self._snap())
         self._copies = 0
 
     async def _make(self) -> None:
@@ -64,6 +69,13 @@ class Homes:
         shutil.copytree(home, self.clean)
         shutil.copytree(self.hot, self.unmarked)
         (self.unmarked / "journal" / MARK).write_bytes(mark)
+
+    async def _snap(self) -> None:
+        shutil.copytree(self.clean, self.snapped)
+        async with scenario.station(self.snapped) as life:
+            last = life.journal.record(life.store.seq)
+            life.store.snapshots.take(last, life.store.world.heads.values())
+            await life.submit(scenario.function_job("behind", needs=Needs(gpus=1)))
 
     def copy(self, of: Path) -> Path:
         self._copies += 1
@@ -197,6 +209,63 @@ def test_flipped_bit(homes: Homes, name: str, covered: Callable[[str], None]) ->
             assert found == homes.whole, f"{where}: silently different"
     assert name == MARK or refused > len(positions) // 10
     covered(f"{len(positions)} flipped bits in {name}: {refused} starts refused, the rest complete")
+
+
+@pytest.mark.parametrize("name", [DATABASE, journal_snapshot.NAME])
+def test_flipped_bit_beside_a_snapshot(
+    homes: Homes, name: str, covered: Callable[[str], None]
+) -> None:
+    """What a start from a snapshot does not see, the proof of the past does; and what lives is
+    right in any case."""
+    home = homes.copy(homes.snapped)
+    pristine, folder = files(home), home / "journal"
+    size, dice = len(pristine[name]), random.Random(name)
+    whole = _without_snapshot(homes, homes.snapped)
+    refused = found_later = 0
+    positions = [*range(min(size, 128)), *(dice.randrange(size) for _ in range(FLIPS // 2))]
+    for position in positions:
+        for path in folder.iterdir():
+            path.unlink()
+        for kept, data in pristine.items():
+            (folder / kept).write_bytes(data)
+        bit = dice.randrange(8)
+        flip(folder / name, position, bit)
+        where = f"{name}, byte {position}, bit {bit}"
+        before = files(home)
+        try:
+            with contextlib.closing(Journal(folder)) as journal:
+                store = Store(journal, World())
+                store.recover()
+                assert store.world.heads == whole["living"], f"{where}: silently different"
+                assert (store.snapshots.unproven > 0) == (name == DATABASE)
+                try:
+                    for _ in prove(journal, store.snapshots.unproven or store.seq):
+                        pass
+                except JournalDamaged:
+                    found_later += 1
+                    store.snapshots.damaged("It is damaged.")
+                    assert refusal(home) is not None, f"{where}: it starts again"
+                else:
+                    assert _without_snapshot(homes, home) == whole, f"{where}: nobody noticed"
+        except (JournalDamaged, HomeUnusable):
+            refused += 1
+            assert files(home) == before, f"{where}: a refused start changed something"
+    assert name != DATABASE or (refused and found_later)
+    assert name == DATABASE or refused == found_later == 0
+    covered(
+        f"{len(positions)} flipped bits in {name} beside a snapshot: {refused} starts refused, "
+        f"{found_later} found while it works, the rest complete"
+    )
+
+
+def _without_snapshot(homes: Homes, home: Path) -> dict[str, Any]:
+    """What the whole journal says."""
+    copied = homes.copy(home)
+    (copied / "journal" / journal_snapshot.NAME).unlink(missing_ok=True)
+    try:
+        return state(copied)
+    finally:
+        shutil.rmtree(copied)
 
 
 def drop_mark(home: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -25,6 +25,7 @@ from corral.controller.mark import Mark
 from corral.controller.migrations import open_read_only
 from corral.controller.record import UNREADABLE, Record
 from corral.controller.used_keys import UsedKeys
+from corral.controller.verification import lost, verified
 from corral.core.errors import HomeUnusable, JobNotFound, JournalDamaged, StorageFailed
 from corral.core.events import Journaled, decode_fact
 from corral.core.lifecycle import STORED
@@ -32,10 +33,6 @@ from corral.core.worker import Worker
 from corral.home import sync_folder
 
 log = structlog.get_logger()
-
-
-REPAIRED = "JournalRepaired"
-"""The one kind that is no fact about a job: everything before it that is missing is known to be."""
 
 
 class Write(NamedTuple):
@@ -51,6 +48,7 @@ KEYS_AT_ONCE = 500
 _STORED = frozenset(kind.__name__ for kind in STORED)
 ROWS_AT_ONCE = (100, 10, 1)
 Row = Record | Ended
+T = TypeVar("T")
 
 
 class Journal:
@@ -60,8 +58,8 @@ class Journal:
         self.folder = folder
         self.path = folder / "corral.db"
         self._writer: sqlite3.Connection | None = None
-        self.used_keys: UsedKeys | None = None
-        """Of ended jobs; None before anybody has read them all."""
+        self._used_keys, self._knows_keys = UsedKeys(), False
+        """Of jobs that ended since; once somebody has read the others, of all."""
         self.mark = Mark(folder / "mark")
         try:
             with self._asked():
@@ -144,9 +142,8 @@ class Journal:
             connection.execute("BEGIN IMMEDIATE")
             _insert(connection, sql.APPEND, group.records)
             if group.ends:
-                if self.used_keys is not None:
-                    for ended in group.ends:
-                        self.used_keys.add(ended.key)
+                for ended in group.ends:
+                    self._used_keys.add(ended.key)
                 _insert(connection, sql.END, group.ends)
             if group.noted:
                 connection.executemany(sql.NOTED, group.noted)
@@ -190,6 +187,11 @@ class Journal:
         pruned.note_run(writer, self.last_seq() + 1, seq)
         writer.execute("COMMIT")
 
+    def know_keys(self, used: UsedKeys) -> None:
+        """From now on the disk is asked only about keys that may have been used."""
+        self._used_keys.update(used)
+        self._knows_keys = True
+
     def sync_mark(self) -> None:
         """The same for a mark that is not yet safe from a power cut."""
         try:
@@ -205,13 +207,29 @@ class Journal:
             found = max(found, int(self._reader.execute(sql.PRUNED_LAST).fetchone()[0]))
         return found
 
-    def pruned(self) -> list[pruned.Interval]:
+    @contextlib.contextmanager
+    def one_moment(self) -> Iterator[None]:
+        """All that is read inside is as of one moment, whatever is written meanwhile. Not for
+        long: SQLite's log can only grow until it is over."""
+        self._reader.execute("BEGIN")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                self._reader.execute("ROLLBACK")
+
+    def pruned(self, after: int = 0, until: int | None = None) -> list[pruned.Interval]:
+        """Intervals that begin behind `after` and up to `until`, and the one before them."""
         if self.version < sql.PRUNED_SINCE:
             return []
-        return [pruned.Interval._make(row) for row in self._reader.execute(sql.PRUNED_INTERVALS)]
+        rows = self._reader.execute(sql.PRUNED_WITHIN, (after, until or sql.LARGEST))
+        return [pruned.Interval._make(row) for row in rows]
 
-    def scan(self) -> Iterator[Record]:
-        return map(Record._make, self._reader.execute(sql.SCAN))
+    def scan(
+        self, after: int = 0, until: int | None = None, limit: int | None = None
+    ) -> Iterator[Record]:
+        within = (after, until or sql.LARGEST, limit or sql.LARGEST)
+        return map(Record._make, self._reader.execute(sql.SCAN_WITHIN, within))
 
     def record(self, seq: int) -> Record:
         with self._asked():
@@ -225,6 +243,22 @@ class Journal:
         if not record.intact():
             raise JournalDamaged(f"Record {seq} of the journal is damaged. Run `corral repair`.")
         return record
+
+    def records(self, seqs: Sequence[int]) -> list[Record]:
+        """Several, each proven, without their documents."""
+        found: dict[int, Record] = {}
+        with self._asked():
+            for some, marks in _in_marks(seqs):
+                for row in self._reader.execute(sql.RECORDS.format(marks=marks), some):
+                    if (record := Record._make(row)).intact():
+                        found[record.seq] = record.without_document()
+        for seq in seqs:
+            if seq not in found:
+                self.record(seq)  # raises, and says why
+        return [found[seq] for seq in seqs]
+
+    def is_pruned(self, seq: int) -> bool:
+        return pruned.covers(self._reader, seq)
 
     def chain(self, last_seq: int, after: int = 0) -> list[Record]:
         """All records of one job behind `after`, oldest first."""
@@ -263,9 +297,7 @@ class Journal:
     def documents(self, seqs: Sequence[int]) -> dict[int, bytes]:
         """The documents of several submissions at once; of those that cannot be read, none."""
         found: dict[int, bytes] = {}
-        for first in range(0, len(seqs), KEYS_AT_ONCE):
-            some = seqs[first : first + KEYS_AT_ONCE]
-            marks = ",".join("?" * len(some))
+        for some, marks in _in_marks(seqs):
             with contextlib.suppress(*UNREADABLE):
                 for row in self._reader.execute(sql.RECORDS.format(marks=marks), some):
                     record = Record._make(row)
@@ -279,15 +311,13 @@ class Journal:
 
     def ended_by_keys(self, keys: Sequence[str]) -> dict[str, str]:
         """The jobs that had these idempotency keys, as far as there are any."""
-        if self.used_keys is not None:
-            keys = [key for key in keys if self.used_keys.perhaps(key)]
+        if self._knows_keys:
+            keys = [key for key in keys if self._used_keys.perhaps(key)]
         if len(keys) == 1:
             row = self._reader.execute(sql.ENDED_BY_KEY, keys).fetchone()
             return {} if row is None else {keys[0]: row[0]}
         found: dict[str, str] = {}
-        for first in range(0, len(keys), KEYS_AT_ONCE):
-            some = keys[first : first + KEYS_AT_ONCE]
-            marks = ",".join("?" * len(some))
+        for some, marks in _in_marks(keys):
             found.update(self._reader.execute(sql.ENDED_BY_KEYS.format(marks=marks), some))
         return found
 
@@ -335,14 +365,40 @@ class Journal:
                 found = self._reader.execute(check).fetchone()[0]
                 if found != "ok":
                     return str(found)
-            expected = migrations.tables(self.version)
-            same = self._reader.execute(sql.TABLES).fetchall() == expected
+            return "" if self.has_its_tables() else "its tables are not those that were made"
         except UNREADABLE as error:
             return str(error)
-        return "" if same else "its tables are not those that were made"
+
+    def has_its_tables(self) -> bool:
+        made = migrations.tables(self.version)
+        return self._reader.execute(sql.TABLES).fetchall() == made
 
     def history(self) -> Iterator[Ended]:
         return map(Ended._make, self._reader.execute(sql.HISTORY))
+
+    def rows(self, jobs: Sequence[str]) -> dict[str, Ended]:
+        """The history's rows of these jobs."""
+        found: dict[str, Ended] = {}
+        for some, marks in _in_marks(jobs):
+            rows = map(Ended._make, self._reader.execute(sql.ENDED_JOBS.format(marks=marks), some))
+            found.update((row.job, row) for row in rows)
+        return found
+
+    def rows_behind(self, job: str, limit: int) -> list[tuple[str, str | None, str | None]]:
+        """Rows in the order of their jobs: the job, and of which job and kind its last record
+        is."""
+        return self._reader.execute(sql.ROWS_BEHIND, (job, limit)).fetchall()
+
+    def keys_behind(self, key: str, limit: int) -> list[str]:
+        """Idempotency keys of ended jobs, in their order."""
+        return [str(row[0]) for row in self._reader.execute(sql.KEYS_BEHIND, (key, limit))]
+
+
+def _in_marks(values: Sequence[T]) -> Iterator[tuple[Sequence[T], str]]:
+    """As many at once as a statement binds, with a mark for each."""
+    for first in range(0, len(values), KEYS_AT_ONCE):
+        some = values[first : first + KEYS_AT_ONCE]
+        yield some, ",".join("?" * len(some))
 
 
 _NO_ROOM = (
@@ -382,56 +438,3 @@ def _prove(folder: Path) -> None:
     """Raises where the journal in this folder is not whole; upgrades nothing."""
     with contextlib.closing(Journal(folder, upgrade=False)) as journal:
         _exhaust(verified(journal))
-
-
-def verified(journal: Journal) -> Iterator[Record]:
-    """Every record in order, each proven; raises JournalDamaged that names the first lost one.
-
-    Records above the mark were never acknowledged: SQLite kept them whole or not at all.
-    """
-    marked = journal.mark.seq
-    expected = 1
-    try:
-        gaps = pruned.Gaps(journal.pruned())
-        for record in journal.scan():
-            if record.seq != expected:
-                expected = gaps.skipped(expected)
-                if record.kind == REPAIRED and record.intact():
-                    expected = record.seq
-                if record.seq < expected:
-                    raise pruned.damaged(f"record {record.seq} is in it, and is there")
-                if record.seq != expected:
-                    raise lost(expected, f"{record.seq - expected} missing")
-            if not record.intact():
-                raise lost(record.seq, "its checksum does not match")
-            expected += 1
-            yield record
-    except UNREADABLE as error:
-        raise lost(expected, str(error)) from error
-    expected = gaps.skipped(expected)
-    if gaps.unused:
-        raise lost(expected, f"records from {min(gaps.unused)} are pruned, this one is not")
-    if marked is not None and expected <= marked:
-        raise lost(expected, f"{marked - expected + 1} acknowledged records are gone")
-    if marked is None and expected > 1:
-        raise JournalDamaged(
-            f"The journal's mark {journal.folder / 'mark'} is missing or damaged, so nothing says "
-            f"whether records after {expected - 1} are lost. Run `corral repair` to go on."
-        )
-    if damage := journal.damage():
-        raise index_damaged(damage)
-
-
-def lost(seq: int, reason: str) -> JournalDamaged:
-    return JournalDamaged(
-        f"The journal is damaged: record {seq} is the first one lost ({reason}). Nothing was "
-        "changed. Restore a backup, or run `corral repair` to go on with what is intact.",
-        details={"first_lost": seq},
-    )
-
-
-def index_damaged(reason: str) -> JournalDamaged:
-    return JournalDamaged(
-        f"The journal's records are whole, but the database around them is damaged ({reason}). "
-        "Nothing was changed. Run `corral repair`: it builds a new one, and no job is lost."
-    )

@@ -147,16 +147,18 @@ def _story(connection: sqlite3.Connection, job: str) -> list[int]:
 
 
 class Gaps:
-    """The proven intervals, for whoever counts through the numbers."""
+    """The proven intervals, for whoever counts through the numbers behind `after`. What is before
+    may have been pruned since it was counted."""
 
-    def __init__(self, intervals: Iterable[Interval]) -> None:
+    def __init__(self, intervals: Iterable[Interval], after: int = 0) -> None:
         self._behind: dict[int, int] = {}
         end = -1
         for found in intervals:
             if not found.intact() or found.first <= end + 1:
                 raise damaged(f"the interval from {found.first} cannot be")
             end = found.last
-            self._behind[found.first] = end + 1
+            if end > after:
+                self._behind[max(found.first, after + 1)] = end + 1
         self.unused = set(self._behind)
         """Intervals that nobody came by yet; proven records leave none."""
 

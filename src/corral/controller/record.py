@@ -29,6 +29,10 @@ class Record(NamedTuple):
         except (TypeError, ValueError):  # a flipped bit may change a column's very type
             return False
 
+    def without_document(self) -> Record:
+        """For whoever keeps many, once it is proven."""
+        return self if self.document is None else self._replace(document=None)
+
     def fact(self) -> Journaled:
         return decode_fact(self.body)
 

@@ -1,83 +1,103 @@
-"""A start: the whole journal is read once, every record and every row of the history proven."""
+"""A start: what the journal says is proven and folded, the whole of it or what lies behind a
+snapshot."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import NamedTuple
 
-import msgspec
-from msgspec.structs import replace
+import structlog
 
-from corral.controller.ended import Ended
-from corral.controller.journal import Journal, index_damaged, verified
+from corral.controller import journal_snapshot
+from corral.controller.journal import Journal
+from corral.controller.journal_snapshot import JournalSnapshot, SnapshotUnusable
+from corral.controller.proof import proven, proven_behind
 from corral.controller.record import UNREADABLE, Record
 from corral.controller.used_keys import UsedKeys
-from corral.core.events import AttemptPlaced, JobRejected, JobRequeued, JobSubmitted, Journaled
+from corral.controller.verification import index_damaged
+from corral.core.errors import Conflict, CorralError
+from corral.core.events import JobRejected, JobSubmitted, Journaled
 from corral.core.job import Head, JobId
-from corral.core.lifecycle import NEXT, advance, born
+from corral.core.lifecycle import advance, born
 
-BIRTHS = frozenset(kind.__name__ for state, kind in NEXT if state is None)
-ENDINGS = {
-    kind.__name__: state
-    for (before, kind), state in NEXT.items()
-    if before is not None and state.ended
-}
-"""Kinds of records that end a living job, and how."""
+log = structlog.get_logger()
+
+JOBS_AT_ONCE = 500
+KEYS_AT_ONCE = 5000
 
 
-def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
-    """The last number and the heads of all living jobs, every record and every row proven.
+class Recovered(NamedTuple):
+    seq: int
+    """The last number."""
+    heads: dict[JobId, Head]
+    """Of all living jobs."""
+    since: int = 0
+    """Up to this record only those of living jobs are proven; the rest is still to be."""
 
-    Most jobs have ended: what happened to those in between is proven, and not even decoded."""
-    heads, history = dict[JobId, Head](), 0
-    later: dict[JobId, list[Record]] = {}
-    for record in verified(journal):
-        job, kind = record.job, record.kind
-        if not job:
-            continue
-        head = heads.get(job)
-        if kind in BIRTHS:
-            fact = record.fact()
-            head = heads[job] = fold(None, fact, record.seq)
-            if head.state.ended:
-                history += _row(Ended.of(heads.pop(job), fact))
-        elif head is None:
-            # A note about an ended job: it only moved the end of that job's chain.
-            history += _chain_end(job, record.seq) - _chain_end(job, record.prev)
-        elif kind in ENDINGS:
-            del heads[job]
-            worker = _worker(later.pop(job, ()))
-            last = replace(head, state=ENDINGS[kind], last_seq=record.seq, worker=worker)
-            history += _row(Ended.of(last, record.fact()))
-        else:
-            later.setdefault(job, []).append(record)
-    for job, records in later.items():
-        for record in records:
-            heads[job] = fold(heads[job], record.fact(), record.seq)
+
+def recovered(journal: Journal) -> Recovered:
+    """From the journal alone: every record and every row of the history proven."""
+    heads = heads_of(journal, proven(journal))
     try:
-        found, used = 0, UsedKeys()
-        for ended in journal.history():
-            found += _row(ended)
-            used.add(ended.key)
+        journal.know_keys(read_keys(journal))
     except UNREADABLE as error:
         raise index_damaged(str(error)) from error
-    if history != found:
-        raise index_damaged("the history of ended jobs is not what the records say")
-    journal.used_keys = used
-    return journal.last_seq(), heads
+    return Recovered(journal.last_seq(), heads)
 
 
-_packed = msgspec.msgpack.Encoder().encode
+def resumed(journal: Journal) -> Recovered:
+    """From the snapshot, where there is one and it fits; else from the journal alone."""
+    try:
+        known = journal_snapshot.read(journal.folder)
+        if known is not None:
+            return _behind(journal, known)
+    except SnapshotUnusable as error:
+        log.warning("snapshot_not_used", reason=str(error))
+    return recovered(journal)
 
 
-def _row(ended: Ended) -> int:
-    """A row of the history as a number; their sum needs no memory for each ended job."""
-    known = _packed((*ended[:3], *ended[4:]))
-    return zlib.crc32(known) + _chain_end(ended.job, ended.last_seq)
+def _behind(journal: Journal, known: JournalSnapshot) -> Recovered:
+    """Whatever is wrong on the way, the whole journal is asked: it names what is damaged."""
+    try:
+        if journal.record(known.seq).crc != known.crc:
+            raise SnapshotUnusable("it is of another journal")
+        if not journal.has_its_tables():
+            raise SnapshotUnusable("the database has other tables")
+        heads = heads_of(journal, proven_behind(journal, known.living, known.seq))
+    except (CorralError, *UNREADABLE) as error:
+        raise SnapshotUnusable(str(error)) from error
+    return Recovered(journal.last_seq(), heads, known.seq)
 
 
-def _chain_end(job: JobId, last_seq: int) -> int:
-    return zlib.crc32(f"{job}|{last_seq}".encode())
+def heads_of(journal: Journal, living: Mapping[JobId, int]) -> dict[JobId, Head]:
+    """The heads of living jobs, folded from their own records, each proven."""
+    heads: dict[JobId, Head] = {}
+    jobs = iter(sorted(living.items(), key=lambda one: one[1]))
+    while some := dict(islice(jobs, JOBS_AT_ONCE)):
+        chains: dict[JobId, list[Record]] = {job: [] for job in some}
+        while some:
+            records = journal.records(list(some.values()))
+            for job, record in zip(some, records, strict=True):
+                if record.job != job:
+                    raise Conflict(f"Record {record.seq} is not of job {job}.", job_id=job)
+                chains[job].append(record)
+            some = {record.job: record.prev for record in records if record.prev}
+        for job, chain in chains.items():
+            heads[job] = head = folded(reversed(chain))
+            if head.state.ended:
+                raise Conflict(f"Job {job} has ended.", job_id=job)
+    return heads
+
+
+def folded(records: Iterable[Record]) -> Head:
+    """A job's head after all its records, oldest first."""
+    head: Head | None = None
+    for record in records:
+        head = fold(head, record.fact(), record.seq)
+    assert head is not None, "a job has records"
+    return head
 
 
 def fold(head: Head | None, fact: Journaled, seq: int) -> Head:
@@ -87,10 +107,13 @@ def fold(head: Head | None, fact: Journaled, seq: int) -> Head:
     return advance(head, fact, seq)
 
 
-def _worker(records: Sequence[Record]) -> str:
-    """Where a job was when it ended: on the last worker that it was not taken from again."""
-    for record in reversed(records):
-        if record.kind in (AttemptPlaced.__name__, JobRequeued.__name__):
-            fact = record.fact()
-            return fact.worker if isinstance(fact, AttemptPlaced) else ""
-    return ""
+def read_keys(journal: Journal, *, pause_s: float = 0.0) -> UsedKeys:
+    """The idempotency keys of all ended jobs; with pauses where other threads have work to do."""
+    used, last = UsedKeys(), ""
+    while keys := journal.keys_behind(last, KEYS_AT_ONCE):
+        for key in keys:
+            used.add(key)
+        last = keys[-1]
+        if pause_s:
+            time.sleep(pause_s)
+    return used

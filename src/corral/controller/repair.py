@@ -18,11 +18,12 @@ from msgspec import Struct
 
 from corral.controller import pruned, sql
 from corral.controller.ended import Ended
-from corral.controller.journal import REPAIRED, Journal, Write
+from corral.controller.journal import Journal, Write
 from corral.controller.mark import Mark
 from corral.controller.migrations import open_read_only
 from corral.controller.record import UNREADABLE, Record, sealed
 from corral.controller.recovery import recovered
+from corral.controller.verification import REPAIRED
 from corral.controller.wal import mended
 from corral.core.errors import Conflict, CorralError, HomeUnusable, JournalDamaged
 from corral.core.events import (
@@ -239,7 +240,7 @@ def _requeued(job: str, attempt: int, now: float, code: str) -> JobRequeued:
 def fenced(journal: Journal, promised: int) -> None:
     """A restored journal goes on above all that was promised since its backup was made, and its
     unfinished jobs above all attempts that may have been placed since."""
-    seq, heads = recovered(journal)
+    seq, heads, _ = recovered(journal)
     if promised > seq:
         journal.skip_to(promised)
         seq = promised

@@ -33,11 +33,12 @@ from corral.controller.backup import (
     PLAN,
     home_files,
 )
-from corral.controller.journal import Journal, verified
+from corral.controller.journal import Journal
 from corral.controller.mark import Mark
 from corral.controller.migrations import dated
 from corral.controller.recovery import recovered
 from corral.controller.repair import fenced
+from corral.controller.verification import verified
 from corral.core.errors import BackupRefused, CorralError
 from corral.home import Home, read_json, sync_folder, write_private_json
 
@@ -254,7 +255,7 @@ def _proven(file: Path, folder: Path, last_seq: int) -> int:
         mark.close()
         with contextlib.closing(Journal(folder, upgrade=False)) as journal:
             if journal.version == sql.SCHEMA_VERSION:
-                return len(recovered(journal)[1])
+                return len(recovered(journal).heads)
             for _ in verified(journal):
                 pass
             return -1

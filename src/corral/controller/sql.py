@@ -87,6 +87,11 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 SCAN = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal ORDER BY seq"
 SCAN_BACKWARDS = f"{SCAN} DESC"
+SCAN_WITHIN = """
+SELECT seq, at, kind, job, prev, body, document, crc FROM journal
+WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?
+"""
+LARGEST = 2**63 - 1
 RECORD = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal WHERE seq = ?"
 RECORDS = """
 SELECT seq, at, kind, job, prev, body, document, crc FROM journal WHERE seq IN ({marks})
@@ -94,6 +99,11 @@ SELECT seq, at, kind, job, prev, body, document, crc FROM journal WHERE seq IN (
 LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM journal"
 
 PRUNED_INTERVALS = "SELECT first, last, crc FROM pruned ORDER BY first"
+PRUNED_WITHIN = """
+SELECT first, last, crc FROM pruned
+WHERE first >= (SELECT coalesce(max(first), 0) FROM pruned WHERE first <= ?) AND first <= ?
+ORDER BY first
+"""
 PRUNED_LAST = "SELECT coalesce(max(last), 0) FROM pruned"
 PRUNED_UNTIL = """
 SELECT first, last, crc FROM pruned WHERE first <= ? ORDER BY first DESC LIMIT 1
@@ -112,6 +122,7 @@ INSERT OR REPLACE INTO history (
 """
 NOTED = "UPDATE history SET last_seq = ? WHERE job = ?"
 ENDED_JOB = "SELECT * FROM history WHERE job = ?"
+ENDED_JOBS = "SELECT * FROM history WHERE job IN ({marks})"
 ENDED_BY_KEY = "SELECT job FROM history WHERE key = ? AND key != '' ORDER BY job DESC LIMIT 1"
 ENDED_BY_KEYS = """
 SELECT key, max(job) FROM history WHERE key IN ({marks}) AND key != '' GROUP BY key
@@ -193,6 +204,13 @@ BATCH_BY_STATE = (
 KNOW_WORKER = "INSERT OR REPLACE INTO workers (id, body) VALUES (?, ?)"
 WORKERS = "SELECT id, body FROM workers ORDER BY id"
 HISTORY = "SELECT * FROM history"
+ROWS_BEHIND = """
+SELECT h.job, j.job, j.kind FROM history h LEFT JOIN journal j ON j.seq = h.last_seq
+WHERE h.job > ? ORDER BY h.job LIMIT ?
+"""
+KEYS_BEHIND = """
+SELECT DISTINCT key FROM history WHERE key > ? AND key != '' ORDER BY key LIMIT ?
+"""
 
 ENDED_BEFORE = "SELECT job FROM history WHERE ended_at < ? ORDER BY ended_at LIMIT ?"
 ENDED_COUNT = "SELECT count(*) FROM history"

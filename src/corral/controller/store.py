@@ -20,7 +20,9 @@ from corral.controller.ended import Ended
 from corral.controller.journal import Journal, Write
 from corral.controller.pruned import Slice
 from corral.controller.record import Record, sealed
-from corral.controller.recovery import fold, recovered
+from corral.controller.recovery import folded, resumed
+from corral.controller.snapshots import EVERY, Snapshots
+from corral.controller.used_keys import UsedKeys
 from corral.controller.world import World
 from corral.controller.writer_thread import WriterThread
 from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
@@ -91,9 +93,10 @@ class _Request:
 
 
 class Store:
-    def __init__(self, journal: Journal, world: World) -> None:
+    def __init__(self, journal: Journal, world: World, *, snapshot_every: int = EVERY) -> None:
         self.journal = journal
         self.world = world
+        self.snapshots = Snapshots(journal, snapshot_every)
         self._seq = 0
         self._pending: list[_Request] = []
         self._prunes: list[tuple[Sequence[JobId], float, asyncio.Future[Slice]]] = []
@@ -127,10 +130,12 @@ class Store:
     def recover(self) -> None:
         """Folds the verified journal into the world. Raises JournalDamaged and changes nothing
         where an acknowledged record is lost."""
-        self._seq, heads = recovered(self.journal)
+        found = resumed(self.journal)
+        self._seq = found.seq
         self.journal.confirm(self._seq)
-        for head in sorted(heads.values(), key=lambda head: head.submitted_seq):
+        for head in sorted(found.heads.values(), key=lambda head: head.submitted_seq):
             self.world.apply(head)
+        self.snapshots.recovered(found)
         self.world.names = {worker.id: worker.name for worker in self.journal.workers()}
 
     # --- writing ---
@@ -269,6 +274,15 @@ class Store:
             self._give_up()
         for request in accepted:
             _answer(request.done, request.accepted)
+        self._take_snapshot(group)
+
+    def _take_snapshot(self, group: _Group) -> None:
+        if (
+            group.records
+            and self.snapshots.due(self._seq, len(self.world.heads))
+            and not self.failed.is_set()  # or the world may have less than the journal
+        ):
+            self.snapshots.take(group.records[-1], self.world.heads.values())
 
     def _not_written(self, group: _Group, accepted: Sequence[_Request], error: Exception) -> None:
         log.error("journal_not_written", error=str(error), facts=len(group.records))
@@ -325,6 +339,12 @@ class Store:
                 if len(self._recent_order) > RECENT_JOBS:
                     recent.pop(self._recent_order.popleft(), None)
 
+    async def know_keys(self, used: UsedKeys) -> None:
+        """In line with everything written: no key is added while these are."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._thread.run(lambda: self.journal.know_keys(used), lambda *_: _answer(done, None))
+        await done
+
     async def close(self) -> None:
         self.hurry()
         await self._idle.wait()
@@ -332,6 +352,7 @@ class Store:
             self._marking.cancel()
             self._sync_mark()
         self._thread.close()
+        self.snapshots.close()
         self.journal.close()
 
     # --- reading ---
@@ -411,10 +432,7 @@ class Store:
         return self.journal.documents(away) if len(away) > 1 else {}
 
     def _ended_head(self, ended: Ended) -> Head:
-        head: Head | None = None
-        for record in self.journal.story(ended.last_seq):
-            head = fold(head, record.fact(), record.seq)
-        assert head is not None
+        head = folded(self.journal.story(ended.last_seq))
         return replace(head, last_seq=ended.last_seq)
 
     def _forget(self, job: JobId) -> bytes | None:

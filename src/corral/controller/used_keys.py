@@ -21,6 +21,11 @@ class UsedKeys:
         for bit in (number & _MASK, number >> 20 & _MASK, number >> 40 & _MASK):
             seen[bit >> 3] |= 1 << (bit & 7)
 
+    def update(self, other: UsedKeys) -> None:
+        """The keys of both."""
+        both = int.from_bytes(self._seen, "little") | int.from_bytes(other._seen, "little")
+        self._seen = bytearray(both.to_bytes(len(self._seen), "little"))
+
     def perhaps(self, key: str) -> bool:
         number, seen = hash(key), self._seen
         for bit in (number & _MASK, number >> 20 & _MASK, number >> 40 & _MASK):

@@ -101,6 +101,12 @@ class Running:
                         f"No new work is accepted or started: {health.reason}",
                         "Free some space, or lower retention.* in corral.yaml.",
                     )
+                if health.status == "damaged":
+                    yield fail(
+                        "journal",
+                        health.reason,
+                        "`corral down`, then restore a backup, or run `corral repair`.",
+                    )
                 if health.version == __version__:
                     yield ok("versions", f"the controller has {health.version} too")
                 else:

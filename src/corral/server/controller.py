@@ -32,9 +32,11 @@ from corral.controller.access import Access
 from corral.controller.artifact_index import ArtifactIndex
 from corral.controller.artifacts import Artifacts
 from corral.controller.assets import Assets
+from corral.controller.background_proof import BackgroundProof
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
 from corral.controller.bucket import Bucket
+from corral.controller.condition import condition
 from corral.controller.descriptors import grpc_share, http_share, local_share, raised_limit
 from corral.controller.disk import DiskGuard
 from corral.controller.feed import Feed
@@ -374,6 +376,7 @@ class Controller:
             asyncio.create_task(self._notifier.run(), name="notifier"),
             asyncio.create_task(self._learnings.run(), name="learning"),
             asyncio.create_task(self._runs.run(), name="learning runs"),
+            asyncio.create_task(BackgroundProof(self._store).run(), name="journal proof"),
             asyncio.create_task(self._load_the_rest(), name="loading"),
             asyncio.create_task(self._remember_workers(), name="remembering workers"),
         ]
@@ -514,10 +517,13 @@ class Controller:
 
     async def _health(self) -> tuple[int, dict[str, object]]:
         workers = self._loop.workers()
-        status = "stopping" if self._queue.stopping else "full" if self._disk.full else "ok"
-        return 503 if self._queue.stopping else 200, {
+        stopping, damage = self._queue.stopping, self._store.snapshots.damage
+        status, reason = condition(stopping=stopping, damage=damage, full=self._disk.reason)
+        unproven = not damage and self._store.snapshots.unproven
+        return 503 if stopping else 200, {
             "status": status,
-            "reason": self._disk.reason,
+            "reason": reason,
+            "journal": "damaged" if damage else "being proven" if unproven else "whole",
             "version": __version__,
             "pid": os.getpid(),
             "workers": sum(worker.connected for worker in workers),

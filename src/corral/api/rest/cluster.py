@@ -15,6 +15,7 @@ from corral.api.rest import routing
 from corral.api.rest.answers import answer, body_of, errors, json
 from corral.api.rest.routing import caller_of
 from corral.api.views import queue_view, token_view, worker_views
+from corral.controller.condition import condition
 from corral.core.errors import WorkerNotFound
 from corral.core.job import State
 from corral.core.worker import Worker
@@ -116,11 +117,16 @@ def routes(parts: Parts) -> APIRouter:
         counted = await parts.listing.since(time.time() - LATELY_S)
         succeeded, failed = (counted.states.get(s, 0) for s in (State.SUCCEEDED, State.FAILED))
         ran = succeeded + failed
-        queue, full = read(queue_view(parts.store.world, parts.loop.pause)), parts.loop.full
+        queue = read(queue_view(parts.store.world, parts.loop.pause))
+        word, reason = condition(
+            stopping=parts.queue.stopping,
+            damage=parts.store.snapshots.damage,
+            full=parts.loop.full,
+        )
         return json(
             ClusterStatus(
-                status="stopping" if parts.queue.stopping else "full" if full else "ok",
-                reason=full,
+                status=word,
+                reason=reason,
                 version=parts.version,
                 started_at=parts.started_at,
                 workers=len(workers),

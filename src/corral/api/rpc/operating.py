@@ -11,6 +11,7 @@ from corral.api.views import (
     queue_view,
     token_view,
 )
+from corral.controller.condition import condition
 
 
 class OperatingCalls(Calls):
@@ -61,13 +62,14 @@ class OperatingCalls(Calls):
     ) -> pb.HealthReply:
         world = self._parts.store.world
         workers = self._parts.loop.workers()
+        status, reason = condition(
+            stopping=self._parts.queue.stopping,
+            damage=self._parts.store.snapshots.damage,
+            full=self._parts.loop.full,
+        )
         return pb.HealthReply(
-            status="stopping"
-            if self._parts.queue.stopping
-            else "full"
-            if self._parts.loop.full
-            else "ok",
-            reason=self._parts.loop.full,
+            status=status,
+            reason=reason,
             version=self._parts.version,
             workers=sum(worker.connected for worker in workers),
             queued=sum(world.waiting.values()),

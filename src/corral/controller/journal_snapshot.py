@@ -1,0 +1,89 @@
+"""What is known of a proven journal up to one record: which jobs live there, and where their
+records end.
+
+It spares a start the past. It is never the truth: what it names is read from the journal and proven
+like everything else, and without it a start only takes longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from corral.controller import sql
+from corral.core.job import JobId
+from corral.home import sync_folder
+
+NAME = "snapshot"
+_DIGEST = hashlib.sha256().digest_size
+
+
+class SnapshotUnusable(Exception):
+    """Why a snapshot is of no use; the start reads the whole journal instead."""
+
+
+class JournalSnapshot(Struct, frozen=True, forbid_unknown_fields=True):
+    seq: int
+    crc: int
+    """The checksum of that record: by it a snapshot belongs to one journal and to no other."""
+    living: dict[JobId, int]
+    """The last record of each job that lives then."""
+    schema: int = sql.SCHEMA_VERSION
+    format: int = 1
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(JournalSnapshot).decode
+
+
+def read(folder: Path) -> JournalSnapshot | None:
+    """The one that is there, intact and of our own kind."""
+    try:
+        data = (folder / NAME).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SnapshotUnusable(str(error)) from error
+    body, digest = data[:-_DIGEST], data[-_DIGEST:]
+    if hashlib.sha256(body).digest() != digest:
+        raise SnapshotUnusable("its seal does not fit")
+    try:
+        found = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise SnapshotUnusable(str(error)) from error
+    if found.schema != sql.SCHEMA_VERSION or found.format != 1:
+        raise SnapshotUnusable(f"it is of schema {found.schema}, format {found.format}")
+    return found
+
+
+def write(folder: Path, snapshot: JournalSnapshot) -> None:
+    """Replaces the one before at once, or leaves it."""
+    body = _encode(snapshot)
+    for leftover in folder.glob(f".{NAME}.*"):
+        leftover.unlink(missing_ok=True)
+    incoming = folder / f".{NAME}.{secrets.token_hex(4)}"
+    fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(body)
+            file.write(hashlib.sha256(body).digest())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(incoming, folder / NAME)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            incoming.unlink()
+        raise
+    sync_folder(folder)
+
+
+def drop(folder: Path) -> None:
+    """The next start reads everything."""
+    (folder / NAME).unlink(missing_ok=True)
+    sync_folder(folder)
