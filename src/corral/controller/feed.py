@@ -31,7 +31,8 @@ from corral.core.events import (
 from corral.core.frames import ProgressFrame, decode_frame, latest
 from corral.core.job import Head, JobId
 
-AFTER_OUTPUT = (ArtifactStored, JobRequeued, JobSucceeded, JobFailed, JobCancelled)
+ENDS_OF_ATTEMPTS = (JobRequeued, JobSucceeded, JobFailed, JobCancelled)
+AFTER_OUTPUT = (ArtifactStored, *ENDS_OF_ATTEMPTS)
 """Facts that follow what the attempt had written by then."""
 ENDS = (JobSucceeded, JobFailed, JobCancelled, JobRejected)
 RECENT_ENDS = 4096
@@ -92,6 +93,7 @@ class Feed:
         self._all_read: dict[JobId, tuple[int, int]] = {}
         """Where the output of a watched job ended, until it goes on."""
         self._last_page: tuple[JobId, Cursor, Page] | None = None
+        self._last_marked: tuple[JobId, int] | None = None
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._ends: deque[Change] = deque(maxlen=RECENT_ENDS)
         store.listen(self._committed)
@@ -168,12 +170,15 @@ class Feed:
     ) -> AsyncGenerator[list[Seen], None]:
         """Everything about one job behind the cursor, until the job has ended, or until now."""
         seq, attempt, offset = cursor
+        if offset:
+            offset = self._spool.place(job, attempt, offset)
         with self._watching(job) as event:
             while True:
                 event.clear()
                 head = self._store.head(job)
                 for told, fact in self._store.facts(head, seq):
                     if isinstance(fact, AFTER_OUTPUT):
+                        self._mark_missing(job, fact)
                         async for piece in self._drain(job, Cursor(seq, attempt, offset)):
                             offset = piece[-1].cursor.offset
                             yield piece
@@ -190,6 +195,19 @@ class Feed:
                 if until_now:
                     return
                 await event.wait()
+
+    def mark_missing(self, job: JobId) -> None:
+        """Whoever reads the output of this job is told what a power cut took of it."""
+        for _, fact in self._store.facts(self._store.head(job)):
+            self._mark_missing(job, fact)
+
+    def _mark_missing(self, job: JobId, fact: Journaled) -> None:
+        if isinstance(fact, ENDS_OF_ATTEMPTS) and fact.output:
+            ended = (job, fact.attempt)
+            if job not in self._store.recent and ended != self._last_marked:
+                self._spool.complete(*ended, fact.output)
+                self._spool.finish(*ended)
+                self._last_marked = ended
 
     async def watch_briefly(self, job: JobId, seconds: float) -> list[Seen]:
         """Everything about a job until it has ended, or for that long."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import structlog
 
+from corral.controller.spool_lines import Line, last_line, number_of, whole_before
 from corral.core.errors import StorageFailed
 from corral.core.job import JobId
 
@@ -58,16 +59,40 @@ class _Stream:
         self.limit = limit
         self.segment_size = max(4096, min(MAX_SEGMENT, limit // 8))
         self.segments = _segments(stem)
-        last = self.segments[-1] if self.segments else None
-        self.end = last + _path(stem, last).stat().st_size if last is not None else 0
+        self.end = 0
+        self.heard: int | None = 0
+        """The number of the last line that was heard, here or not; None: its worker numbers
+        nothing, or retention took it."""
+        self.torn = False
+        """A line breaks off at the end: the controller, or its machine, died while it wrote."""
+        if self.segments:
+            self._find_end()
         self.file: int | None = None
         self.unwritten = 0
         self.lost = 0
-        """Bytes that could not be kept since the last line that was."""
+        """Bytes that are missing behind the last line that is here."""
 
-    def append(self, line: bytes) -> None:
-        """Adds a line; one that cannot be kept leaves nothing but a gap."""
+    def _find_end(self) -> None:
+        for start in reversed(self.segments):
+            size, line, torn = last_line(_path(self.stem, start))
+            if start == self.segments[-1]:
+                self.end, self.torn = start + size, torn
+            if line:
+                number = number_of(line)
+                # What is known to be missing was heard, too.
+                self.heard = number + self.end - start - size if number else None
+                return
+        self.heard = None if self.end else 0
+
+    def append(self, line: bytes, n: int = 0, told: int = 0) -> None:
+        """Adds a line, once; one that cannot be kept, or never came, leaves nothing but a gap."""
         data = line + b"\n"
+        if n:
+            if self.heard is not None and n <= self.heard:
+                return
+            if self.heard is not None:
+                self.lost += max(0, n - told - self.heard)
+            self.heard = n
         start = self.end + self.lost
         try:
             self._write(data, start)
@@ -75,7 +100,7 @@ class _Stream:
             if not self.lost:
                 log.warning("output_not_kept", stream=self.stem.name, error=str(error))
             self._drop_empty(start)
-            self.lost += len(data)
+            self.lost += told if n else len(data)
         else:
             self.end, self.lost = start + len(data), 0
 
@@ -85,6 +110,9 @@ class _Stream:
             self._rotate(start)
         if self.file is None:
             self.file = _opened(_path(self.stem, self.segments[-1]))
+            if self.torn:
+                os.ftruncate(self.file, start - self.segments[-1])
+        self.torn = False
         if os.write(self.file, data) < len(data):
             os.ftruncate(self.file, start - self.segments[-1])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -104,6 +132,12 @@ class _Stream:
         while tail and start - tail[0] > self.limit // 2:
             _path(self.stem, tail.pop(0)).unlink(missing_ok=True)
         self.segments = head + tail
+
+    def complete(self, number: int) -> None:
+        """All numbers up to this one were given: what of them is not here never will be."""
+        if self.heard is not None and number > self.heard:
+            self.lost += number - self.heard
+            self.heard = number
 
     def mark_gap(self) -> None:
         """An empty segment where the stream would have ended: readers are told what is missing."""
@@ -131,7 +165,7 @@ class Spool:
         for older in folder.glob("??"):  # before 0.1 was released there were a thousand folders
             _spread(older, folder)
 
-    def append(self, job: JobId, attempt: int, line: bytes) -> None:
+    def append(self, job: JobId, attempt: int, line: bytes, n: int = 0, told: int = 0) -> None:
         """Adds one frame; nothing here is synced, output may lose its last moments in a power
         cut, jobs and results never. It never raises: what cannot be kept is a gap."""
         self.received += len(line)
@@ -140,19 +174,20 @@ class Spool:
             try:
                 stream = self._start(job, attempt)
             except UNKEPT as error:
-                self._miss(job, attempt, len(line) + 1, error)
+                # The numbers behind it will tell that it is missing, where it has one.
+                self._miss(job, attempt, 0 if n else len(line) + 1, error)
                 return
-        stream.append(line)
+        stream.append(line, n, told)
 
-    def extend(self, lines: Iterable[tuple[JobId, int, bytes]]) -> None:
-        for job, attempt, line in lines:
-            self.append(job, attempt, line)
+    def extend(self, lines: Iterable[Line]) -> None:
+        for job, attempt, line, n, told in lines:
+            self.append(job, attempt, line, n, told)
 
-    def extend_smoothly(self, lines: Sequence[tuple[JobId, int, bytes]]) -> None:
+    def extend_smoothly(self, lines: Sequence[Line]) -> None:
         """The same for very much, in a thread of its own: what gathers is brought to the disk, or
         the file system would do so when the journal's next fsync waits for it."""
         self.extend(lines)
-        for key in {(job, attempt) for job, attempt, _ in lines}:
+        for key in {line[:2] for line in lines}:
             stream = self._open.get(key)
             if stream is not None and stream.unwritten > SMOOTH and stream.file is not None:
                 stream.unwritten = 0
@@ -163,6 +198,8 @@ class Spool:
         stem = self._stem(job, attempt)
         stream = self._open[job, attempt] = _Stream(stem, self.limit)
         stream.lost = self._gaps.pop((job, attempt), 0)
+        if stream.heard is not None:
+            stream.heard += stream.lost
         if len(self._open) > OPEN_FILES:
             key, oldest = self._open.popitem(last=False)
             self._put_away(key, oldest)
@@ -177,6 +214,17 @@ class Spool:
         if (job, attempt) not in self._gaps:
             log.warning("output_not_kept", stream=f"{job}.{attempt}", error=str(error))
         self._gaps[job, attempt] = self._gaps.get((job, attempt), 0) + size
+
+    def complete(self, job: JobId, attempt: int, number: int) -> None:
+        """The attempt has ended, and this was its last number: what is missing is marked. Told
+        again, it changes nothing."""
+        stream = self._open.get((job, attempt))
+        if stream is None:
+            try:
+                stream = self._start(job, attempt)
+            except UNKEPT as error:
+                return self._miss(job, attempt, 0, error)
+        stream.complete(number)
 
     def finish(self, job: JobId, attempt: int) -> None:
         stream = self._open.pop((job, attempt), None)
@@ -240,6 +288,17 @@ class Spool:
             return again._replace(skipped=again.skipped + following - offset)
         lines = whole[:-1].split(b"\n") if whole else []
         return Piece(lines, offset + len(whole), skipped)
+
+    def place(self, job: JobId, attempt: int, offset: int) -> int:
+        """Where a reader goes on that had read up to `offset`: there. Only a power cut takes lines
+        that were read; then rather some lines twice than some never."""
+        stem = self._stem(job, attempt)
+        with contextlib.suppress(*UNKEPT):
+            segments = _segments(stem)
+            start, following = _covering(segments, offset)
+            if start is not None and start < offset:
+                return start + whole_before(_path(stem, start), offset - start, last=not following)
+        return offset
 
     def tail(self, job: JobId, attempt: int) -> list[bytes]:
         """The last whole lines of a stream, as many as one read gives."""

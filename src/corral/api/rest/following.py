@@ -100,6 +100,7 @@ def routes(parts: Parts) -> APIRouter:
             parts.streams.check()
             texts = _followed(parts, found, stream)
             return StreamingResponse(texts, media_type=_PLAIN, headers=_STREAMED)
+        parts.feed.mark_missing(found)
         attempt = attempt or parts.store.head(found).attempt
         total = await parts.output.size(found, attempt, stream)
 
