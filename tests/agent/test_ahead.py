@@ -120,6 +120,29 @@ async def test_nobody_waits_behind_a_long_attempt(
     await here.all_ran_once(long)
 
 
+def where(folder: str, name: str) -> str:
+    return f"{name} {mark(folder, str(os.getpid()))}"
+
+
+async def test_orders_are_sent_ahead_for_one_user_only(
+    controller: FakeController, worker: StartWorker
+) -> None:
+    here = await worker()
+    users = ["", "alice", "mallory", ""]
+    jobs = [
+        controller.job(where, str(here.folder), user, user=user, on_behalf=bool(turn % 2 and user))
+        for turn in range(10)
+        for user in users
+    ]
+    await controller.send(*jobs)
+    processes: dict[str, set[tuple[str, bool]]] = {}
+    for turn, job in enumerate(jobs):
+        user, _, process = (await controller.value(job.job)).partition(" ")
+        processes.setdefault(process, set()).add((user, bool(turn // len(users) % 2 and user)))
+    assert all(len(owners) == 1 for owners in processes.values()), processes
+    assert len(processes) >= 5
+
+
 async def test_what_waits_behind_a_long_attempt_can_be_recalled(
     controller: FakeController, worker: StartWorker
 ) -> None:

@@ -46,7 +46,7 @@ async def test_an_agent_registers_with_what_it_has(
     assert register.runner_protocol == wire.VERSION
     has = register.capabilities
     assert (has.memory_gb, has.labels, has.workloads) == (3.0, ("ssd",), ("python", "pipeline"))
-    assert has.enforced["duration"] == "process_tree"
+    assert has.enforced["duration"] in ("cgroup", "landlock", "process_tree")
     assert register.attempts == ()
 
 

@@ -76,7 +76,7 @@ async def test_a_worker_says_what_it_renders(
     await start(**settings)
     can = (await controller.expect(wire.WorkerRegister)).capabilities
     assert (can.workloads, can.task_types) == (workloads, tasks)
-    assert can.enforced.get("duration") == "process_tree"
+    assert can.enforced.get("duration") in ("cgroup", "landlock", "process_tree")
 
 
 async def test_it_runs_in_the_workers_own_environment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 import subprocess
@@ -161,6 +162,47 @@ def test_a_job_belongs_to_the_token_that_submitted_it(
         handle = own.submit(abs, (-1,), user="somebody")
         assert (handle.result(), handle.status().user) == (1, "some-submit")
         assert handle.retry().status().user == "some-submit"
+
+
+def plant() -> int:
+    """Answers for whatever runs in this process afterwards, as code of a job can."""
+    import builtins
+
+    vars(builtins)["abs"] = lambda value: "planted"
+    return os.getpid()
+
+
+def asked(value: int) -> tuple[int, object]:
+    return os.getpid(), abs(value)
+
+
+def test_no_user_meets_what_another_left_in_a_process(controller: LiveController) -> None:
+    rest = Rest(controller)
+    made = {
+        name: rest("POST", "/tokens", {"name": name, "role": role}).json["token"]
+        for name, role in (("mallory", "submit"), ("alice", "submit"), ("root", "admin"))
+    }
+    mallory, alice, root, owner = (
+        corral.Client(controller.address, token) for token in (*made.values(), controller.token)
+    )
+    with mallory, alice, root, owner:
+        planted = mallory.submit(plant)
+        process = planted.result()
+        assert mallory.submit(asked, (-1,)).result() == (process, "planted")  # it is warm
+        for client in (alice, root, owner):
+            for _ in range(2):
+                assert client.submit(asked, (-1,)).result()[1] == 1
+            # Also where an admin says that it is hers: the result comes to the admin.
+            assert client.submit(asked, (-1,), user="mallory").result()[1] == 1
+        again = alice.job(planted.id).retry()
+        assert again.result() != process
+        assert again.status().user == "alice"
+        for client in (alice, root, owner):
+            assert client.submit(asked, (-1,)).result()[1] == 1
+        # What an operator tries again stays hers, and runs in her processes.
+        assert owner.job(planted.id).retry().status().user == "mallory"
+    for name in made:
+        assert rest("DELETE", f"/tokens/{name}").status == 200
 
 
 def test_tokens_by_the_command_line(controller: LiveController) -> None:

@@ -17,7 +17,6 @@ from tests.controller.shell import shell, worker
 def test_switches_are_changes_between_jobs_of_one_place() -> None:
     alone = [("w", model, float(n), n + 0.9) for n, model in enumerate("aabba")]
     assert switches(alone) == {"w": 2}
-    assert switches(reversed(alone)) == {"w": 2}, "in the order of time, however they are told"
     assert switches([("w", "a", 0.0, 1.0)]) == {}
     assert switches([("v", "a", 0.0, 1.0), ("w", "b", 1.0, 2.0)]) == {}, "each worker for itself"
 

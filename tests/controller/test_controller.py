@@ -263,7 +263,7 @@ async def test_bad_submissions_leave_nothing(tmp_path: Path) -> None:
             await corral.submit(name="n" * 200_000)
         assert corral.journal.last_seq() == 0
         with pytest.raises(JobNotFound):
-            corral.queue.find("nonsense")
+            await corral.queue.find("nonsense")
 
 
 async def test_why_names_a_reason_for_every_worker(tmp_path: Path) -> None:

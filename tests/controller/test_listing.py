@@ -128,7 +128,7 @@ async def test_what_ends_while_it_is_counted_counts_once(
         monkeypatch.setattr(listing, "_rows", meanwhile)
         try:
             assert (await listing.batch("b")).states == {"cancelled": 1, "queued": 3}
-            assert (await listing.batches())["b"].states == {"cancelled": 3, "queued": 1}
+            assert dict(await listing.batches())["b"].states == {"cancelled": 3, "queued": 1}
         finally:
             listing.close()
 
@@ -140,7 +140,7 @@ async def test_batches_are_counted(tmp_path: Path) -> None:
         counted = await listing.batch("b1")
         assert counted.states == {"succeeded": 2, "queued": 2, "cancelled": 2}
         assert (counted.total, counted.done) == (6, 4)
-        assert list(await listing.batches()) == ["b2", "b1"]
+        assert [name for name, _ in await listing.batches()] == ["b2", "b1"]
         with pytest.raises(BatchNotFound):
             await listing.batch("b3")
         listing.close()

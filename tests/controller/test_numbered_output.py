@@ -150,7 +150,7 @@ def test_what_retention_took_is_not_missing_twice(tmp_path: Path) -> None:
     writer.arrive(0, 1)
     writer.spool.finish("job", 1)
     size = writer.files[0].stat().st_size
-    writer.spool.prune("job", noted=True)
+    writer.spool.prune("job", [1], noted=True)
     writer.spool.complete("job", 1, 6)
     writer.spool.finish("job", 1)
     assert writer.read() == [size]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,6 +40,18 @@ def test_output_of_before_lies_where_it_is_looked_for(tmp_path: Path) -> None:
     (tmp_path / "ob" / "mine").touch()
     assert everything(Spool(tmp_path, 1000)) == ([b"said"], 0)
     assert [path.name for path in (tmp_path / "ob").iterdir()] == ["mine"]
+
+
+def test_streams_whose_segments_lay_side_by_side_are_read_as_before(tmp_path: Path) -> None:
+    side_by_side = tmp_path / "b"
+    side_by_side.mkdir()
+    (side_by_side / f"job.1.{0:016d}").write_bytes(b"one\n")
+    (side_by_side / f"job.1.{4:016d}").write_bytes(b"two\n")
+    (side_by_side / f"job.2.{77:016d}").touch()  # was pruned
+    spool = Spool(tmp_path, 1000)
+    assert everything(spool) == ([b"one", b"two"], 0)
+    assert spool.read("job", 2, 7) == ([], 77, 70)
+    assert not side_by_side.exists()
 
 
 @given(st.lists(st.binary(max_size=300).map(lambda b: b.replace(b"\n", b"")), max_size=80))
@@ -117,7 +130,7 @@ def no_descriptors() -> Iterator[None]:
 @contextlib.contextmanager
 def no_folder(spool: Spool) -> Iterator[None]:
     """No file of this job can be made or found."""
-    folder, aside = spool.folder / "b", spool.folder / "aside"
+    folder, aside = spool.folder / "by-b", spool.folder / "aside"
     there = folder.exists()
     if there:
         folder.rename(aside)
@@ -194,3 +207,76 @@ def test_output_that_cannot_be_read_now_says_so(tmp_path: Path) -> None:
         assert spool.tail("job", 1) == []
     assert everything(spool) == ([b"said"], 0)
     spool.close()
+
+
+LOOKED_AT: list[str] = []
+"""Folders whose entries somebody listed while `listed_folders` watches."""
+_watching = False
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    if _watching and event in ("os.listdir", "os.scandir"):
+        LOOKED_AT.append(str(arguments[0]))
+
+
+sys.addaudithook(_audit)
+
+
+@contextlib.contextmanager
+def listed_folders() -> Iterator[list[str]]:
+    global _watching
+    LOOKED_AT.clear()
+    _watching = True
+    try:
+        yield LOOKED_AT
+    finally:
+        _watching = False
+
+
+def test_nobody_looks_through_the_output_of_other_jobs(tmp_path: Path) -> None:
+    """A folder that holds what 100,000 jobs wrote takes milliseconds to list, for each attempt that
+    begins, each reader, each line of a list, and each job whose output goes."""
+    spool = Spool(tmp_path, 40_000)
+    others = [f"other{n}job" for n in range(40)]
+    for other in others:
+        spool.append(other, 1, b"kept")
+        spool.finish(other, 1)
+    with listed_folders() as listed:
+        for n in range(1000):
+            spool.append("job", 1, b"%06d" % n + b"x" * 94)
+        spool.close()
+        again = Spool(tmp_path, 40_000)
+        again.append("job", 1, b"more")
+        again.append("new-job", 1, b"first")
+        assert again.read("job", 1, 0).lines
+        assert again.tail("job", 1)[-1] == b"more"
+        assert again.read("silent-job", 1, 0).lines == []
+        again.close()
+        again.prune("job", [1], noted=True)
+        assert again.read("job", 1, 0).skipped == 101_005
+        assert {os.path.basename(path) for path in listed} <= {
+            *("job.1.more", "new-job.1.more", "silent-job.1.more"),
+            tmp_path.name,  # a start looks whether there are older folders
+        }
+    assert again.stored().keys() == {*others, "job", "new-job"}
+
+
+def test_what_is_pruned_leaves_no_more_than_its_length(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, 40_000)
+    for n in range(1000):
+        spool.append("job", 1, b"%06d" % n + b"x" * 94)
+    spool.append("job", 3, b"said")
+    spool.close()
+    kept = spool.stored()["job"]
+    assert kept.attempts == {1, 3}
+    assert 0 < kept.size < 45_000
+    spool.prune("job", kept.attempts, noted=True)
+    spool.prune("job", kept.attempts, noted=True)  # a sweep that was killed does it again
+    left = spool.stored()["job"]
+    assert left.size == 0
+    assert left.attempts == {1, 3}
+    assert spool.read("job", 1, 1000) == ([], 101_000, 100_000)
+    assert spool.read("job", 1, 101_000) == ([], 101_000, 0)
+    assert spool.read("job", 3, 0) == ([], 5, 5)
+    spool.prune("job", left.attempts, noted=False)
+    assert not [path for path in tmp_path.rglob("*") if not path.name.startswith("by-")]

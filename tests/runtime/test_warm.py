@@ -213,6 +213,48 @@ def test_a_daemon_is_found_and_ended(runner: Runner) -> None:
     wait_until(lambda: not alive(pid), "the daemon to end")
 
 
+ORPHANS = """
+import os, subprocess, time
+
+def stat(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()
+
+def zombies():
+    above, pid = set(), os.getpid()
+    while pid > 1 and len(above) < 3:
+        above.add(pid)
+        pid = int(stat(pid)[1])
+    count = 0
+    for name in os.listdir("/proc"):
+        try:
+            state, parent = stat(name)[:2] if name.isdigit() else ("", 0)
+        except OSError:
+            continue
+        count += state == "Z" and int(parent) in above
+    return count
+
+subprocess.run(["sh", "-c", "for n in $(seq 300); do (sleep 0.01 &) ; done"], check=True)
+until = time.monotonic() + 10
+while (left := zombies()) and time.monotonic() < until:
+    time.sleep(0.02)
+print("left", left, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["function", "script"])
+@pytest.mark.forked
+def test_what_lost_its_parent_is_reaped_while_the_job_runs(runner: Runner, kind: str) -> None:
+    if kind == "script":
+        runner.start_script({"main.py": ORPHANS})
+    else:
+        runner.start(exec, ORPHANS, {})
+    frame = runner.end()
+    assert frame["frame"] == "result", frame
+    assert runner.output() == b"left 0\n"
+    assert frame["retire"] is (kind == "script")
+
+
 def test_children_that_ended_are_no_reason_to_retire(runner: Runner) -> None:
     def children() -> None:
         subprocess.run(["true"], check=True)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from corral.agent.environments import Spec
-from corral.agent.runner_process import Runner
+from corral.agent.runner_process import NOBODY, Owner, Runner
 from corral.core.job import Failure, Input, JobId, Needs, QueueClass
 from corral.core.worker import Holding
 from corral.protocol.messages import JobDispatch, JobStarted
@@ -33,6 +33,14 @@ class Recipe(Struct):
     env: dict[str, str] = {}
     fresh: bool = False
     inputs: tuple[Input, ...] = ()
+    user: str = ""
+    on_behalf: bool = False
+
+    @property
+    def owner(self) -> Owner:
+        """Whose code it is, as the controller wrote it down. Image jobs bring none, and share the
+        process that has their model loaded."""
+        return (self.user, self.on_behalf) if self.is_code else NOBODY
 
     @property
     def is_code(self) -> bool:

@@ -309,6 +309,7 @@ class Ledger:
             dispatch.needs.memory_gb,
             self._runners.processors_for(dispatch.needs.cpus),
             self._runners.digest(dispatch.secrets) if dispatch.secrets else "",
+            attempt.recipe.owner,
         )
         try:
             runner = self._runners.take(
@@ -496,7 +497,7 @@ class Ledger:
         if attempt is None:
             del self._active[runner]
             self._paused.discard(runner)
-            self._spawn(self._runners.end(runner, grace_s=0.0))
+            self._spawn(self._bury_idle(runner))
             return self.start_ready()
         if attempt.assumed:
             self._began(attempt, runner)
@@ -573,6 +574,9 @@ class Ledger:
         with self._releasing(attempt):
             await self._runners.end(runner, grace_s=0.0)
 
+    async def _bury_idle(self, runner: Runner) -> None:
+        await self._runners.end(runner, grace_s=0.0)
+
     async def _tidy(self, attempt: Attempt, runner: Runner) -> None:
         with self._releasing(attempt):
             if await asyncio.to_thread(runner.directory.clear) and not runner.over.is_set():
@@ -592,14 +596,15 @@ class Ledger:
     async def _bury(self, attempt: Attempt, runner: Runner, grace_s: float) -> None:
         """The failure is told when the whole process tree is proved gone, not before."""
         with self._releasing(attempt):
-            await self._runners.end(runner, grace_s=grace_s)
+            ended = await self._runners.end(runner, grace_s=grace_s)
             self._paused.discard(runner)
             self._give_up_unheard(runner)
             runner.orders.clear()
             self._active.pop(runner, None)
             assert attempt.ending is not None
             del self._known[attempt.key]
-            self.results.failed(attempt, attempt.ending)
+            failure = attempt.ending if ended else endings.survived(attempt.ending)
+            self.results.failed(attempt, failure)
 
     @contextmanager
     def _releasing(self, attempt: Attempt) -> Iterator[None]:

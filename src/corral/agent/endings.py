@@ -29,7 +29,7 @@ IMAGES_REFUSED = Failure(
 )
 REFUSED = {"python": CODE_REFUSED, "pipeline": IMAGES_REFUSED}
 CANCELLED = Failure(
-    code="cancelled", message="The job was cancelled while it ran; its processes are gone."
+    code="cancelled", message="The job was cancelled while it ran, and its processes were ended."
 )
 REVOKED = Failure(code="worker_lost", message="The worker was revoked.")
 CANCELLED_BEFORE = Failure(code="cancelled", message="The job was cancelled before it started.")
@@ -46,6 +46,12 @@ def unreadable_document(error: Exception) -> Failure:
         code="wrong_document",
         message=f"The job document cannot be read by this worker: {error}.",
     )
+
+
+def survived(failure: Failure) -> Failure:
+    """What is known to be left is said, where somebody reads how the job ended."""
+    but = "But some of its processes could not be ended and may still run on the worker."
+    return replace(failure, message=f"{failure.message} {but}")
 
 
 def no_runner(error: Exception) -> Failure:

@@ -26,6 +26,7 @@ from corral import __version__, logs
 from corral.agent import endings, image_servers, inventory, kit, process_tree, system
 from corral.agent.assets import Assets
 from corral.agent.attempts import Ledger
+from corral.agent.cgroups import Cgroups
 from corral.agent.connection import (
     DEFAULT_GRACE_S,
     Address,
@@ -168,7 +169,9 @@ class Agent:
         settings = self._settings.worker
         home = self._home
         spawns = system.spawns(settings)
-        swept = await asyncio.to_thread(process_tree.sweep, str(home))
+        cgroups = Cgroups(home)
+        swept = await asyncio.to_thread(cgroups.open)
+        swept += await asyncio.to_thread(process_tree.sweep, str(home))
         self._leftovers = swept
         if swept:
             log.warning("leftover_processes_ended", processes=swept)
@@ -184,6 +187,7 @@ class Agent:
             passed=passed_environment(),
             processors=Processors(inventory.processor_ids(pins=not spawns)),
             max_idle=settings.warm_runners or int(settings.cpus or inventory.processors()),
+            cgroups=cgroups,
         )
         self._runners.clear_leftovers()
         self._environments = Environments(
@@ -311,7 +315,7 @@ class Agent:
             await self._runners.end(runner, grace_s=0.0)
             return {}
         self._runners.give_back(runner)
-        return {**enforced, "memory": "watched", "duration": "process_tree"}
+        return {**enforced, "memory": "watched", "duration": runner.held_by(enforced)}
 
     async def _close(self, *tasks: asyncio.Task[Any]) -> None:
         self._ledger.return_waiting("the worker is leaving")

@@ -1,14 +1,16 @@
 """Ending a runner and everything it ever started: terminate, grace, kill.
 
-A runner is a subreaper and the leader of its own session, so while it lives, whatever its job
-started hangs below it, daemons too. It is therefore killed last. Once it is dead, what got away
-is found by its session and by the markers in its environment.
+Where a runner has a control group, that is killed as one. Else its supervisor ends what is below
+it: it is a subreaper, so while it lives, whatever its job started hangs there, daemons too. It is
+therefore killed last. Once it is dead, what got away is found by its session and by the markers in
+its environment.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -16,11 +18,15 @@ from contextlib import suppress
 
 import psutil
 
+from corral.agent.cgroups import Cgroup
+
 HOME_MARKER = "CORRAL_WORKER_HOME"
 RUNNER_MARKER = "CORRAL_RUNNER"
 
 KILL_ROUNDS = 200
 ROUND_S = 0.02
+SUPERVISOR_S, SUPERVISOR_ROUND_S = 6.0, 0.002
+"""How long a supervisor is waited for that ends what is below it; it gives up sooner itself."""
 _GONE = (psutil.Error, OSError)
 
 
@@ -40,6 +46,14 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
     for process in processes:
         with suppress(*_GONE):
             process.kill()
+
+
+def _end_below(supervisors: Iterable[psutil.Process]) -> None:
+    """They end everything below them, and themselves."""
+    if sys.platform != "win32":
+        for process in supervisors:
+            with suppress(*_GONE):
+                process.send_signal(signal.SIGHUP)
 
 
 def _session(pid: int) -> int:
@@ -68,15 +82,26 @@ def _carries(process: psutil.Process, home: str, runner: str) -> bool:
     except (psutil.AccessDenied, PermissionError):
         # A supervisor is closed to others; its command line names the kit in this home. Which
         # runner it is does not show, but as the root of a tree it is known by its process id.
-        kit = os.path.join(home, "kit", "")
-        return not runner and any(word.startswith(kit) for word in process.cmdline()[1:4])
+        return not runner and _runs_kit(process, home)
     return environ.get(HOME_MARKER) == home and runner in ("", environ.get(RUNNER_MARKER))
+
+
+def _runs_kit(process: psutil.Process, home: str) -> bool:
+    kit = os.path.join(home, "kit", "")
+    with suppress(*_GONE):
+        return any(word.startswith(kit) for word in process.cmdline()[1:4])
+    return False
 
 
 def sweep(home: str) -> int:
     """Kill what a previous agent of this home left behind; how many processes that was. What hangs
     below a process with our markers is ours too, whatever it made of its environment."""
     swept: set[int] = set()
+    found = marked(home)
+    if supervisors := [process for process in found if _runs_kit(process, home)]:
+        swept.update(process.pid for process in _with_descendants(found))
+        _end_below(supervisors)
+        psutil.wait_procs(supervisors, timeout=SUPERVISOR_S)
     for _ in range(KILL_ROUNDS):
         left = _with_descendants(marked(home))
         if not left:
@@ -100,8 +125,17 @@ class Tree:
     held as the one process it is, and after its death only what is older than that death is its.
     """
 
-    def __init__(self, pid: int, *, home: str, runner: str, signals: bool = True) -> None:
+    def __init__(
+        self,
+        pid: int,
+        *,
+        home: str,
+        runner: str,
+        signals: bool = True,
+        group: Cgroup | None = None,
+    ) -> None:
         self.pid = pid
+        self.group = group
         self.exited_at = 0.0
         self._home, self._runner = home, runner
         self._signals = signals
@@ -189,8 +223,21 @@ class Tree:
                 if not any(_alive(process) for process in tree):
                     break
                 await asyncio.sleep(min(ROUND_S, grace_s))
+        if self.group is not None:
+            return await self.group.end()
+        await self._supervisor_ends()
         for _ in range(KILL_ROUNDS):
             if await asyncio.to_thread(self._kill_round, tree):
                 return True
             await asyncio.sleep(ROUND_S / 4)
         return False
+
+    async def _supervisor_ends(self) -> None:
+        root = self._root
+        if root is None or not self._signals:
+            return
+        _end_below([root])
+        for _ in range(int(SUPERVISOR_S / SUPERVISOR_ROUND_S)):
+            if not _alive(root):
+                return
+            await asyncio.sleep(SUPERVISOR_ROUND_S)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import msgspec
 
 from corral.agent import system
+from corral.agent.cgroups import Cgroup
 from corral.agent.environments import Environment
 from corral.agent.frames import AnyFrame, Ready, decode_lines
 from corral.agent.orders import way_of_orders
@@ -36,6 +38,11 @@ class _Named(msgspec.Struct):
 _decode_name = msgspec.json.Decoder(_Named).decode
 
 
+Owner = tuple[str, bool]
+"""The user whose job it is, and whether an admin said so and not that user's own token."""
+NOBODY: Owner = ("", False)
+
+
 class Makeup(NamedTuple):
     """Everything that makes the process. Attempts with equal makeups may share a warm one."""
 
@@ -47,6 +54,8 @@ class Makeup(NamedTuple):
     """How many processors it is pinned to; 0 means all."""
     secrets: str = ""
     """A digest of the secrets in its environment, names and values; it says nothing of either."""
+    owner: Owner = NOBODY
+    """What ran in a process may have left something there that reads or changes what runs next."""
 
 
 class Listener(Protocol):
@@ -68,8 +77,10 @@ class Runner(asyncio.SubprocessProtocol):
         home: str,
         *,
         spawn: bool = False,
+        group: Cgroup | None = None,
     ) -> None:
         self.name = name
+        self.group = group
         self._home = home
         self.makeup = makeup
         self.environment = environment
@@ -109,6 +120,14 @@ class Runner(asyncio.SubprocessProtocol):
     @property
     def attempt(self) -> Attempt | None:
         return self.orders[0] if self.orders else None
+
+    def held_by(self, enforced: Mapping[str, str]) -> str:
+        """What keeps together all that its job starts, so that none of it outlives the runner."""
+        if not enforced.get("files"):
+            return "process_tree"  # which a job can leave: nothing keeps it from writing elsewhere
+        if self.group is not None:
+            return "cgroup"
+        return "landlock" if system.scopes_signals() else "process_tree"
 
     def order(self, attempt: Attempt, line: bytes) -> None:
         self.orders.append(attempt)
@@ -153,6 +172,8 @@ class Runner(asyncio.SubprocessProtocol):
                 pass_fds=self._way.inherited,
                 **system.apart(),
             )
+            if self.group is not None:
+                await self._enter(self.group)
         except (OSError, ValueError) as error:
             self.stderr = str(error).encode()
             self._finish()
@@ -202,11 +223,31 @@ class Runner(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self.tree = Tree(
-            self._transport.get_pid(), home=self._home, runner=self.name, signals=not self._spawn
+            self._transport.get_pid(),
+            home=self._home,
+            runner=self.name,
+            signals=not self._spawn,
+            group=self.group,
         )
-        self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(0))
-        self._stdin.write(b"".join(self._lines))
-        self._lines.clear()
+        if self.group is None:
+            self._say_first()
+
+    async def _enter(self, group: Cgroup) -> None:
+        """Beside the start of its interpreter, which takes longer; so nobody waits for this."""
+        assert self.tree is not None
+        if not await asyncio.to_thread(group.take_in, self.tree.pid):
+            group.remove()
+            self.group = self.tree.group = None
+        self._say_first()
+
+    def _say_first(self) -> None:
+        """Until then it starts nothing."""
+        assert self._transport is not None
+        stdin = self._transport.get_pipe_transport(0)
+        if stdin is not None:  # it is not gone already
+            self._stdin = cast(asyncio.WriteTransport, stdin)
+            self._stdin.write(b"".join(self._lines))
+            self._lines.clear()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd != 1:

@@ -19,6 +19,7 @@ import structlog
 
 from corral.agent import kit as kits
 from corral.agent import process_tree, system
+from corral.agent.cgroups import Cgroups
 from corral.agent.environments import OWN, Environment, own_packages
 from corral.agent.gpu_watch import Tenant
 from corral.agent.inventory import GIB
@@ -29,6 +30,8 @@ from corral.settings import WorkerSettings
 
 log = structlog.get_logger("corral.agent.runners")
 
+SURVIVED = 70
+"""The exit code of a supervisor that could not end everything below it."""
 EXIT_S = 5.0
 """How long the death of a killed process is waited for."""
 
@@ -49,6 +52,7 @@ class Runners:
         passed: Mapping[str, str],
         processors: Processors,
         max_idle: int,
+        cgroups: Cgroups | None = None,
     ) -> None:
         self.home = str(worker_home)
         self._runs = worker_home / "runs"
@@ -63,6 +67,7 @@ class Runners:
         self._passed = dict(passed)
         self._processors = processors
         self._max_idle = max_idle
+        self._cgroups = cgroups
         self._names = itertools.count(1)
         self._all: dict[str, Runner] = {}
         self._idle: dict[str, Runner] = {}
@@ -194,9 +199,12 @@ class Runners:
         """End an idle runner in the background."""
         if self._forget_idle(runner):
             self._processors.take(runner.processors)
-            task = asyncio.create_task(self.end(runner, grace_s=0.0))
+            task = asyncio.create_task(self._end_idle(runner))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _end_idle(self, runner: Runner) -> None:
+        await self.end(runner, grace_s=0.0)
 
     # --- starting and ending -------------------------------------------------------------------
 
@@ -210,8 +218,16 @@ class Runners:
         name = f"r{next(self._names)}"
         directory = RunDirectory(self._runs / name)
         directory.make()
+        group = self._cgroups.make(name) if self._cgroups is not None else None
         runner = Runner(
-            name, makeup, environment, directory, listener, self.home, spawn=self._spawn
+            name,
+            makeup,
+            environment,
+            directory,
+            listener,
+            self.home,
+            spawn=self._spawn,
+            group=group,
         )
         if makeup.cpus:
             runner.processors = self._processors.choose(makeup.cpus)
@@ -222,6 +238,8 @@ class Runners:
         if secrets:
             # By its stdin: not in what the system shows of the process, and never to a log.
             configuration["secrets"] = secrets
+        if group is not None:
+            configuration["cgroup"] = group.path
         first_line = msgspec.json.encode(configuration) + b"\n"
         task = asyncio.create_task(runner.spawn(command, environ, first_line))
         self._tasks.add(task)
@@ -285,24 +303,32 @@ class Runners:
             "packages": packages,
         }
 
-    async def end(self, runner: Runner, *, grace_s: float) -> None:
-        """End a runner that is not idle, with everything it started; then forget it."""
+    async def end(self, runner: Runner, *, grace_s: float) -> bool:
+        """End a runner that is not idle, with everything it started; then forget it. False where
+        something of it is known to have survived."""
         runner.ending = True
+        ended = True
         await runner.spawned.wait()
         if grace_s <= 0:
             runner.close_stdin()
         else:
             runner.ask_to_stop()
         if runner.tree is not None:
-            if not await runner.tree.end(grace_s, lambda: runner.settled):
-                log.warning("processes_survived", runner=runner.name)
+            ended = await runner.tree.end(grace_s, lambda: runner.settled)
             with suppress(TimeoutError):
                 async with asyncio.timeout(EXIT_S):
                     await runner.over.wait()
+            if runner.group is None and runner.code == SURVIVED:
+                ended = False
+        elif runner.group is not None:
+            runner.group.remove()
+        if not ended:
+            log.warning("processes_survived", runner=runner.name)
         runner.close()
         self._processors.give(runner.processors)
         self._all.pop(runner.name, None)
         await asyncio.to_thread(runner.directory.remove)
+        return ended
 
     def lost(self, runner: Runner) -> None:
         """An idle runner died by itself."""
@@ -316,3 +342,5 @@ class Runners:
             self._discard(runner)
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._cgroups is not None:
+            self._cgroups.close()

@@ -99,6 +99,7 @@ Restart=always
 RestartSec=2
 {growing}RestartPreventExitStatus={" ".join(str(code) for code in sorted(FOR_GOOD) if code)}
 KillMode=mixed
+Delegate=yes
 TimeoutStopSec=90
 
 [Install]

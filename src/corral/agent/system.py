@@ -67,6 +67,15 @@ def close_to_others() -> None:
         posix.close_to_others()
 
 
+def scopes_signals() -> bool:
+    """Whether signals of a confined process reach nothing but what it started."""
+    if sys.platform == "win32":
+        return False
+    from corral.runtime import sandbox
+
+    return sandbox.landlock_version() >= sandbox.SCOPES_SINCE
+
+
 def own_folders(home: str, temporary: str) -> dict[str, str]:
     """Variables that name a process's home and where it puts what it does not keep."""
     if sys.platform == "win32":

@@ -59,6 +59,8 @@ class Waiting:
             return None
         if attempt.dispatch.secrets != other.dispatch.secrets:
             return None
+        if attempt.recipe.owner != other.recipe.owner:
+            return None
         if len(attempt.dispatch.document) > document_limit:
             return None
         heapq.heappop(entries)

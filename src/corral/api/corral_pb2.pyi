@@ -336,7 +336,7 @@ class ArtifactView(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., file_sha256: _Optional[str] = ..., uri: _Optional[str] = ...) -> None: ...
 
 class JobView(_message.Message):
-    __slots__ = ("job_id", "name", "state", "queue_class", "priority", "attempt", "worker", "user", "batch", "labels", "submitted_at", "started_at", "ended_at", "seconds", "failure", "result", "artifacts", "progress", "retry_of", "devices", "warnings", "workload", "correlation_id", "models", "record")
+    __slots__ = ("job_id", "name", "state", "queue_class", "priority", "attempt", "worker", "user", "batch", "labels", "submitted_at", "started_at", "ended_at", "seconds", "failure", "result", "artifacts", "progress", "retry_of", "devices", "warnings", "workload", "correlation_id", "models", "record", "more_artifacts")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -369,6 +369,7 @@ class JobView(_message.Message):
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    MORE_ARTIFACTS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     name: str
     state: str
@@ -394,7 +395,28 @@ class JobView(_message.Message):
     correlation_id: str
     models: _containers.RepeatedScalarFieldContainer[str]
     record: bytes
-    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., user: _Optional[str] = ..., batch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., submitted_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., seconds: _Optional[float] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[ArtifactView, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., retry_of: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., workload: _Optional[str] = ..., correlation_id: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., record: _Optional[bytes] = ...) -> None: ...
+    more_artifacts: bool
+    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., user: _Optional[str] = ..., batch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., submitted_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., seconds: _Optional[float] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[ArtifactView, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., retry_of: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., workload: _Optional[str] = ..., correlation_id: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., record: _Optional[bytes] = ..., more_artifacts: _Optional[bool] = ...) -> None: ...
+
+class ListArtifactsRequest(_message.Message):
+    __slots__ = ("job_id", "after", "limit", "name")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    after: str
+    limit: int
+    name: str
+    def __init__(self, job_id: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ListArtifactsReply(_message.Message):
+    __slots__ = ("artifacts", "more")
+    ARTIFACTS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    artifacts: _containers.RepeatedCompositeFieldContainer[ArtifactView]
+    more: bool
+    def __init__(self, artifacts: _Optional[_Iterable[_Union[ArtifactView, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
     __slots__ = ("states", "batch", "limit", "before", "active", "queue_class", "worker", "labels", "user", "since", "until", "text")

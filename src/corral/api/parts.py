@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from corral.api.streams import Streams
 from corral.controller.access import Access
+from corral.controller.artifact_index import ArtifactIndex
 from corral.controller.artifacts import Artifacts
 from corral.controller.assets import Assets
 from corral.controller.backup import Backups
@@ -30,6 +31,7 @@ class Parts:
     blobs: Blobs
     assets: Assets
     artifacts: Artifacts
+    artifact_index: ArtifactIndex
     feed: Feed
     queue: Queue
     loop: Loop

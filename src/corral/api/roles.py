@@ -41,6 +41,7 @@ METHODS: dict[str, Role] = {
     "FindAsset": SUBMIT,
     "PutAsset": SUBMIT,
     "GetBlob": READ,
+    "ListArtifacts": READ,
     "BuildBatch": SUBMIT,
     "GetBatch": READ,
     "ListBatches": READ,

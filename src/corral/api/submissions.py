@@ -94,6 +94,7 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
         name=sent.name,
         labels=dict(sent.labels),
         user=caller.user(sent.user),
+        on_behalf=caller.on_behalf(sent.user),
         key=sent.idempotency_key,
         batch=sent.batch,
         fresh=sent.fresh,
@@ -104,7 +105,7 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
     )
 
 
-_met: dict[tuple[bytes, QueueClass, str, int], Job] = {}
+_met: dict[tuple[bytes, QueueClass, str, bool, int], Job] = {}
 """Likes that were checked lately, by their bytes: a program calls its functions again."""
 
 
@@ -113,7 +114,8 @@ def _like(
 ) -> Job:
     """What the calls have in common, as the first of them."""
     data = request.like.SerializeToString(deterministic=True)
-    key = (data, default, caller.user(request.like.user), id(limits))
+    said = request.like.user
+    key = (data, default, caller.user(said), caller.on_behalf(said), id(limits))
     job = _met.get(key)
     if job is None:
         request.like.function.arguments.CopyFrom(request.calls[0].arguments)

@@ -46,6 +46,10 @@ from corral.scheduler.plan import Seat
 
 TURN = 8
 
+LOOKED_AT = 100
+"""The newest records of a job that are looked at for what it stored: whoever wants more artifacts
+than those asks for them page by page."""
+
 IMAGES = "pipeline"
 """The workload of an image job."""
 
@@ -90,7 +94,7 @@ def _tell(event: pb.JobEvent, fact: Journaled, names: Mapping[str, str]) -> bool
         case JobStopping():
             event.state.state = State.STOPPING
         case ArtifactStored():
-            event.artifact.CopyFrom(_artifact(fact))
+            event.artifact.CopyFrom(artifact_view(fact))
         case JobSucceeded() | JobFailed() | JobCancelled() | JobRejected():
             event.ended.CopyFrom(ended_of(fact))
         case _:
@@ -135,7 +139,7 @@ def _blob(blob: Blob | None) -> pb.BlobRef | None:
     return pb.BlobRef(sha256=blob.sha256, size=blob.size, data=blob.data or b"")
 
 
-def _artifact(fact: ArtifactStored) -> pb.ArtifactView:
+def artifact_view(fact: ArtifactStored) -> pb.ArtifactView:
     return pb.ArtifactView(
         name=fact.name, size=fact.size, file_sha256=fact.file_sha256, uri=fact.uri
     )
@@ -172,19 +176,28 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
     if not head.attempt and not head.state.ended:
         return view  # nothing more to tell, and nothing to read
     artifacts: dict[str, ArtifactStored] = {}
-    for _, fact in store.facts(head):
+    over = not head.state.ended
+    for looked_at, (_, fact) in enumerate(store.newest(head)):
+        if isinstance(fact, (JobSucceeded, JobFailed, JobCancelled, JobRejected)):
+            _end(view, fact)
+            over = True
+        if over and looked_at >= LOOKED_AT:
+            view.more_artifacts = True
+            break
         if isinstance(fact, ArtifactStored):
-            artifacts[fact.name] = fact
-        elif isinstance(fact, (JobSucceeded, JobFailed, JobCancelled, JobRejected)):
-            ended = ended_of(fact)
-            view.ended_at, view.seconds = fact.at, ended.seconds
-            if ended.HasField("failure"):
-                view.failure.CopyFrom(ended.failure)
-            if ended.HasField("result"):
-                view.result.CopyFrom(ended.result)
-                view.result.data = b""
-    view.artifacts.extend(_artifact(fact) for fact in artifacts.values())
+            artifacts.setdefault(fact.name, fact)
+    view.artifacts.extend(artifact_view(fact) for fact in reversed(artifacts.values()))
     return view
+
+
+def _end(view: pb.JobView, fact: JobSucceeded | JobFailed | JobCancelled | JobRejected) -> None:
+    ended = ended_of(fact)
+    view.ended_at, view.seconds = fact.at, ended.seconds
+    if ended.HasField("failure"):
+        view.failure.CopyFrom(ended.failure)
+    if ended.HasField("result"):
+        view.result.CopyFrom(ended.result)
+        view.result.data = b""
 
 
 def shown(store: Store, feed: Feed, job: JobId) -> pb.JobView:

@@ -181,7 +181,13 @@ def show(
             (
                 "artifacts",
                 "\n".join(
-                    f"{a.name}  {output.size_of(a.size)}  {a.uri}".rstrip() for a in view.artifacts
+                    [
+                        *(
+                            f"{a.name}  {output.size_of(a.size)}  {a.uri}".rstrip()
+                            for a in view.artifacts
+                        ),
+                        *(["… and more before these"] if view.more_artifacts else []),
+                    ]
                 ),
             ),
             ("warnings", "\n".join(view.warnings)),

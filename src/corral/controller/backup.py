@@ -55,7 +55,7 @@ HOME_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}(?<!\.log)(?<!\.tar)(?
 MEMBER = re.compile(
     r"journal/corral\.db"
     r"|blobs/[0-9a-f]{2}/[0-9a-f]{64}(\.pruned)?"
-    r"|spool/[0-9a-z]{1,2}/[0-9a-z]+\.[0-9]+\.[0-9]{16}"
+    r"|spool/(by-)?[0-9a-z]{1,2}/[0-9a-z]+\.[0-9]+\.([0-9]{16}|pruned|more/[0-9]{16})"
     rf"|presets/{PRESET.pattern}\.json"
     r"|learning/(ratings|records)\.jsonl"
     r"|learning/runs/[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/(plan|result)\.json"
@@ -155,8 +155,7 @@ class Backups:
             for inner in sorted(part.iterdir()):
                 if inner.is_dir() and inner.name != "incoming":
                     paths += [
-                        (f"{part.name}/{inner.name}/{name}", inner / name)
-                        for name in sorted(os.listdir(inner))
+                        (path.relative_to(home.path).as_posix(), path) for path in _files(inner)
                     ]
         if home.presets.is_dir():
             paths += [(f"presets/{path.name}", path) for path in sorted(home.presets.iterdir())]
@@ -167,6 +166,16 @@ class Backups:
             with contextlib.suppress(FileNotFoundError):
                 found.append((name, path, path.stat().st_size))
         return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Its files in order, and those of folders in it."""
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        path = Path(entry.path)
+        if entry.is_dir(follow_symlinks=False):
+            yield from (path / name for name in sorted(os.listdir(path)))
+        else:
+            yield path
 
 
 def _tar(header: dict[str, object], found: Iterable[tuple[str, Path, int]]) -> Iterator[bytes]:

@@ -56,13 +56,14 @@ async def look(name: str, listing: Listing, world: World, loop: Loop) -> Batch:
             share(worker).succeeded += count
         elif state == State.FAILED:
             share(worker).failed += count
-    for worker, changed in switches(await listing.turns(name)).items():
+    for worker, changed in await listing.turns(name, switches):
         share(worker).model_switches += changed
     living: dict[Shape, int] = {}
-    for head in await listing.living(name):
-        living[head.shape] = living.get(head.shape, 0) + 1
-        if head.started_at and head.state.held:
-            share(head.worker).running += 1
+    async for heads in listing.living(name):
+        for head in heads:
+            living[head.shape] = living.get(head.shape, 0) + 1
+            if head.started_at and head.state.held:
+                share(head.worker).running += 1
     left_s = estimate(living, world, loop.workers()) if living else 0.0
     return Batch(name, counted, dict(sorted(shares.items())), left_s)
 
@@ -96,13 +97,14 @@ def slots(shape: Shape, workers: Iterable[Worker]) -> int:
 
 
 def switches(turns: Iterable[tuple[str, str, float, float]]) -> dict[str, int]:
-    """How often each worker changed the model between its jobs: (worker, model, from, to).
+    """How often each worker changed the model between its jobs, (worker, model, from, to) in the
+    order in which they began.
 
     What ran at once ran in places of its own, each with its own model. A job goes where its model
     is, if such a place was free; only where another's had to make room is it a switch."""
     places: dict[str, list[tuple[str, float]]] = {}
     found: dict[str, int] = {}
-    for worker, model, began, ended in sorted(turns, key=lambda turn: turn[2]):
+    for worker, model, began, ended in turns:
         had = places.setdefault(worker, [])
         free = [place for place in had if place[1] <= began + SLACK_S]
         same = [place for place in free if place[0] == model]

@@ -176,7 +176,7 @@ class Feed:
             while True:
                 event.clear()
                 head = self._store.head(job)
-                for told, fact in self._store.facts(head, seq):
+                async for told, fact in self._facts(head, seq):
                     if isinstance(fact, AFTER_OUTPUT):
                         self._mark_missing(job, fact)
                         async for piece in self._drain(job, Cursor(seq, attempt, offset)):
@@ -196,10 +196,11 @@ class Feed:
                     return
                 await event.wait()
 
-    def mark_missing(self, job: JobId) -> None:
+    async def mark_missing(self, job: JobId) -> None:
         """Whoever reads the output of this job is told what a power cut took of it."""
-        for _, fact in self._store.facts(self._store.head(job)):
-            self._mark_missing(job, fact)
+        if job not in self._store.recent:
+            async for _, fact in self._facts(self._store.head(job), 0):
+                self._mark_missing(job, fact)
 
     def _mark_missing(self, job: JobId, fact: Journaled) -> None:
         if isinstance(fact, ENDS_OF_ATTEMPTS) and fact.output:
@@ -208,6 +209,11 @@ class Feed:
                 self._spool.complete(*ended, fact.output)
                 self._spool.finish(*ended)
                 self._last_marked = ended
+
+    async def _facts(self, head: Head, after: int) -> AsyncIterator[tuple[int, Journaled]]:
+        async for page in self._store.pages(head, after):
+            for one in page:
+                yield one
 
     async def watch_briefly(self, job: JobId, seconds: float) -> list[Seen]:
         """Everything about a job until it has ended, or for that long."""
@@ -243,7 +249,7 @@ class Feed:
             while not (head := self._store.head(job)).state.ended:
                 event.clear()
                 await event.wait()
-        for told, fact in reversed(self._store.facts(head)):
+        for told, fact in self._store.newest(head):
             if isinstance(fact, ENDS):
                 yield [Seen(job, Cursor(told), head.attempt, fact)]
                 return
@@ -314,7 +320,7 @@ class Feed:
 
     def _end_of(self, job: JobId, last_seq: int) -> Seen:
         """Read from the journal alone: its rows are there a moment before the world has them."""
-        for record in reversed(self._store.journal.chain(last_seq)):
+        for record in self._store.journal.backwards(last_seq):
             fact = record.fact()
             if isinstance(fact, ENDS):
                 attempt = 0 if isinstance(fact, JobRejected) else fact.attempt

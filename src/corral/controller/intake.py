@@ -223,7 +223,7 @@ class Intake:
         ended_so = State.SUCCEEDED if report.failure is None else State.FAILED
         if head.attempt == report.attempt and head.state in (ended_so, State.CANCELLED):
             return []
-        facts = [fact for _, fact in self._store.facts(head)]
+        facts = self._store.story(head)
         if not any(
             isinstance(fact, AttemptPlaced)
             and (fact.attempt, fact.worker) == (report.attempt, report.worker)

@@ -27,6 +27,7 @@ from corral.controller.record import UNREADABLE, Record
 from corral.controller.used_keys import UsedKeys
 from corral.core.errors import HomeUnusable, JobNotFound, JournalDamaged, StorageFailed
 from corral.core.events import Journaled, decode_fact
+from corral.core.lifecycle import STORED
 from corral.core.worker import Worker
 from corral.home import sync_folder
 
@@ -47,6 +48,7 @@ class Write(NamedTuple):
 
 
 KEYS_AT_ONCE = 500
+_STORED = frozenset(kind.__name__ for kind in STORED)
 ROWS_AT_ONCE = (100, 10, 1)
 Row = Record | Ended
 
@@ -226,12 +228,30 @@ class Journal:
 
     def chain(self, last_seq: int, after: int = 0) -> list[Record]:
         """All records of one job behind `after`, oldest first."""
-        records = []
+        records = list(self.backwards(last_seq, after))
+        records.reverse()
+        return records
+
+    def backwards(self, last_seq: int, after: int = 0) -> Iterator[Record]:
+        """The same, the newest first, as far as somebody reads."""
         seq = last_seq
         while seq > after:
             record = self.record(seq)
-            records.append(record)
+            yield record
             seq = record.prev
+
+    def story(self, last_seq: int) -> list[Record]:
+        """A job's records without what it stored on the way, oldest first."""
+        records, seq = [], last_seq
+        while seq:
+            record = self.record(seq)
+            seq = record.prev
+            if record.kind in _STORED:
+                stored = record.fact()
+                assert isinstance(stored, STORED)
+                seq = stored.after or seq  # older ones do not say what was before
+            else:
+                records.append(record)
         records.reverse()
         return records
 

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -309,10 +309,10 @@ class Learnings:
             ) from error
         return one
 
-    def find(self, text: str, find: Callable[[str], JobId]) -> JobId:
+    async def find(self, text: str, find: Callable[[str], Awaitable[JobId]]) -> JobId:
         """The job that a text means to the queue; a whole id may be one that only lines know."""
         try:
-            return find(text)
+            return await find(text)
         except JobNotFound:
             if len(text) == ID_LENGTH and text.isascii() and text.isalnum():
                 return text

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -28,6 +28,10 @@ SLICE = 2000
 """How many living jobs are looked at before others get their turn."""
 NEWEST = 4
 """Where a row of counts has its newest job."""
+LAST_SEQ = 6
+"""And the last record of its jobs."""
+Turn = tuple[str, str, float, float]
+"""Worker, model, from when, to when."""
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
@@ -128,7 +132,7 @@ class Listing:
         if filters.batch and filters.batch not in self._store.world.batches:
             return []
         fits, found, above = self._chooser(filters), list[JobId](), ""
-        async for heads in self._slices():
+        async for heads in _slices(list(self._store.world.heads.values())):
             newest = [
                 head for head in heads if head.id > above and (not before or head.id < before)
             ]
@@ -137,13 +141,6 @@ class Listing:
                 found = heapq.nlargest(limit, found)
                 above = found[-1]  # what is older than a full page need not be looked at
         return found
-
-    async def _slices(self) -> Any:
-        """All living jobs, those submitted last first."""
-        heads = list(self._store.world.heads.values())
-        for end in range(len(heads), 0, -SLICE):
-            yield heads[max(0, end - SLICE) : end]
-            await asyncio.sleep(0)
 
     def _workers(self, name: str) -> set[str]:
         """Ids of the workers that a name means."""
@@ -204,28 +201,49 @@ class Listing:
         return counted
 
     async def batch(self, batch: str) -> Counted:
-        """One batch, counted as it was when this was called. What ends meanwhile is among the
-        rows, too: those are told apart, and it counts as living."""
-        counted, until = Counted({}), self._store.seq
-        living = {head.id: head for head in await self.living(batch)}
-        for row in await self._rows(
-            lambda reader: reader.execute(sql.ENDED_OF_BATCH, (batch, until)).fetchall()
-        ):
-            if row[NEWEST] not in living:
-                counted.add(*row)
-        for head in living.values():
-            counted.add(head.state.value, 1, head.submitted_at, 0.0, head.id, 0.0)
-        if not counted.states:
+        """One batch, counted as it was when this was called."""
+        rows, until = sql.ENDED_OF_BATCH, self._store.seq
+        found = await self._counted(
+            lambda reader: [
+                (batch, *row) for row in reader.execute(rows, (batch, until)).fetchall()
+            ],
+            until,
+            batch,
+        )
+        if batch not in found:
             raise BatchNotFound(f"No job belongs to a batch {batch[:100]!r}.")
-        return counted
+        return found[batch]
 
-    async def living(self, batch: str) -> list[Head]:
-        """What has not ended of a batch."""
-        found: list[Head] = []
-        if batch in self._store.world.batches:
-            async for heads in self._slices():
-                found += [head for head in heads if head.batch == batch]
+    async def _counted(
+        self, ask: Callable[[sqlite3.Connection], list[Any]], until: int, only: str = ""
+    ) -> dict[str, Counted]:
+        """Living and ended jobs by batch. What ends meanwhile is among the rows, too: those come
+        one by one, and it counts as living."""
+        heads = list(self._store.world.heads.values()) if self._lives(only) else []
+        rows = await self._rows(ask)
+        late = {row[1 + NEWEST] for row in rows if row[1 + LAST_SEQ] > until}
+        found: dict[str, Counted] = {}
+        async for some in _slices(heads):
+            for head in some:
+                if head.batch and (not only or head.batch == only):
+                    late.discard(head.id)
+                    one = found.setdefault(head.batch, Counted({}))
+                    one.add(head.state.value, 1, head.submitted_at, 0.0, head.id, 0.0)
+        for start in range(0, len(rows), SLICE):
+            for batch, *row, last_seq in rows[start : start + SLICE]:
+                if last_seq <= until or row[NEWEST] in late:
+                    found.setdefault(batch, Counted({})).add(*row)
+            await asyncio.sleep(0)
         return found
+
+    def _lives(self, batch: str) -> bool:
+        return not batch or batch in self._store.world.batches
+
+    async def living(self, batch: str) -> AsyncIterator[list[Head]]:
+        """What has not ended of a batch, some at a time."""
+        if self._lives(batch):
+            async for heads in _slices(list(self._store.world.heads.values())):
+                yield [head for head in heads if head.batch == batch]
 
     async def by_worker(self, batch: str) -> list[tuple[str, str, int, float]]:
         """What ended of a batch: worker, state, how many, their seconds."""
@@ -233,32 +251,32 @@ class Listing:
             lambda reader: reader.execute(sql.ENDED_BY_WORKER, (batch,)).fetchall()
         )
 
-    async def turns(self, batch: str) -> list[tuple[str, str, float, float]]:
-        """What ended of a batch and worked with a model: worker, model, from when, to when."""
-        rows = await self._rows(
-            lambda reader: reader.execute(sql.ENDED_WITH_MODEL, (batch,)).fetchall()
+    async def turns(self, batch: str, count: Callable[[Iterable[Turn]], dict[str, T]]) -> Any:
+        """What `count` makes, in a thread, of what ended of a batch and worked with a model, in the
+        order in which it began."""
+        return await self._rows(
+            lambda reader: list(
+                count(
+                    (worker, _of_label("model", labels), began, ended_at)
+                    for worker, labels, began, ended_at in reader.execute(
+                        sql.ENDED_WITH_MODEL, (batch,)
+                    )
+                ).items()
+            )
         )
-        return [
-            (worker, _of_label("model", labels), ended_at - seconds, ended_at)
-            for worker, labels, ended_at, seconds in rows
-        ]
 
-    async def batches(self) -> Mapping[str, Counted]:
-        """Every batch, the one with the newest job first."""
-        found: dict[str, Counted] = {}
-        living, until = set[JobId](), self._store.seq
-        async for heads in self._slices():
-            for head in heads:
-                if head.batch:
-                    living.add(head.id)
-                    one = found.setdefault(head.batch, Counted({}))
-                    one.add(head.state.value, 1, head.submitted_at, 0.0, head.id, 0.0)
-        for batch, *row in await self._rows(
-            lambda reader: reader.execute(sql.ENDED_BATCHES, (until,)).fetchall()
-        ):
-            if row[NEWEST] not in living:
-                found.setdefault(batch, Counted({})).add(*row)
-        return dict(sorted(found.items(), key=lambda one: one[1].newest, reverse=True))
+    async def batches(self, *, before: JobId = "", limit: int = 0) -> list[tuple[str, Counted]]:
+        """Every batch, the one with the newest job first; or so many whose newest is older."""
+        until = self._store.seq
+        counted = await self._counted(
+            lambda reader: reader.execute(sql.ENDED_BATCHES, (until,)).fetchall(), until
+        )
+
+        def page() -> list[tuple[str, Counted]]:
+            found = [one for one in counted.items() if not before or one[1].newest < before]
+            return heapq.nlargest(limit or len(found), found, key=lambda one: one[1].newest)
+
+        return await asyncio.to_thread(page)
 
     async def _rows(self, ask: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
         def asked() -> list[T]:
@@ -267,6 +285,13 @@ class Listing:
             return ask(self._reader)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, asked)
+
+
+async def _slices(heads: list[Head]) -> AsyncIterator[list[Head]]:
+    """Those submitted last first; others have their turn in between."""
+    for end in range(len(heads), 0, -SLICE):
+        yield heads[max(0, end - SLICE) : end]
+        await asyncio.sleep(0)
 
 
 def _ended(

@@ -69,6 +69,8 @@ T = TypeVar("T")
 MAX_NAME = 512
 FEW = 4
 """A submission that starts no more than so many jobs sends them while they are written."""
+LOOKED_AT_ONCE = 1_000
+"""How many living jobs are looked at, or cancelled in one commit, before others get their turn."""
 
 
 class Accepted(Struct, frozen=True):
@@ -328,7 +330,8 @@ class Queue:
             return self._store.head(job)
 
     async def cancel_batch(self, batch: str) -> int:
-        """Asks everything of a batch that lives to end, in one commit; returns how many."""
+        """Asks everything of a batch that lives to end; returns how many. Those that are next in
+        line come first, some in each commit: others have their turn in between."""
         return await self._to_the_end(self._cancel_batch(batch))
 
     @contextlib.contextmanager
@@ -348,8 +351,23 @@ class Queue:
     async def _cancel_batch(self, batch: str) -> int:
         for cancelled in self._growing.get(batch, ()):
             cancelled.set()
+        count, heads = 0, self._store.world.heads
+        if batch in self._store.world.batches:
+            left = list(heads)
+            left.reverse()  # taken from its end: what is done with needs no memory
+            while left:
+                some = left[-LOOKED_AT_ONCE:]
+                del left[-LOOKED_AT_ONCE:]
+                living = [head for job in reversed(some) if (head := heads.get(job)) is not None]
+                count += await self._cancel_some([one for one in living if one.batch == batch])
+                await asyncio.sleep(0)
+        log.info("batch_cancelled", batch=batch, count=count)
+        return count
+
+    async def _cancel_some(self, living: Sequence[Head]) -> int:
+        if not living:
+            return 0
         now = time.time()
-        living = [head for head in self._store.world.heads.values() if head.batch == batch]
         facts: list[Journaled] = [
             JobCancelled(job=head.id, at=now, attempt=head.attempt)
             if head.state is State.QUEUED
@@ -365,7 +383,6 @@ class Queue:
             if head.id not in done and head.id in self._store.world.heads:
                 with contextlib.suppress(Conflict):  # or ended this very moment
                     await self._cancel(head.id)  # it moved on while the others were written
-        log.info("batch_cancelled", batch=batch, count=len(living))
         return len(living)
 
     async def _stop(self, head: Head) -> None:
@@ -385,8 +402,11 @@ class Queue:
         if not head.state.ended:
             raise Conflict(f"Job {job} is {head.state}; only an ended job is retried.", job_id=job)
         document = decode_document(self._store.journal.document(head.submitted_seq))
-        user = document.user if user is None else user
-        again = replace(document, retry_of=job, key="", user=user)
+        again = replace(document, retry_of=job, key="")
+        if user is not None:
+            # Code of another user does not enter the warm processes of whoever runs it again.
+            fresh = document.fresh or user != document.user
+            again = replace(again, user=user, on_behalf=False, fresh=fresh)
         if worker:
             if len(worker) > MAX_NAME or not worker.isprintable():
                 raise InvalidJob(f"A worker's name has up to {MAX_NAME} printable characters.")
@@ -407,7 +427,7 @@ class Queue:
         log.info("job_moved_to_front", job=job)
         return change.head
 
-    def find(self, text: str) -> JobId:
+    async def find(self, text: str) -> JobId:
         """The job an id, or an unambiguous beginning of one, or `last` means."""
         if not (text.isascii() and text.isalnum()):
             raise JobNotFound(f"{text[:80]!r} is no job's id. `corral jobs --all` lists them.")
@@ -415,12 +435,13 @@ class Queue:
         if text in world.heads or self._store.journal.ended(text) is not None:
             return text
         if text == "last":
-            newest = max([*world.heads, self._store.journal.ended_newest() or ""], default="")
+            newest = max(next(reversed(world.heads), ""), self._store.journal.ended_newest() or "")
             if not newest:
                 raise JobNotFound("There is no job yet. Submit one with `corral run`.")
             return newest
-        found = {job for job in world.heads if job.startswith(text)} if len(text) >= 3 else set()
+        found: set[JobId] = set()
         if len(text) >= 3:
+            found = await self._living_by_prefix(text)
             found |= set(self._store.journal.ended_by_prefix(text))
         if len(found) == 1:
             return found.pop()
@@ -429,6 +450,18 @@ class Queue:
         raise JobNotFound(
             f"There is no job {text[:80]}. `corral jobs --all` lists them.", job_id=text[:80]
         )
+
+    async def _living_by_prefix(self, prefix: str) -> set[JobId]:
+        """A few of the living whose ids begin so, enough to see that one is not alone."""
+        found: set[JobId] = set()
+        living = list(self._store.world.heads)
+        for start in range(0, len(living), LOOKED_AT_ONCE):
+            some = living[start : start + LOOKED_AT_ONCE]
+            found.update(job for job in some if job.startswith(prefix))
+            if len(found) > 1:
+                break
+            await asyncio.sleep(0)
+        return found
 
 
 def _digest_as(job: Job, job_id: JobId) -> str:

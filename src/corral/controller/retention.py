@@ -174,28 +174,19 @@ class Retention:
     # --- bytes ---
 
     async def _sweep(self) -> None:
-        limits, now = self._limits, self._clock()
-        blobs, notes = await asyncio.to_thread(self._blobs_and_notes, now)
+        now = self._clock()
+        blobs, notes = await asyncio.to_thread(self._due_blobs, now)
         removed, freed = 0, 0
-        for one, noted in due(
-            blobs,
-            now,
-            keep_s=limits.artifacts_s,
-            limit=limits.artifacts_gb * GB,
-            unclaimed_s=UNCLAIMED_S,
-        ):
+        for one, noted in blobs:
             if path := self._blobs.remove(one.name, noted=noted):
                 await asyncio.to_thread(path.unlink)
                 removed, freed = removed + 1, freed + one.size
         await asyncio.to_thread(_unlink, notes)
         if removed:
             log.info("artifacts_pruned", count=removed, bytes=freed)
-        output = await asyncio.to_thread(self._output)
         removed, freed = 0, 0
-        for one, noted in due(
-            output, now, keep_s=limits.output_s, limit=limits.output_gb * GB, unclaimed_s=0.0
-        ):
-            await asyncio.to_thread(self._spool.prune, one.name, noted=noted)
+        for one, noted, attempts in await asyncio.to_thread(self._due_output, now):
+            await asyncio.to_thread(self._spool.prune, one.name, attempts, noted=noted)
             removed, freed = removed + 1, freed + one.size
         if removed:
             log.info("output_pruned", jobs=removed, bytes=freed)
@@ -211,8 +202,8 @@ class Retention:
             or time.monotonic() > self._swept_at + DAY_S
         )
 
-    def _blobs_and_notes(self, now: float) -> tuple[list[Bytes], list[Path]]:
-        """Every blob with the end of the last job that names it, and notes nobody needs."""
+    def _due_blobs(self, now: float) -> tuple[list[tuple[Bytes, bool]], list[Path]]:
+        """Blobs that have to go, and notes nobody needs."""
         stored = self._blobs.stored()
         noted = {name.removesuffix(NOTED) for name in stored if name.endswith(NOTED)}
         sizes = {name: info for name, info in stored.items() if not name.endswith(NOTED)}
@@ -224,7 +215,9 @@ class Retention:
             for name, info in sizes.items()
         ]
         paths = [self._blobs.path(name) for name in noted if name not in ends or name in sizes]
-        return things, [path.with_name(f"{path.name}{NOTED}") for path in paths]
+        keep_s, limit = self._limits.artifacts_s, self._limits.artifacts_gb * GB
+        found = due(things, now, keep_s=keep_s, limit=limit, unclaimed_s=UNCLAIMED_S)
+        return found, [path.with_name(f"{path.name}{NOTED}") for path in paths]
 
     def _named(self, names: Collection[str]) -> Mapping[str, float]:
         """Which of these digests jobs name anywhere, and when the last of those jobs ended.
@@ -246,7 +239,8 @@ class Retention:
                 time.sleep(0.001)  # other threads want to run too
         return ends
 
-    def _output(self) -> list[Bytes]:
+    def _due_output(self, now: float) -> list[tuple[Bytes, bool, Collection[int]]]:
+        """Output that has to go, and the attempts that wrote it."""
         stored = self._spool.stored()
         things = []
         with self._reader() as reader:
@@ -259,7 +253,9 @@ class Retention:
                 things.append(
                     Bytes(name=job, size=kept.size, at=kept.written_at, ended_at=ended_at)
                 )
-        return things
+        keep_s, limit = self._limits.output_s, self._limits.output_gb * GB
+        found = due(things, now, keep_s=keep_s, limit=limit, unclaimed_s=0.0)
+        return [(one, noted, stored[one.name].attempts) for one, noted in found]
 
 
 def _digests(record: Record) -> Iterable[str]:

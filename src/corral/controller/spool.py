@@ -1,7 +1,9 @@
 """What attempts printed and told, in segment files that any number of readers follow by offset.
 
 A segment's name says where in the stream it begins. Past the limit the head stays, the tail
-moves on, and readers are told how much is missing between them.
+moves on, and readers are told how much is missing between them. A stream's first segment is a file
+beside those of other jobs, the others lie in a folder of the stream's own: whoever looks for them
+reads no folder that grows with the history.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -18,6 +19,21 @@ from typing import NamedTuple
 
 import structlog
 
+from corral.controller.spool_files import (
+    NAME,
+    PRUNED,
+    beside,
+    covering,
+    end_of,
+    note_length,
+    noted_length,
+    opened,
+    path_of,
+    segments_of,
+    spread,
+    stem_in,
+    taken,
+)
 from corral.controller.spool_lines import Line, last_line, number_of, whole_before
 from corral.core.errors import StorageFailed
 from corral.core.job import JobId
@@ -33,7 +49,6 @@ TAIL = 64 << 10
 MARKS_AT_ONCE = 16
 UNKEPT = (OSError, MemoryError)
 """No room, no descriptor, no memory, a failing disk: it costs output, and nothing else."""
-_NAME = re.compile(r"[^.]+\.[0-9]+\.[0-9]{16}")
 
 
 class Piece(NamedTuple):
@@ -45,10 +60,11 @@ class Piece(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a job's streams take on the disk, and when the last of it was written."""
+    """What a job's streams take on the disk, when the last of it was written, and by whom."""
 
-    size: int
-    written_at: float
+    size: int = 0
+    written_at: float = 0.0
+    attempts: frozenset[int] = frozenset()
 
 
 class _Stream:
@@ -58,7 +74,7 @@ class _Stream:
         self.stem = stem
         self.limit = limit
         self.segment_size = max(4096, min(MAX_SEGMENT, limit // 8))
-        self.segments = _segments(stem)
+        self.segments = segments_of(stem)
         self.end = 0
         self.heard: int | None = 0
         """The number of the last line that was heard, here or not; None: its worker numbers
@@ -74,7 +90,7 @@ class _Stream:
 
     def _find_end(self) -> None:
         for start in reversed(self.segments):
-            size, line, torn = last_line(_path(self.stem, start))
+            size, line, torn = last_line(path_of(self.stem, start))
             if start == self.segments[-1]:
                 self.end, self.torn = start + size, torn
             if line:
@@ -109,7 +125,7 @@ class _Stream:
         if not self.segments or self.lost or start - self.segments[-1] >= self.segment_size:
             self._rotate(start)
         if self.file is None:
-            self.file = _opened(_path(self.stem, self.segments[-1]))
+            self.file = opened(path_of(self.stem, self.segments[-1]))
             if self.torn:
                 os.ftruncate(self.file, start - self.segments[-1])
         self.torn = False
@@ -122,7 +138,7 @@ class _Stream:
         if self.segments and self.segments[-1] == start:
             self.close()
             with contextlib.suppress(OSError):
-                _path(self.stem, self.segments.pop()).unlink(missing_ok=True)
+                path_of(self.stem, self.segments.pop()).unlink(missing_ok=True)
 
     def _rotate(self, start: int) -> None:
         self.close()
@@ -130,19 +146,21 @@ class _Stream:
         head = [start for start in self.segments if start < self.limit // 2]
         tail = self.segments[len(head) :]
         while tail and start - tail[0] > self.limit // 2:
-            _path(self.stem, tail.pop(0)).unlink(missing_ok=True)
+            path_of(self.stem, tail.pop(0)).unlink(missing_ok=True)
         self.segments = head + tail
 
     def complete(self, number: int) -> None:
         """All numbers up to this one were given: what of them is not here never will be."""
-        if self.heard is not None and number > self.heard:
+        if self.heard is None or number <= self.heard:
+            return
+        if self.segments or not noted_length(self.stem):  # or retention took it all, and says so
             self.lost += number - self.heard
             self.heard = number
 
     def mark_gap(self) -> None:
         """An empty segment where the stream would have ended: readers are told what is missing."""
         if self.lost:
-            os.close(_opened(_path(self.stem, self.end + self.lost)))
+            os.close(opened(path_of(self.stem, self.end + self.lost)))
             self.lost = 0
 
     def close(self) -> None:
@@ -162,8 +180,8 @@ class Spool:
         because nothing could be written or no file opened."""
         self.received = 0
         """Bytes of frames since the start."""
-        for older in folder.glob("??"):  # before 0.1 was released there were a thousand folders
-            _spread(older, folder)
+        for older in (*folder.glob("?"), *folder.glob("??")):  # as it was before 0.1 was released
+            spread(older, folder)
 
     def append(self, job: JobId, attempt: int, line: bytes, n: int = 0, told: int = 0) -> None:
         """Adds one frame; nothing here is synced, output may lose its last moments in a power
@@ -268,12 +286,13 @@ class Spool:
     def _read(self, job: JobId, attempt: int, offset: int) -> Piece:
         stem = self._stem(job, attempt)
         open_stream = self._open.get((job, attempt))
-        segments = open_stream.segments if open_stream else _segments(stem)
-        start, following = _covering(segments, offset)
+        segments = open_stream.segments if open_stream else segments_of(stem)
+        start, following = covering(segments, offset)
         if start is None:
-            return Piece([], offset)
+            end = max(offset, noted_length(stem))
+            return Piece([], end, end - offset)
         try:
-            with open(_path(stem, start), "rb") as file:
+            with open(path_of(stem, start), "rb") as file:
                 skipped = max(0, start - offset)
                 offset = max(offset, start)
                 file.seek(offset - start)
@@ -294,20 +313,22 @@ class Spool:
         that were read; then rather some lines twice than some never."""
         stem = self._stem(job, attempt)
         with contextlib.suppress(*UNKEPT):
-            segments = _segments(stem)
-            start, following = _covering(segments, offset)
+            segments = segments_of(stem)
+            start, following = covering(segments, offset)
             if start is not None and start < offset:
-                return start + whole_before(_path(stem, start), offset - start, last=not following)
+                return start + whole_before(
+                    path_of(stem, start), offset - start, last=not following
+                )
         return offset
 
     def tail(self, job: JobId, attempt: int) -> list[bytes]:
         """The last whole lines of a stream, as many as one read gives."""
         stem = self._stem(job, attempt)
         with contextlib.suppress(*UNKEPT):
-            segments = _segments(stem)
+            segments = segments_of(stem)
             if not segments:
                 return []
-            with open(_path(stem, segments[-1]), "rb") as file:
+            with open(path_of(stem, segments[-1]), "rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - TAIL))
                 lines = file.read().split(b"\n")
@@ -321,30 +342,36 @@ class Spool:
         found: dict[JobId, Kept] = {}
         for folder in self.folder.iterdir():
             for entry in os.scandir(folder) if folder.is_dir() else ():
-                if not _NAME.fullmatch(entry.name):
+                name = NAME.fullmatch(entry.name)
+                if name is None:
                     continue  # whatever else somebody put there is not ours to remove
-                job = entry.name.partition(".")[0]
-                with contextlib.suppress(FileNotFoundError):
-                    info, before = entry.stat(), found.get(job, Kept(0, 0.0))
-                    latest = max(before.written_at, info.st_mtime)
-                    found[job] = Kept(before.size + info.st_size, latest)
+                job, attempt, part = name.groups()
+                before = found.get(job, Kept())
+                size, written_at = taken(entry.path, counted=part != PRUNED)
+                found[job] = Kept(
+                    before.size + size,
+                    max(before.written_at, written_at),
+                    before.attempts | {int(attempt)},
+                )
         return found
 
-    def prune(self, job: JobId, *, noted: bool) -> None:
-        """Drops what an ended job wrote. `noted`: an empty segment stays where the stream ended,
-        so that readers are told how much is missing."""
-        folder = self.folder / job[-1:]
-        ends: dict[str, int] = {}
-        paths = [path for path in sorted(folder.glob(f"{job}.*")) if _NAME.fullmatch(path.name)]
-        for path in paths:
-            stem, _, start = path.name.rpartition(".")
-            ends[stem] = int(start) + path.stat().st_size
-        kept = {_path(folder / stem, end) for stem, end in ends.items()} if noted else set()
-        for path in kept:
-            path.touch(mode=0o600)
-        for path in paths:
-            if path not in kept:
-                path.unlink(missing_ok=True)
+    def prune(self, job: JobId, attempts: Iterable[int], *, noted: bool) -> None:
+        """Drops what these attempts of an ended job wrote. `noted`: a file stays that says how long
+        each stream was, so that readers are told how much is missing."""
+        for attempt in attempts:
+            stem = self._stem(job, attempt)
+            segments = segments_of(stem)
+            note = beside(stem, PRUNED)
+            length = end_of(stem, segments)
+            written = not (noted and segments) or note_length(note, length)
+            for start in segments:
+                path_of(stem, start).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path_of(stem, 1).parent.rmdir()
+            if not written:
+                note_length(note, length)  # there was no room for it before
+            if not noted:
+                note.unlink(missing_ok=True)
 
     def close(self) -> None:
         while self._open:
@@ -355,49 +382,4 @@ class Spool:
             self._mark_gaps()
 
     def _stem(self, job: JobId, attempt: int) -> Path:
-        return self.folder / job[-1:] / f"{job}.{attempt}"
-
-
-def _spread(older: Path, folder: Path) -> None:
-    for path in older.iterdir():
-        if _NAME.fullmatch(path.name):
-            place = folder / path.name.partition(".")[0][-1:]
-            place.mkdir(exist_ok=True)
-            path.rename(place / path.name)
-    with contextlib.suppress(OSError):  # somebody's own files stay
-        older.rmdir()
-
-
-def _opened(path: Path) -> int:
-    """For appending; its folder is made where it is not there yet, which is rare."""
-    how = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    try:
-        return os.open(path, how, 0o600)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, how, 0o600)
-
-
-def _path(stem: Path, start: int) -> Path:
-    return stem.with_name(f"{stem.name}.{start:016d}")
-
-
-def _segments(stem: Path) -> list[int]:
-    begins = f"{stem.name}."
-    try:
-        names = os.listdir(stem.parent)
-    except FileNotFoundError:
-        return []
-    return sorted(int(name.rpartition(".")[2]) for name in names if name.startswith(begins))
-
-
-def _covering(segments: list[int], offset: int) -> tuple[int | None, int | None]:
-    """The segment that holds `offset`, or the next one if it was dropped, and the one after."""
-    found = None
-    for index, start in enumerate(segments):
-        following = segments[index + 1] if index + 1 < len(segments) else None
-        if start <= offset:
-            found = (start, following)
-        elif found is None:
-            return start, following
-    return found or (None, None)
+        return stem_in(self.folder, f"{job}.{attempt}")

@@ -126,8 +126,8 @@ ENDED_SINCE = """
 SELECT state, count(*), sum(seconds) FROM history WHERE ended_at > ? GROUP BY state
 """
 ENDED_OF_BATCH = """
-SELECT state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds) FROM history
-WHERE batch = ? AND batch != '' GROUP BY state, CASE WHEN last_seq > ? THEN job END
+SELECT state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds), max(last_seq)
+FROM history WHERE batch = ? AND batch != '' GROUP BY state, CASE WHEN last_seq > ? THEN job END
 """
 """What ended behind a record of the journal comes one by one, so that it can be told apart."""
 ENDED_BY_WORKER = """
@@ -135,11 +135,13 @@ SELECT worker, state, count(*), sum(seconds) FROM history
 WHERE batch = ? AND batch != '' AND worker != '' GROUP BY worker, state
 """
 ENDED_WITH_MODEL = """
-SELECT worker, labels, ended_at, seconds FROM history
+SELECT worker, labels, ended_at - seconds AS began, ended_at FROM history
 WHERE batch = ? AND batch != '' AND worker != '' AND instr(labels, char(10) || 'model=')
+ORDER BY began
 """
 ENDED_BATCHES = """
-SELECT batch, state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds)
+SELECT batch, state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds),
+    max(last_seq)
 FROM history WHERE batch != '' GROUP BY batch, state, CASE WHEN last_seq > ? THEN job END
 """
 ENDED_LISTED = "SELECT job FROM history WHERE {conditions} ORDER BY job DESC LIMIT ?"

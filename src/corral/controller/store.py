@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from corral.controller.ended import Ended
 from corral.controller.journal import Journal, Write
@@ -30,7 +31,7 @@ from corral.core.events import (
     encode_fact,
 )
 from corral.core.job import Head, JobId
-from corral.core.lifecycle import NOTES, advance, born
+from corral.core.lifecycle import NOTES, STORED, advance, born
 from corral.core.worker import Worker
 
 log = structlog.get_logger()
@@ -44,6 +45,10 @@ would double what a commit costs (docs/decisions/0021)."""
 FEW, QUICK_S, ALONE_S = 4, 0.001, 0.00005
 SLOW_S, COMPANY_S = 0.0005, 0.002
 """On a slow disk, a fact of which nobody is told anything yet waits so long for the next one."""
+GROUP_FACTS = 2_000
+"""Facts of different requests that share a commit; a request is never divided."""
+PAGE = 200
+"""Facts of one job that are read before others get their turn."""
 RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 RECENT_GROUP = 256
@@ -210,7 +215,7 @@ class Store:
         self._thread.run(lambda: self.journal.prune(jobs, within_s), pruned)
 
     def _write_group(self) -> None:
-        requests, self._pending = self._pending, []
+        requests = self._next_requests()
         group = _Group(self._seq, self)
         try:
             accepted = [request for request in requests if group.take(request)]
@@ -241,6 +246,16 @@ class Store:
             self._thread.run_here(lambda: self.journal.write(write), written)
         else:
             self._thread.run(lambda: self.journal.write(write), written)
+
+    def _next_requests(self) -> list[_Request]:
+        """Those that share the next commit: at least one, and no more than the event loop has time
+        for, however many wait."""
+        count = facts = 0
+        while count < len(self._pending) and facts < GROUP_FACTS:
+            facts += len(self._pending[count].facts)
+            count += 1
+        requests, self._pending = self._pending[:count], self._pending[count:]
+        return requests
 
     def _written(self, group: _Group, accepted: Sequence[_Request]) -> None:
         self._seq = group.seq
@@ -344,8 +359,43 @@ class Store:
         """A job's records behind `after`, oldest first."""
         return self.journal.chain(head.last_seq, after)
 
+    def newest(self, head: Head) -> Iterator[tuple[int, Journaled]]:
+        """The same as facts with their numbers, the newest first, as far as somebody reads."""
+        recent = self.recent.get(head.id)
+        if recent is not None:
+            return ((one.seq, one.fact) for one in reversed(recent.changes))
+        return ((one.seq, one.fact()) for one in self.journal.backwards(head.last_seq))
+
+    def story(self, head: Head) -> list[Journaled]:
+        """How it went, oldest first: all but what was stored on the way."""
+        recent = self.recent.get(head.id)
+        if recent is not None:
+            return [one.fact for one in recent.changes if not isinstance(one.fact, STORED)]
+        return [record.fact() for record in self.journal.story(head.last_seq)]
+
+    async def pages(self, head: Head, after: int) -> AsyncIterator[Sequence[tuple[int, Journaled]]]:
+        """A job's facts behind `after`, oldest first, a page at a time."""
+        if head.id in self.recent:
+            yield self.facts(head, after)
+            return
+        later: list[int] = []
+        some: list[Record] = []
+        for record in self.journal.backwards(head.last_seq, after):
+            some.append(record)
+            if len(some) == PAGE:
+                later += [one.seq for one in some]
+                some.clear()
+                await asyncio.sleep(0)
+        yield [(one.seq, one.fact()) for one in reversed(some)]
+        while later:
+            seqs = later[-PAGE:]
+            del later[-PAGE:]
+            yield [(seq, self.journal.record(seq).fact()) for seq in reversed(seqs)]
+            await asyncio.sleep(0)
+
     def facts(self, head: Head, after: int = 0) -> list[tuple[int, Journaled]]:
-        """The same as facts with their numbers; of a young job without touching the disk."""
+        """The same as facts with their numbers, all of them at once; of a young job without
+        touching the disk."""
         recent = self.recent.get(head.id)
         if recent is not None:
             return [(one.seq, one.fact) for one in recent.changes if after < one.seq]
@@ -362,10 +412,10 @@ class Store:
 
     def _ended_head(self, ended: Ended) -> Head:
         head: Head | None = None
-        for record in self.journal.chain(ended.last_seq):
+        for record in self.journal.story(ended.last_seq):
             head = fold(head, record.fact(), record.seq)
         assert head is not None
-        return head
+        return replace(head, last_seq=ended.last_seq)
 
     def _forget(self, job: JobId) -> bytes | None:
         found = self._documents.pop(job, None)
@@ -426,6 +476,8 @@ class _Group:
     def _add(self, fact: Journaled, document: bytes | None) -> Change:
         seq = self.seq + 1
         head, prev = self._next(fact, seq)
+        if isinstance(fact, STORED):
+            fact = replace(fact, after=head.story_seq)
         body = encode_fact(fact)
         record = sealed(seq, fact.at, type(fact).__name__, fact.job, prev, body, document)
         self.seq = seq

@@ -55,7 +55,7 @@ class Telling:
     def job_failed(self, job: JobId) -> Make:
         async def make() -> Fields:
             head = self._store.head(job)
-            ends = (record.fact() for record in reversed(self._store.history(head)))
+            ends = (fact for _, fact in self._store.newest(head))
             failed = next(fact for fact in ends if isinstance(fact, JobFailed))
             failure = failed.failure
             message = failure.message[:LONGEST]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from itertools import islice
 
 from msgspec import Struct
 
@@ -31,6 +32,9 @@ from corral.scheduler.fit import Room, refuse_name, refuse_now
 from corral.scheduler.plan import Seat, Snapshot, decide
 from corral.scheduler.rank import strongest
 
+TOLD = 200
+"""How much of what happened to a job is told at most, the newest."""
+
 
 class Reason(Struct, frozen=True):
     job: JobId
@@ -53,10 +57,13 @@ def explain(
     see: it tells what workers are kept free for."""
     head = store.head(job)
     names = store.world.names  # also of workers that were revoked since
-    facts = _real([record.fact() for record in store.history(head)])
+    newest = [fact for _, fact in islice(store.newest(head), TOLD + 1)]
+    facts = _real(newest[TOLD - 1 :: -1])
     history = [f"{_clock(fact.at)} {_sentence(fact, names)}" for fact in facts]
+    if len(newest) > TOLD:
+        history.insert(0, f"of what happened, only the last {TOLD} things are told here")
     if head.state is not State.QUEUED:
-        return Reason(job, head.state, _sentence(_decisive(facts), names), {}, history)
+        return Reason(job, head.state, _sentence(_decisive(store.story(head)), names), {}, history)
     rooms = _rooms(store.world.seats(workers), time.time())
     if now is not None:
         _keep(head, rooms, now)

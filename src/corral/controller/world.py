@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import insort
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 
+from corral.controller.waiting_line import WaitingLine
 from corral.core.frames import ProgressFrame
 from corral.core.job import Head, JobId, QueueClass, Shape, State
 from corral.core.worker import Worker
@@ -36,8 +34,8 @@ class World:
         """The same as a decision sees it."""
         self.batches: dict[str, int] = {}
         """Living jobs by batch."""
-        self.lines: dict[Shape, deque[Waiting]] = {}
-        """Waiting jobs whose time has come, by shape, each line in the order of submission."""
+        self.lines: dict[Shape, WaitingLine] = {}
+        """Waiting jobs whose time has come, by shape."""
         self._reserved: dict[str, dict[JobId, Held]] = {}
         """By worker: placements that are on their way to the disk."""
         self._delayed: list[tuple[float, int, JobId]] = []
@@ -96,16 +94,10 @@ class World:
         if old.state is State.QUEUED:
             self.waiting[old.shape.queue_class] -= 1
             line = self.lines.get(old.shape)
-            # The usual way out is the front; anything else is found and taken out.
-            if line and line[0].job == old.id:
-                line.popleft()
-            elif line:
-                for waiting in line:
-                    if waiting.job == old.id:
-                        line.remove(waiting)
-                        break
-            if line is not None and not line:
-                del self.lines[old.shape]
+            if line is not None:
+                line.remove(old.id, old.place)
+                if not line:
+                    del self.lines[old.shape]
         elif old.state.held:
             held = self.held.get(old.worker, {})
             held.pop(old.id, None)
@@ -123,15 +115,7 @@ class World:
 
     def _line_up(self, head: Head) -> None:
         waiting = Waiting(head.id, head.place, head.submitted_at, head.attempt)
-        line = self.lines.setdefault(head.shape, deque())
-        if line and line[0].seq > waiting.seq:
-            line.appendleft(waiting)
-        elif line and line[-1].seq > waiting.seq:
-            ordered = list(line)
-            insort(ordered, waiting, key=lambda other: other.seq)
-            self.lines[head.shape] = deque(ordered)
-        else:
-            line.append(waiting)
+        self.lines.setdefault(head.shape, WaitingLine()).add(waiting)
 
     def wake_due(self, now: float, longest_s: float = math.inf) -> float | None:
         """Lines up the retries whose time has come; returns when the next one's comes. Where one
@@ -195,16 +179,19 @@ class World:
     ) -> Snapshot:
         """What a decision needs to know, about those who wait or about other `lines`."""
         paces = self._paces if len(workers) > 1 else {}
+        fronts = lines
+        if fronts is None:
+            fronts = {shape: line.front(FRONT) for shape, line in self.lines.items()}
         return Snapshot(
             now=now,
             lines=tuple(
                 Line(
                     shape,
-                    tuple(islice(line, FRONT)),
+                    tuple(front),
                     self._typical_s.get(shape, 0.0),
                     paces[shape].copy() if shape in paces else {},
                 )
-                for shape, line in (self.lines if lines is None else lines).items()
+                for shape, front in fronts.items()
             ),
             seats=self.seats(workers),
             aging_s=aging_s,
@@ -233,17 +220,17 @@ class World:
 
     def oldest_wait(self) -> float | None:
         """When the longest-waiting job was submitted, for the aging clock."""
-        return min((line[0].since for line in self.lines.values()), default=None)
+        return min((line.first.since for line in self.lines.values()), default=None)
 
     def oldest_waits(self) -> dict[QueueClass, float]:
         """When the longest-waiting job of each class was submitted."""
         found: dict[QueueClass, float] = {}
         for shape, line in self.lines.items():
-            since = line[0].since
+            since = line.first.since
             found[shape.queue_class] = min(found.get(shape.queue_class, since), since)
         return found
 
     def position(self, head: Head) -> int:
         """How many jobs are ahead of a waiting one in its own line."""
-        line = self.lines.get(head.shape, ())
-        return next((n for n, waiting in enumerate(line) if waiting.job == head.id), 0)
+        line = self.lines.get(head.shape)
+        return line.ahead_of(head.id, head.place) if line is not None else 0

@@ -39,3 +39,7 @@ class Caller(Struct, frozen=True):
     def user(self, said: str) -> str:
         """Whose job it is: a token's own, unless an admin says otherwise."""
         return (said or self.name) if self.role is Role.ADMIN else self.name
+
+    def on_behalf(self, said: str) -> bool:
+        """Whether a job with this `said` user is another's than the caller's own."""
+        return self.user(said) != self.name

@@ -125,12 +125,16 @@ class ArtifactStored(Fact, frozen=True):
     file_sha256: str
     uri: str = ""
     """Where its bytes are, if not with the controller."""
+    after: int = 0
+    """The job's last record before this one that tells more than that something was stored."""
 
 
 class CheckpointStored(Fact, frozen=True):
     attempt: int
     size: int
     sha256: str
+    after: int = 0
+    """As of an artifact."""
 
 
 class ResultOrphaned(Fact, frozen=True):

@@ -157,6 +157,8 @@ class Job(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaul
     name: str = ""
     labels: dict[str, str] = {}
     user: str = ""
+    on_behalf: bool = False
+    """Whether an admin named that user, instead of the user's own token submitting it."""
     key: str = ""
     """The idempotency key: a second submission with the same key is the first one's job."""
     batch: str = ""
@@ -235,6 +237,8 @@ class Head(Struct, frozen=True, gc=False):
     submitted_seq: int
     last_seq: int
     digest: str
+    story_seq: int = 0
+    """Its last record that tells more than that a file of it was stored."""
     name: str = ""
     user: str = ""
     batch: str = ""

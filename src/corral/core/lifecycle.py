@@ -52,6 +52,8 @@ NEXT: dict[tuple[State | None, type[Fact]], State] = {
 
 NOTES: frozenset[type[Fact]] = frozenset({ArtifactStored, CheckpointStored, ResultOrphaned})
 """Facts that are kept beside a job in any state and move nothing."""
+STORED = (ArtifactStored, CheckpointStored)
+"""Those of which one job may have very many: who wants to know how it went passes them by."""
 
 
 def shape_of(fact: Submission) -> Shape:
@@ -71,6 +73,7 @@ def born(fact: JobSubmitted | JobRejected, seq: int) -> Head:
         submitted_at=fact.at,
         submitted_seq=seq,
         last_seq=seq,
+        story_seq=seq,
         digest=fact.digest,
         name=fact.name,
         user=fact.user,
@@ -92,7 +95,9 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
     if kind in NOTES:
         if isinstance(fact, CheckpointStored):
             return replace(head, last_seq=seq, checkpoint=fact.sha256)
-        return replace(head, last_seq=seq)
+        if isinstance(fact, ArtifactStored):
+            return replace(head, last_seq=seq)
+        return replace(head, last_seq=seq, story_seq=seq)
     state = NEXT.get((head.state, kind))
     if state is None:
         raise Conflict(
@@ -107,6 +112,7 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
         return replace(
             head,
             last_seq=seq,
+            story_seq=seq,
             state=state,
             attempt=fact.attempt,
             worker=fact.worker,
@@ -114,13 +120,16 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
             started_at=0.0,
         )
     if isinstance(fact, JobMovedToFront):
-        return replace(head, last_seq=seq, front=seq)
+        return replace(head, last_seq=seq, story_seq=seq, front=seq)
     if isinstance(fact, AttemptStarted):
-        return replace(head, last_seq=seq, state=state, devices=fact.devices, started_at=fact.at)
+        return replace(
+            head, last_seq=seq, story_seq=seq, state=state, devices=fact.devices, started_at=fact.at
+        )
     if isinstance(fact, JobRequeued):
         return replace(
             head,
             last_seq=seq,
+            story_seq=seq,
             state=state,
             worker="",
             devices=(),
@@ -130,7 +139,7 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
             losses=head.losses + (fact.fault == "worker"),
             shape=_narrowed(head.shape, fact),
         )
-    return replace(head, last_seq=seq, state=state)
+    return replace(head, last_seq=seq, story_seq=seq, state=state)
 
 
 def _narrowed(shape: Shape, fact: JobRequeued) -> Shape:

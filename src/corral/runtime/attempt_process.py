@@ -19,7 +19,6 @@ KIT = os.path.dirname(failures.PACKAGE)
 
 def main(config_line: bytes, inbox: Inbox, road: Road, parent: int) -> None:
     posix.die_with(parent)
-    posix.become_subreaper()
     config = json.loads(config_line)
     os.environ.update(config.get("environ") or {})
     if road.redactor is not None:

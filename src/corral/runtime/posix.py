@@ -1,4 +1,4 @@
-"""What the runtime asks of a POSIX system and Python has no name for: prctl, pidfds, descendants.
+"""What the runtime asks of a POSIX system and Python has no name for: prctl, capabilities, pidfds.
 
 `windows` has the same names for what both kinds of system can do; `system` is the one of the two
 that is meant.
@@ -11,13 +11,15 @@ import fcntl
 import os
 import signal
 import sys
-import time
 from typing import TYPE_CHECKING
+
+assert sys.platform != "win32"
+
+from corral.runtime import descendants
+from corral.runtime.descendants import kill_descendants as kill_descendants
 
 if TYPE_CHECKING:
     import subprocess
-
-assert sys.platform != "win32"
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -131,61 +133,7 @@ def exit_fd(pid: int) -> int | None:
 
 def reap() -> bool:
     """Collect children that ended; True when some still live."""
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return False
-        if pid == 0:
-            return True
-
-
-def _parents() -> dict[int, int]:
-    """Every living process and its parent."""
-    parents = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                # The command name may hold spaces and parentheses; what follows it may not.
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        if fields and fields[0] != b"Z":
-            parents[int(name)] = int(fields[1])
-    return parents
-
-
-def descendants(root: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for pid, parent in _parents().items():
-        children.setdefault(parent, []).append(pid)
-    found, todo = [], [root]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found
-
-
-def kill_descendants(patience_s: float = 5.0) -> bool:
-    """Kill everything below this process, daemons too; it must be a subreaper. False when some
-    would not die in time, such as one that waits inside a driver."""
-    until = time.monotonic() + patience_s
-    while True:
-        below = descendants(os.getpid())
-        for pid in below:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue
-        reap()
-        if not below:
-            return True
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.002)
+    return 0 in descendants.reap()
 
 
 # --- what `windows` has too ----------------------------------------------------------------------

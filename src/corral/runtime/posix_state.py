@@ -6,22 +6,26 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+assert sys.platform != "win32"
+
 from corral.runtime import posix
+from corral.runtime.descendants import Children
 from corral.runtime.process_state import ProcessState
 
 if TYPE_CHECKING:
     from corral.runtime.ways import Road
-
-assert sys.platform != "win32"
 
 WATCHED_SIGNALS = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE,
     signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGWINCH, signal.SIGPROF,
     signal.SIGVTALRM,
 )  # fmt: skip
+LOOKS, LOOK_S = 10, 0.001
+"""At processes that a job left behind, before they count as such."""
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 LIMITS = (
     resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU, resource.RLIMIT_AS,
@@ -37,6 +41,13 @@ class PosixState(ProcessState):
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._limits = _limits()
         self._processors = os.sched_getaffinity(0)
+        # Who loses its parent becomes a child of the supervisor, which reaps at any time. This
+        # process could not: it cannot tell them from children that the job waits for itself.
+        self._beside = Children(os.getppid())
+        if self._beside.look():
+            self._beside.fd = posix.move_high(self._beside.fd)
+        else:
+            posix.become_subreaper()
 
     def _keep(self, fd: int) -> int:
         # High, as everything of ours: a job that closes all it can name closes the low ones.
@@ -56,7 +67,13 @@ class PosixState(ProcessState):
         super().enter(environ, own)
 
     def children_left(self) -> bool:
-        return posix.reap()
+        if posix.reap():
+            return True
+        for _ in range(LOOKS):
+            if len(self._beside.look()) < 2:
+                return False
+            time.sleep(LOOK_S)  # The supervisor may not have come to reap it.
+        return True
 
     def bounds_moved(self) -> bool:
         return _limits() != self._limits or os.sched_getaffinity(0) != self._processors

@@ -24,6 +24,7 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 CREATE_RULESET_VERSION = 1
 RULE_PATH_BENEATH = 1
 SCOPE_SIGNAL = 1 << 1
+SCOPES_SINCE = 6
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
@@ -132,7 +133,7 @@ def narrow_files(reads: Iterable[str], writes: Iterable[str], known: Iterable[st
     handled = known_rights(version)
     # The structure grew with the versions: file rights, then network rights, then scopes.
     attributes = struct.pack("=Q", handled)
-    if version >= 6:
+    if version >= SCOPES_SINCE:
         attributes = struct.pack("=QQQ", handled, 0, SCOPE_SIGNAL)
     ruleset = posix.libc.syscall(
         ctypes.c_long(CREATE_RULESET),
@@ -157,6 +158,46 @@ def narrow_files(reads: Iterable[str], writes: Iterable[str], known: Iterable[st
     finally:
         os.close(ruleset)
     return "landlock" if done == 0 else ""
+
+
+def scope_signals() -> bool:
+    """From here on signals of this process, and of what it starts, reach only what it starts;
+    whether that is proved. Its parent must be one that it could signal before."""
+    if landlock_version() < SCOPES_SINCE or not posix.forbid_new_privileges():
+        return False
+    # Rules that say nothing of moving files between folders would forbid it.
+    ruleset = _create(struct.pack("=QQQ", REFER, 0, SCOPE_SIGNAL))
+    if ruleset < 0:
+        return False
+    outside = os.getppid()
+    try:
+        _allow(ruleset, "/", REFER)
+        os.kill(outside, 0)
+        if not _restrict(ruleset):
+            return False
+    except OSError:
+        return False
+    finally:
+        os.close(ruleset)
+    try:
+        os.kill(outside, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _create(attributes: bytes) -> int:
+    size = ctypes.c_size_t(len(attributes))
+    return int(
+        posix.libc.syscall(ctypes.c_long(CREATE_RULESET), attributes, size, ctypes.c_uint(0))
+    )
+
+
+def _restrict(ruleset: int) -> bool:
+    number, none = ctypes.c_long(RESTRICT_SELF), ctypes.c_uint(0)
+    return bool(posix.libc.syscall(number, ctypes.c_int(ruleset), none) == 0)
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:

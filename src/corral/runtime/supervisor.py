@@ -10,16 +10,20 @@ import sys
 
 assert sys.platform != "win32"
 
+import json
 import os
 import select
 import signal
 import time
 from typing import Any
 
-from corral.runtime import posix
+from corral.runtime import posix, sandbox
 from corral.runtime.frames import CANCEL, CHUNK, COALESCE_S, IDLE, STATE, WAITING
 from corral.runtime.inbox import Inbox
 from corral.runtime.road import Road
+
+SURVIVED = 70
+"""Its exit code where something that the job started could not be ended."""
 
 
 def main() -> int:
@@ -32,6 +36,7 @@ def main() -> int:
         return 0
     if b'"secrets"' in line:
         hide_secrets(line, road)
+    hold = Hold(json.loads(line))
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -50,42 +55,67 @@ def main() -> int:
         finally:
             os._exit(code)
     road.close_inputs()
-    return Supervisor(pid, inbox.fd, road).run()
+    return Supervisor(pid, inbox.fd, road, hold).run()
 
 
 def hide_secrets(config: bytes, road: Road) -> None:
     """Both processes redact: what is found first in the pipes may be found by either."""
-    import json
-
     from corral.runtime.redaction import Redactor
 
     if values := json.loads(config).get("secrets"):
         road.hide(Redactor(values))
 
 
+class Hold:
+    """How everything that the job ever starts is held together, to be ended at once."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._group: str = config.get("cgroup", "")
+        """The control group of this runner: this process is in it too."""
+        self._scoped = bool(config.get("isolate")) and sandbox.scope_signals()
+        posix.become_subreaper()
+
+    def kill(self) -> bool:
+        """Everything below this process; False where some of it was not caught."""
+        return posix.kill_descendants(scoped=self._scoped)
+
+    def end(self) -> None:
+        """The whole group and this process with it, where there is one."""
+        if self._group:
+            with open(f"{self._group}/cgroup.kill", "w") as file:
+                file.write("1")
+
+
 class Supervisor:
-    def __init__(self, pid: int, agent_in: int, road: Road) -> None:
+    def __init__(self, pid: int, agent_in: int, road: Road, hold: Hold) -> None:
         self._pid = pid
         self._agent_in = agent_in
         self._road = road
-        self._exit = posix.exit_fd(pid)
-        posix.become_subreaper()
+        self._hold = hold
+        self._woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, self._end_now)
         signal.signal(signal.SIGTERM, self._terminate)
 
     def run(self) -> int:
         code = 0
         try:
             status = self._watch()
-            if status:
+            if status is None:
+                self._hold.end()
+            elif status:
                 code = 1
             if status is not None:
                 self._report(status)
         except OSError:
             code = 1  # The agent's end of the road is gone.
-        posix.kill_descendants()
-        return code
+        return code if self._hold.kill() else SURVIVED
+
+    def _end_now(self, *_: object) -> None:
+        """The agent has waited long enough."""
+        os._exit(1 if self._hold.kill() else SURVIVED)
 
     def _terminate(self, *_: object) -> None:
         """Pass it on, whoever sent it. The job process raises once at most, so a second copy is
@@ -105,20 +135,20 @@ class Supervisor:
             poll.register(fd, select.POLLIN)
         # Its lines are the job process's to read; a hang-up is reported without asking.
         poll.register(self._agent_in, 0)
-        if self._exit is not None:
-            poll.register(self._exit, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
         quiet_until = 0.0
-        while True:
-            events = poll.poll(None if self._exit is not None else 50)
-            for fd, event in events:
+        status = self._ended()  # It may have been before anybody told us.
+        while status is None:
+            for fd, event in poll.poll():
                 if fd == self._agent_in:
                     return None
-                if event == select.POLLHUP:  # Nobody is left who could write there.
+                if fd == self._woken:
+                    os.read(self._woken, CHUNK)
+                    status = self._ended()
+                elif event == select.POLLHUP:  # Nobody is left who could write there.
                     poll.unregister(fd)
-            if self._exit is None or any(fd == self._exit for fd, _ in events):
-                status = self._ended()
-                if status is not None:
-                    return status
+            if status is not None:
+                break
             wait = quiet_until - time.monotonic()
             if page[WAITING]:
                 time.sleep(0.001)  # It wants the lock to end its attempt; do not race it.
@@ -126,6 +156,7 @@ class Supervisor:
                 time.sleep(wait)
             moved = road.pump()
             quiet_until = time.monotonic() + COALESCE_S if 0 < moved < CHUNK else 0.0
+        return status
 
     def _ended(self) -> int | None:
         """The wait status of the job process; strangers reparented to us are reaped by the way."""

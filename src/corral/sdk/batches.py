@@ -142,9 +142,21 @@ class AsyncBatchHandle:
 
     async def images(self) -> list[views.ImageView]:
         """Every image that there is by now, in the order of the jobs."""
-        return [
-            one for job in await self.jobs() for one in images_of(job) if one.name.endswith(".png")
-        ]
+        return [one for one in await self._files() if one.name.endswith(".png")]
+
+    async def _files(self) -> list[views.ImageView]:
+        """Images and their cards, also of jobs that have more than a list shows."""
+        from msgspec.structs import replace
+
+        from corral.sdk.handles import artifacts_of
+
+        found: list[views.ImageView] = []
+        for job in await self.jobs():
+            if job.more_artifacts:
+                every = await artifacts_of(self._connection, job.job_id)
+                job = replace(job, artifacts=every)
+            found += images_of(job)
+        return found
 
     async def download(
         self,
@@ -159,7 +171,7 @@ class AsyncBatchHandle:
 
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        wanted = [one for job in await self.jobs() for one in images_of(job)]
+        wanted = await self._files()
         slots, done = asyncio.Semaphore(AT_ONCE), 0
 
         async def fetch(one: views.ImageView) -> tuple[views.ImageView, Path] | None:

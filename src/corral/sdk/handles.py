@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.api import corral_pb2 as pb
+from corral.core.errors import BlobNotFound
 from corral.core.job import State
 from corral.sdk import results, views
 from corral.sdk.connection import Connection
@@ -127,12 +128,17 @@ class AsyncHandle:
         return explanation
 
     async def artifacts(self) -> tuple[views.Artifact, ...]:
-        return (await self.status()).artifacts
+        """All that it stored, in that order, also where its view shows only some."""
+        return await artifacts_of(self._connection, self.id)
 
     async def download(self, name: str, path: str | os.PathLike[str] | None = None) -> Path:
         """Writes an artifact to a file (by default one of its own name here), whole or not at
         all."""
-        digest = {one.name: one.file_sha256 for one in await self.artifacts()}.get(name, "")
+        digest = ""
+        with contextlib.suppress(BlobNotFound):  # it may be its result
+            request = pb.ListArtifactsRequest(job_id=self.id, name=name)
+            found = await self._connection.call("ListArtifacts", request)
+            digest = found.artifacts[0].file_sha256
         target = Path(path or ".")
         if target.is_dir():
             target = target / Path(name).name
@@ -145,6 +151,17 @@ class AsyncHandle:
         )
         self._workload = view.workload
         return view
+
+
+async def artifacts_of(connection: Connection, job: str) -> tuple[views.Artifact, ...]:
+    found: list[views.Artifact] = []
+    while True:
+        after = found[-1].name if found else ""
+        request = pb.ListArtifactsRequest(job_id=job, after=after)
+        page = await connection.call("ListArtifacts", request)
+        found += [views.read(one) for one in page.artifacts]
+        if not page.more:
+            return tuple(found)
 
 
 async def fetched(connection: Connection, job: str, name: str, sha256: str, path: Path) -> None:

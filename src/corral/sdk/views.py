@@ -121,6 +121,8 @@ class JobView(Shown, frozen=True):
     models: tuple[str, ...] = ()
     record: dict[str, Any] | None = None
     """What an image job renders; only of a job that was asked for by itself."""
+    more_artifacts: bool = False
+    """Whether there may be more than `artifacts` shows; `artifacts()` of its handle has all."""
 
     def __repr__(self) -> str:
         where = f" on {self.worker}" if self.worker else ""

@@ -29,6 +29,7 @@ from corral.api.service import handler, server_options
 from corral.api.streams import Streams
 from corral.api.worker_socket import WorkerSocket
 from corral.controller.access import Access
+from corral.controller.artifact_index import ArtifactIndex
 from corral.controller.artifacts import Artifacts
 from corral.controller.assets import Assets
 from corral.controller.backup import Backups
@@ -242,6 +243,7 @@ class Controller:
             blobs=blobs,
             assets=assets,
             artifacts=artifacts,
+            artifact_index=ArtifactIndex(self._store),
             feed=self._feed,
             queue=self._queue,
             loop=self._loop,

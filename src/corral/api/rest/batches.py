@@ -105,11 +105,7 @@ def routes(parts: Parts) -> APIRouter:
         cursor: Annotated[str, Query(description="`next` of the page before.")] = "",
     ) -> Response:
         limit = min(limit, parts.limits.page)
-        found = [
-            (name, counted)
-            for name, counted in (await parts.listing.batches()).items()
-            if not cursor or counted.newest < cursor
-        ]
+        found = await parts.listing.batches(before=cursor, limit=limit + 1)
         page = found[:limit]
         behind = page[-1][1].newest if len(found) > limit else None
         return json(BatchPage([read(batch_view(*one)) for one in page], behind))

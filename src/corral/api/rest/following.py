@@ -15,9 +15,9 @@ from fastapi.responses import StreamingResponse
 from corral.api.parts import Parts
 from corral.api.rest import ranges, routing
 from corral.api.rest.answers import answer, errors, json
-from corral.api.views import event_of, shown
+from corral.api.views import artifact_view, event_of
 from corral.controller.feed import Cursor, Seen
-from corral.controller.kept import artifact_of, result_of
+from corral.controller.kept import result_of
 from corral.controller.output_text import gap
 from corral.core.frames import OutputFrame, decode_frame
 from corral.core.job import Blob
@@ -65,7 +65,7 @@ def routes(parts: Parts) -> APIRouter:
         """`id` is the event's cursor, `event` its kind, `data` what `corral logs --json` prints.
         A browser that reconnects goes on behind the last one it saw."""
         cursor = Cursor.parse(last_event_id or after)
-        found = parts.queue.find(job)
+        found = await parts.queue.find(job)
         head = parts.store.head(found)
         if head.state.ended and cursor.seq >= head.last_seq:
             return Response(status_code=204)
@@ -95,12 +95,12 @@ def routes(parts: Parts) -> APIRouter:
     ) -> Response:
         """stdout and stderr as they came, by default of the last attempt; `Range` takes a part.
         With `follow` all attempts to the end of the job, without ranges."""
-        found = parts.queue.find(job)
+        found = await parts.queue.find(job)
         if follow:
             parts.streams.check()
             texts = _followed(parts, found, stream)
             return StreamingResponse(texts, media_type=_PLAIN, headers=_STREAMED)
-        parts.feed.mark_missing(found)
+        await parts.feed.mark_missing(found)
         attempt = attempt or parts.store.head(found).attempt
         total = await parts.output.size(found, attempt, stream)
 
@@ -116,17 +116,24 @@ def routes(parts: Parts) -> APIRouter:
     )
     async def result(request: Request, job: str) -> Response:
         """For a function: its value, cloudpickled. Unpickle only what you trust."""
-        found = parts.queue.find(job)
+        found = await parts.queue.find(job)
         return blob(request, result_of(parts.store, found), "result")
 
     @router.get(
         "/jobs/{job}/artifacts",
         summary="The artifacts of a job",
-        responses={200: answer("Artifact", "All of them.", many=True), **errors(404)},
+        responses={200: answer("Artifact", "A page of them.", many=True), **errors(404)},
     )
-    async def artifacts(job: str) -> Response:
-        found = parts.queue.find(job)
-        return json([read(one) for one in shown(parts.store, parts.feed, found).artifacts])
+    async def artifacts(
+        job: str,
+        limit: Annotated[int, Query(ge=1, description="[as many as `limits.page` allows]")] = 0,
+        after: Annotated[str, Query(description="The last name of the page before.")] = "",
+    ) -> Response:
+        """In the order in which they were stored; a page that is not full is the last."""
+        found = await parts.queue.find(job)
+        limit = min(limit or parts.limits.page, parts.limits.page)
+        page = await parts.artifact_index.page(found, after=after, limit=limit)
+        return json([read(artifact_view(one)) for one in page])
 
     @router.get(
         "/jobs/{job}/artifacts/{name:path}",
@@ -134,8 +141,8 @@ def routes(parts: Parts) -> APIRouter:
         responses={**_RANGED, **errors(404, 416)},
     )
     async def artifact(request: Request, job: str, name: str) -> Response:
-        found = parts.queue.find(job)
-        kept = artifact_of(parts.store, found, name)
+        found = await parts.queue.find(job)
+        kept = await parts.artifact_index.find(found, name)
         parts.artifacts.check(kept)
         reader = partial(parts.artifacts.read, kept)
         return sent(request, reader, kept.file_sha256, kept.size, name.rpartition("/")[2])

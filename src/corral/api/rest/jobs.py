@@ -154,7 +154,7 @@ def routes(parts: Parts) -> APIRouter:
     )
     async def show(job: str) -> Response:
         """By its id, an unambiguous beginning of it, or `last`."""
-        found = parts.queue.find(job)
+        found = await parts.queue.find(job)
         return json(read(shown_in_full(parts.store, parts.feed, found)))
 
     @router.post(
@@ -163,7 +163,7 @@ def routes(parts: Parts) -> APIRouter:
         responses={200: answer("JobView", "Asked to end."), **errors(404, 409, 507)},
     )
     async def cancel(job: str) -> Response:
-        found = parts.queue.find(job)
+        found = await parts.queue.find(job)
         await parts.queue.cancel(found)
         return json(view(found))
 
@@ -182,7 +182,7 @@ def routes(parts: Parts) -> APIRouter:
         caller = caller_of(request)
         user = None if caller.role is Role.ADMIN else caller.name
         again = await parts.queue.retry(
-            parts.queue.find(job), user=user, worker=worker, apart=apart
+            await parts.queue.find(job), user=user, worker=worker, apart=apart
         )
         return json(view(again), 202)
 
@@ -193,7 +193,7 @@ def routes(parts: Parts) -> APIRouter:
     )
     async def front(job: str) -> Response:
         """Before all others of its class and priority, also after a restart."""
-        found = parts.queue.find(job)
+        found = await parts.queue.find(job)
         await parts.queue.to_front(found)
         return json(view(found))
 
@@ -203,7 +203,8 @@ def routes(parts: Parts) -> APIRouter:
         responses={200: answer("Explanation", "With a reason for each worker."), **errors(404)},
     )
     async def why(job: str) -> Response:
-        return json(read(await explanation_view(parts.store, parts.loop, parts.queue.find(job))))
+        found = await parts.queue.find(job)
+        return json(read(await explanation_view(parts.store, parts.loop, found)))
 
     @router.put(
         "/packages",

@@ -73,7 +73,7 @@ def routes(parts: Parts) -> APIRouter:
     async def rate(request: Request, job: str) -> Response:
         """Of an image job that succeeded. A rating stays after its job has left the history."""
         body = body_of(await incoming.whole(request, parts.limits), RatingBody)
-        found = parts.learnings.find(job, parts.queue.find)
+        found = await parts.learnings.find(job, parts.queue.find)
         by = caller_of(request).name
         rating = await parts.learnings.rate(found, body.rating, body.note, by=by)
         return json(read(rating_view(rating)))

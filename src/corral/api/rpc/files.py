@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 from corral.api import corral_pb2 as pb
 from corral.api.rpc.guard import Calls, Context, answers, checked, streams
-from corral.controller.kept import artifact_of, result_of
+from corral.api.views import artifact_view
+from corral.controller.kept import result_of
 from corral.core.errors import BlobNotFound
 
 
@@ -39,19 +40,32 @@ class FileCalls(Calls):
         blob = await self._parts.assets.put(checked(chunk).data async for chunk in request)
         return pb.BlobRef(sha256=blob.sha256, size=blob.size)
 
+    @answers
+    async def ListArtifacts(  # noqa: N802
+        self, request: pb.ListArtifactsRequest, context: Context
+    ) -> pb.ListArtifactsReply:
+        job, index = await self._parts.queue.find(request.job_id), self._parts.artifact_index
+        if request.name:
+            found = artifact_view(await index.find(job, request.name))
+            return pb.ListArtifactsReply(artifacts=[found])
+        most = self._parts.limits.page
+        limit = min(request.limit or most, most)
+        page = await index.page(job, after=request.after, limit=limit + 1)
+        shown = map(artifact_view, page[:limit])
+        return pb.ListArtifactsReply(artifacts=shown, more=len(page) > limit)
+
     @streams
     async def GetBlob(  # noqa: N802
         self, request: pb.BlobRequest, context: Context
     ) -> AsyncIterator[pb.Chunk]:
-        job = self._parts.queue.find(request.job_id)
+        job = await self._parts.queue.find(request.job_id)
         blob = None
         if request.name == "result":
             with contextlib.suppress(BlobNotFound):
                 blob = result_of(self._parts.store, job)
         if blob is None:
-            async for chunk in self._parts.artifacts.read(
-                artifact_of(self._parts.store, job, request.name)
-            ):
+            kept = await self._parts.artifact_index.find(job, request.name)
+            async for chunk in self._parts.artifacts.read(kept):
                 yield pb.Chunk(data=chunk)
             return
         if blob.data is not None:

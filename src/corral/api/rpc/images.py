@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from itertools import islice
 
 from corral.api import corral_pb2 as pb
 from corral.api.rpc.guard import Calls, Context, answers, streams
@@ -49,8 +48,8 @@ class ImageCalls(Calls):
         self, request: pb.ListBatchesRequest, context: Context
     ) -> pb.ListBatchesReply:
         most = min(request.limit or MOST_BATCHES, MOST_BATCHES)
-        found = (await self._parts.listing.batches()).items()
-        return pb.ListBatchesReply(batches=[batch_view(*one) for one in islice(found, most)])
+        found = await self._parts.listing.batches(limit=most)
+        return pb.ListBatchesReply(batches=[batch_view(*one) for one in found])
 
     @answers
     async def SavePreset(  # noqa: N802
@@ -86,7 +85,7 @@ class ImageCalls(Calls):
     async def RateJob(  # noqa: N802
         self, request: pb.RateJobRequest, context: Context
     ) -> pb.RatingView:
-        job = self._parts.learnings.find(request.job_id, self._parts.queue.find)
+        job = await self._parts.learnings.find(request.job_id, self._parts.queue.find)
         by = self.caller(context).name
         return rating_view(
             await self._parts.learnings.rate(job, request.rating, request.note, by=by)

@@ -77,9 +77,9 @@ class JobCalls(Calls):
         if request.batch:
             source = self._parts.feed.watch_batch(request.batch, cursor)
         elif request.ends_only:
-            source = self._parts.feed.watch_end(self._parts.queue.find(request.job_id))
+            source = self._parts.feed.watch_end(await self._parts.queue.find(request.job_id))
         else:
-            job = self._parts.queue.find(request.job_id)
+            job = await self._parts.queue.find(request.job_id)
             source = self._parts.feed.watch(job, cursor, until_now=request.until_now)
         async for seen in source:
             if not isinstance(seen, Page):
@@ -99,7 +99,7 @@ class JobCalls(Calls):
     async def GetJobStatus(  # noqa: N802
         self, request: pb.JobRequest, context: Context
     ) -> pb.JobView:
-        job = self._parts.queue.find(request.job_id)
+        job = await self._parts.queue.find(request.job_id)
         return shown_in_full(self._parts.store, self._parts.feed, job)
 
     def _view(self, job: str) -> pb.JobView:
@@ -131,7 +131,7 @@ class JobCalls(Calls):
     async def CancelJob(  # noqa: N802
         self, request: pb.JobRequest, context: Context
     ) -> pb.JobView:
-        job = self._parts.queue.find(request.job_id)
+        job = await self._parts.queue.find(request.job_id)
         await self._parts.queue.cancel(job)
         return self._view(job)
 
@@ -147,7 +147,7 @@ class JobCalls(Calls):
     async def RetryJob(  # noqa: N802
         self, request: pb.RetryRequest, context: Context
     ) -> pb.JobView:
-        caller, job = self.caller(context), self._parts.queue.find(request.job_id)
+        caller, job = self.caller(context), await self._parts.queue.find(request.job_id)
         user = None if caller.role is Role.ADMIN else caller.name
         again = await self._parts.queue.retry(
             job, user=user, worker=request.worker, apart=request.apart
@@ -158,7 +158,7 @@ class JobCalls(Calls):
     async def MoveToFront(  # noqa: N802
         self, request: pb.JobRequest, context: Context
     ) -> pb.JobView:
-        job = self._parts.queue.find(request.job_id)
+        job = await self._parts.queue.find(request.job_id)
         await self._parts.queue.to_front(job)
         return self._view(job)
 
@@ -166,5 +166,5 @@ class JobCalls(Calls):
     async def ExplainJob(  # noqa: N802
         self, request: pb.JobRequest, context: Context
     ) -> pb.Explanation:
-        job = self._parts.queue.find(request.job_id)
+        job = await self._parts.queue.find(request.job_id)
         return await explanation_view(self._parts.store, self._parts.loop, job)

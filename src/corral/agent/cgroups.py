@@ -1,0 +1,159 @@
+"""A control group (version 2) for each runner: whatever its job starts stays in it, and one write
+kills it all. Had where the group that the agent lives in is its own: under root, in a service, in
+a user's own part of systemd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+PREFIX = "corral-"
+END_S = 10.0
+"""How long the death of killed processes is waited for: drivers take their time with a GPU's
+memory."""
+ROUND_S, MAX_ROUND_S = 0.001, 0.02
+
+
+class Cgroup:
+    """The group of one runner."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def take_in(self, pid: int) -> bool:
+        """A process that has started nothing yet. The kernel may take some milliseconds."""
+        try:
+            _write(f"{self.path}/cgroup.procs", str(pid))
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Everything in it: no fork gets past this."""
+        with suppress(OSError):
+            _write(f"{self.path}/cgroup.kill", "1")
+
+    def empty(self) -> bool:
+        """Whether nothing in it lives; what has ended and was not reaped does not count."""
+        try:
+            with open(f"{self.path}/cgroup.events") as file:
+                return "populated 0" in file.read()
+        except OSError:
+            return not os.path.exists(self.path)
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            os.rmdir(self.path)
+
+    async def end(self) -> bool:
+        """Kill all of it; True when nothing is left."""
+        for pause_s in _pauses():
+            self.kill()
+            if self.empty():
+                self.remove()
+                return True
+            await asyncio.sleep(pause_s)
+        return False
+
+
+class Cgroups:
+    """The groups of a worker's runners, below the one that its agent lives in."""
+
+    def __init__(self, home: Path) -> None:
+        self._name = PREFIX + hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
+        self._note = home / "cgroup"
+        """Says where they are, for the next agent: it may live in another group."""
+        self._base = ""
+
+    def open(self) -> int:
+        """Before the first runner; how many processes of a former agent were ended."""
+        swept = 0
+        former = ""
+        with suppress(OSError):
+            former = self._note.read_text(encoding="utf-8").strip()
+        if former and os.path.basename(former) == self._name:
+            swept = _sweep(former)
+        if own := own_group():
+            base = f"{own}/{self._name}"
+            with suppress(OSError):
+                with suppress(FileExistsError):
+                    os.mkdir(base)
+                if os.access(f"{base}/cgroup.kill", os.W_OK):  # since Linux 5.14
+                    self._note.write_text(base, encoding="utf-8")
+                    self._base = base
+        return swept
+
+    def make(self, runner: str) -> Cgroup | None:
+        """One for a new runner, or none where that is not to be had."""
+        if not self._base:
+            return None
+        path = f"{self._base}/{os.getpid()}-{runner}"
+        try:
+            os.mkdir(path)
+        except OSError:
+            return None
+        return Cgroup(path)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            if self._base:
+                os.rmdir(self._base)
+
+
+def own_group() -> str:
+    """The folder of the group that this process lives in; empty where there is none."""
+    try:
+        with open("/proc/self/cgroup") as file:
+            (path,) = (line[3:].rstrip("\n") for line in file if line.startswith("0::"))
+        with open("/proc/self/mountinfo") as file:
+            mounts = [line.split() for line in file]
+    except (OSError, ValueError):
+        return ""
+    for words in mounts:
+        root, place, kind = words[3], words[4], words[words.index("-") + 1]
+        if kind == "cgroup2" and (path + "/").startswith(root.rstrip("/") + "/"):
+            return os.path.normpath(f"{place}/{path[len(root.rstrip('/')) :]}")
+    return ""
+
+
+def _sweep(base: str) -> int:
+    """End what is in the groups below this one, and remove them."""
+    swept = 0
+    with suppress(OSError):
+        for entry in os.scandir(base):
+            if entry.is_dir(follow_symlinks=False):
+                swept += _end(Cgroup(entry.path))
+        os.rmdir(base)
+    return swept
+
+
+def _end(group: Cgroup) -> int:
+    count = 0
+    with suppress(OSError), open(f"{group.path}/cgroup.procs") as file:
+        count = len(file.read().split())
+    for pause_s in _pauses():
+        group.kill()
+        if group.empty():
+            break
+        time.sleep(pause_s)
+    group.remove()
+    return count
+
+
+def _pauses() -> Iterator[float]:
+    """Between looks: short ones at first, since most processes end at once."""
+    until, pause_s = time.monotonic() + END_S, ROUND_S
+    while time.monotonic() < until:
+        yield pause_s
+        pause_s = min(pause_s * 1.2, MAX_ROUND_S)
+
+
+def _write(path: str, word: str) -> None:
+    with open(path, "w") as file:
+        file.write(word)
