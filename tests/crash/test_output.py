@@ -148,7 +148,8 @@ def test_output_that_died_with_its_agent_is_a_marked_gap(
         agent = agent_of(controller)
         controller.kill()
         gate.touch()
-        until((controller.home / "worker" / KEPT).exists, "a kept result")
+        kept = controller.home / "worker" / KEPT
+        until(lambda: kept.exists() and kept.read_bytes().endswith(b"}\n"), "a kept result")
         agent.kill()
         controller.start()
         assert handle.result(30) == lines
