@@ -30,6 +30,10 @@ class FakeController:
         self.sockets: list[ServerConnection] = []
         self.receives = True
         """Whether it confirms results."""
+        self.acknowledges = False
+        """Whether it says that it acknowledges output, as older ones do not."""
+        self.takes_output = True
+        """Whether it does."""
         self.slowness_s = 0.0
         """How long it dwells on each frame."""
         self.grace_s = 30.0
@@ -71,7 +75,9 @@ class FakeController:
                 messages = wire.decode_from_worker(frame)
                 for message in messages:
                     if isinstance(message, wire.WorkerRegister):
-                        welcome = wire.WorkerWelcome("here", 0.2, self.grace_s, self.url)
+                        welcome = wire.WorkerWelcome(
+                            "here", 0.2, self.grace_s, self.url, acknowledges=self.acknowledges
+                        )
                         await socket.send(wire.encode([welcome]))
                         self.sockets.append(socket)
                     if self.receives and isinstance(message, wire.JobCompleted | wire.JobFailed):
@@ -80,7 +86,15 @@ class FakeController:
                 async with self._news:
                     self.heard += messages
                     self._news.notify_all()
+                if self.acknowledges and self.takes_output:
+                    await self._take_output(socket, messages)
                 await asyncio.sleep(self.slowness_s)
+
+    async def _take_output(self, socket: ServerConnection, messages: list[wire.FromWorker]) -> None:
+        told = [one for one in messages if isinstance(one, wire.JobOutput | wire.JobProgress)]
+        upto = {(one.job, one.attempt): one.n for one in told}
+        received = wire.OutputReceived(tuple((*key, n) for key, n in upto.items()))
+        await socket.send(wire.encode([received]))
 
     async def send(self, *messages: wire.Message) -> None:
         await self.sockets[-1].send(wire.encode(messages))

@@ -14,6 +14,7 @@ from corral.core.model import Model
 from corral.core.worker import Capabilities, Reading, Wishes
 from corral.engines.agents import INBOX_LIMIT, AgentsEngine
 from corral.engines.engine import Attempt
+from corral.engines.output_receipts import RECEIPT_S
 from corral.protocol import messages as wire
 from tests.engines.conftest import AgentsLab, agents_lab
 
@@ -104,12 +105,21 @@ class Line:
 
     def __init__(self) -> None:
         self.sent: list[wire.FromController] = []
+        self._heard = asyncio.Event()
+
+    async def until(self, count: int) -> None:
+        """Until it was sent so much."""
+        async with asyncio.timeout(10):
+            while len(self.sent) < count:
+                self._heard.clear()
+                await self._heard.wait()
 
     def rename(self, name: str) -> None:
         self.sent.append(wire.WorkerWelcome(name=name, heartbeat_s=5.0, grace_s=30.0))
 
     def send(self, message: wire.FromController) -> None:
         self.sent.append(message)
+        self._heard.set()
 
     mention = send
 
@@ -128,8 +138,8 @@ def register(name: str, *attempts: tuple[str, int]) -> wire.WorkerRegister:
     return wire.WorkerRegister(name, "0", wire.VERSION, can, attempts=attempts)
 
 
-def attempt(worker: str) -> Attempt:
-    return Attempt("j", 1, worker, b"{}", "d", "t", Needs())
+def attempt(worker: str, job: str = "j") -> Attempt:
+    return Attempt(job, 1, worker, b"{}", "d", "t", Needs())
 
 
 def completed() -> wire.JobCompleted:
@@ -212,6 +222,66 @@ async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there
     assert line.paused
     await anext(engine.events())
     assert not line.paused
+
+
+def output(n: int, job: str = "j") -> wire.JobOutput:
+    return wire.JobOutput(job, 1, "stdout", "x", n=n)
+
+
+def receipts(line: Line) -> list[wire.FromController]:
+    kinds = (wire.OutputReceived, wire.ResultReceived)
+    return [sent for sent in line.sent if isinstance(sent, kinds)]
+
+
+async def test_output_is_received_once_it_is_written_and_one_word_stands_for_much() -> None:
+    engine = AgentsEngine([], grace_s=60, output_limit=1)
+    line = Line()
+    engine.join(line, register("w"))
+    engine.start(attempt("w"))
+    engine.start(attempt("w", "k"))
+    events = engine.events()
+    await anext(events)
+    engine.hear("w", [output(n) for n in range(1, 100)] + [output(1, "k"), output(2, "k")])
+    await anext(events)
+    assert not receipts(line), "nobody has written it yet"
+    reading = asyncio.ensure_future(anext(events))
+    await line.until(3)
+    assert receipts(line) == [wire.OutputReceived((("j", 1, 99), ("k", 1, 2)))]
+    engine.hear("w", [output(100), completed()])
+    await reading
+    engine.hear("w", [output(3, "k")])
+    await anext(events)
+    reading = asyncio.ensure_future(anext(events))
+    await line.until(5)
+    reading.cancel()
+    received = wire.ResultReceived("j", 1)
+    assert receipts(line)[1:] == [received, wire.OutputReceived((("k", 1, 3),))], "it says all"
+
+
+async def test_output_that_nobody_wants_is_received_too() -> None:
+    """Or its worker would keep it."""
+    engine = AgentsEngine([], grace_s=60, output_limit=1)
+    line = Line()
+    engine.join(line, register("w"))
+    engine.hear("w", [output(7), output(8)])
+    await line.until(1)
+    assert receipts(line) == [wire.OutputReceived((("j", 1, 8),))]
+
+
+async def test_a_worker_that_numbers_nothing_hears_nothing_of_its_output() -> None:
+    """It would not know the message."""
+    engine = AgentsEngine([], grace_s=60, output_limit=1)
+    line = Line()
+    engine.join(line, register("w"))
+    engine.start(attempt("w"))
+    engine.hear("w", [output(0), wire.JobProgress("j", 1, 0.5), completed()])
+    events = engine.events()
+    await anext(events)
+    reading = asyncio.ensure_future(anext(events))
+    await line.until(2)
+    await asyncio.sleep(2 * RECEIPT_S)  # for what must not come
+    reading.cancel()
+    assert receipts(line) == [wire.ResultReceived("j", 1)]
 
 
 def beat(*readings: Reading, **more: Any) -> wire.WorkerHeartbeat:

@@ -47,6 +47,7 @@ SENT_BY_CONTROLLERS = [
     wire.JobCancel(job="j", attempt=1),
     wire.JobRecall(job="j", attempt=1),
     wire.ResultReceived(job="j", attempt=1),
+    wire.OutputReceived(upto=(("j", 1, 12),)),
     wire.Drain(grace_s=3.0),
 ]
 

@@ -59,7 +59,7 @@ class Attempt:
 
     __slots__ = (
         "assumed", "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "lane", "makeup",
-        "memory_seen", "rank", "recipe", "runner", "since", "spec", "started", "waiting",
+        "memory_seen", "rank", "recipe", "runner", "since", "spec", "started", "told", "waiting",
     )  # fmt: skip
 
     def __init__(self, dispatch: JobDispatch, recipe: Recipe, spec: Spec, arrival: int) -> None:
@@ -81,6 +81,8 @@ class Attempt:
         self.since = 0.0
         self.deadline = math.inf
         self.memory_seen = 0
+        self.told = 0
+        """The number of the last thing it told."""
         self.ending: Failure | None = None
         """Why it is being ended by force; what its job still says then no longer counts."""
 

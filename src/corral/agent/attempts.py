@@ -29,6 +29,7 @@ from corral.agent.results import Results
 from corral.agent.runner_process import Makeup, Runner
 from corral.agent.runners import Runners
 from corral.agent.waiting import Waiting
+from corral.core.frames import told_by
 from corral.core.job import Failure, Input, JobId, record_digest
 from corral.core.malformed import MALFORMED
 from corral.core.worker import Capabilities, Capacity, Holding
@@ -66,7 +67,7 @@ class Ledger:
         assets: Assets,
         send: Callable[[Message], None],
         send_at_once: Callable[[Message], None],
-        send_output: Callable[[Message, int], bool],
+        send_output: Callable[[JobOutput | JobProgress, int], bool],
         loaded: Callable[[], None] = lambda: None,
         backend_down: Callable[[str, str], None] = lambda kind, said: None,
     ) -> None:
@@ -264,7 +265,7 @@ class Ledger:
         def say(have: int, size: int) -> None:
             if attempt.key in self._known:
                 percent = f"{have / size:.0%}" if size else ""
-                self._send(JobProgress(*attempt.key, message=f"fetching {wanted.name} {percent}"))
+                self._say(attempt, f"fetching {wanted.name} {percent}")
 
         ticket = Ticket(self.url, self.certificate, *attempt.key, attempt.dispatch.token)
         attempt.inputs[wanted.name] = await self._assets.get(
@@ -276,8 +277,13 @@ class Ledger:
         what = (
             f"{count} requirement{'s' * (count != 1)}" if count else f"Python {attempt.spec.python}"
         )
-        self._send(JobProgress(*attempt.key, message=f"building environment ({what})"))
+        self._say(attempt, f"building environment ({what})")
         await self._environments.get(attempt.spec)
+
+    def _say(self, attempt: Attempt, message: str) -> None:
+        attempt.told += 1
+        told = JobProgress(*attempt.key, message=message, n=attempt.told)
+        self._send_output(told, len(message) + FRAME_COST)
 
     def start_ready(self) -> None:
         while self._waiting.size:
@@ -469,11 +475,15 @@ class Ledger:
                     runner.settled = True
             elif isinstance(frame, Progress):
                 self._runs_surely(attempt, runner)
-                told = JobProgress(*attempt.key, fraction=frame.fraction, message=frame.message)
+                attempt.told += 1
+                told = JobProgress(*attempt.key, frame.fraction, frame.message, n=attempt.told)
                 self._forward(runner, told, len(frame.message))
             elif isinstance(frame, Metric):
                 self._runs_surely(attempt, runner)
-                told = JobProgress(*attempt.key, metrics=frame.values, step=frame.step)
+                attempt.told += 1
+                told = JobProgress(
+                    *attempt.key, metrics=frame.values, step=frame.step, n=attempt.told
+                )
                 self._forward(runner, told, 64 * len(frame.values))
 
     def gone(self, runner: Runner) -> None:
@@ -514,7 +524,8 @@ class Ledger:
         self.results.narration.started(attempt.dispatch)
 
     def _output(self, attempt: Attempt, runner: Runner, frame: Output) -> None:
-        message = JobOutput(*attempt.key, frame.stream, frame.text, frame.data)
+        attempt.told += told_by(frame.text, frame.data)
+        message = JobOutput(*attempt.key, frame.stream, frame.text, frame.data, attempt.told)
         self._forward(runner, message, len(frame.text) + len(frame.data))
 
     def _forward(self, runner: Runner, message: JobOutput | JobProgress, size: int) -> None:

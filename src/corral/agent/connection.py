@@ -22,6 +22,7 @@ from websockets.protocol import Event, State
 from websockets.typing import Data
 
 from corral import trust
+from corral.agent.sent_output import SentOutput, Told
 from corral.core.malformed import MALFORMED
 from corral.protocol.messages import (
     CLOSE_INCOMPATIBLE,
@@ -129,6 +130,7 @@ class Connection:
         self._gives_up = gives_up
         self._pending: list[Message] = []
         self._pending_bytes = 0
+        self.sent_output = SentOutput()
         self._leaving = False
         """Whether what is pending is about to be written."""
         self._sent = asyncio.Event()
@@ -154,8 +156,9 @@ class Connection:
         else:
             self._leave()
 
-    def send_output(self, message: Message, size: int) -> bool:
+    def send_output(self, message: Told, size: int) -> bool:
         """Send; True when the reader should pause until `caught_up`."""
+        self.sent_output.add(message, size)
         self._pending.append(message)
         self._pending_bytes += size
         self._leave_soon()
@@ -275,16 +278,22 @@ class Connection:
         self._side.welcomed(welcome)
         self._socket = socket
         socket.drained = self._leave
-        self._resume()
+        self._resume(self.sent_output.again(acknowledges=welcome.acknowledges))
         self._beat_after(welcome.heartbeat_s)
         log.info("controller_connected", name=welcome.name)
 
-    def _resume(self) -> None:
-        """What was said into a dying socket may be lost: starts and results are said again, around
-        what was never sent."""
+    def _resume(self, output: list[Told]) -> None:
+        """What was said into a dying socket may be lost: starts, output and results are said again,
+        around what was never sent."""
         known = (JobStarted, JobCompleted, JobFailed)
-        unsent = [message for message in self._pending if not isinstance(message, known)]
-        self._pending = [*self._side.started(), *unsent, *self._side.results()]
+        kept = {id(message) for message in output}
+        unsent = [
+            message
+            for message in self._pending
+            if not isinstance(message, known) and id(message) not in kept
+        ]
+        self._pending = [*self._side.started(), *output, *unsent, *self._side.results()]
+        self._pending_bytes = max(self._pending_bytes, self.sent_output.size)
         self._leaving = False
         self._leave_soon()
 

@@ -61,6 +61,7 @@ from corral.protocol.messages import (
     JobDispatch,
     JobRecall,
     Message,
+    OutputReceived,
     ResultReceived,
     WorkerGoodbye,
     WorkerHeartbeat,
@@ -529,6 +530,10 @@ class Agent:
                 ledger.dispatched(message)
             elif isinstance(message, ResultReceived):
                 ledger.results.received(message.job, message.attempt)
+                self._connection.sent_output.forget((message.job, message.attempt))
+            elif isinstance(message, OutputReceived):
+                for job, attempt, upto in message.upto:
+                    self._connection.sent_output.received((job, attempt), upto)
             elif isinstance(message, JobCancel):
                 ledger.cancelled(message)
             elif isinstance(message, JobRecall):

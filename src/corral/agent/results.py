@@ -106,19 +106,27 @@ class Results:
         dispatch = attempt.dispatch
         seconds = time.monotonic() - attempt.since
         message = JobCompleted(
-            dispatch.job, dispatch.attempt, time.time(), seconds, dispatch.digest, result
+            dispatch.job,
+            dispatch.attempt,
+            time.time(),
+            seconds,
+            dispatch.digest,
+            result,
+            attempt.told,
         )
         self._end(message)
         self.narration.succeeded(dispatch, seconds)
 
     def failed(self, attempt: Attempt, failure: Failure) -> None:
         seconds = time.monotonic() - attempt.since if attempt.since else 0.0
-        self.refused(attempt.dispatch, failure, seconds)
+        self.refused(attempt.dispatch, failure, seconds, attempt.told)
 
-    def refused(self, dispatch: JobDispatch, failure: Failure, seconds: float = 0.0) -> None:
+    def refused(
+        self, dispatch: JobDispatch, failure: Failure, seconds: float = 0.0, told: int = 0
+    ) -> None:
         """Failed, perhaps before anything was made of it."""
         message = JobFailed(
-            dispatch.job, dispatch.attempt, time.time(), seconds, dispatch.digest, failure
+            dispatch.job, dispatch.attempt, time.time(), seconds, dispatch.digest, failure, told
         )
         self._end(message)
         log.info(

@@ -196,6 +196,7 @@ class WorkerSocket:
             heartbeat_s=self._heartbeat_s,
             grace_s=self._grace_s,
             artifacts=self._artifacts,
+            acknowledges=True,
         )
         session = _Session(socket.scope["extensions"][SHORT_CUT], welcome)
         session.send(welcome)

@@ -35,7 +35,8 @@ from corral.core.events import (
 from corral.core.frames import ProgressFrame, decode_frame, latest
 from corral.core.job import Head, JobId
 
-AFTER_OUTPUT = (ArtifactStored, JobRequeued, JobSucceeded, JobFailed, JobCancelled)
+ENDS_OF_ATTEMPTS = (JobRequeued, JobSucceeded, JobFailed, JobCancelled)
+AFTER_OUTPUT = (ArtifactStored, *ENDS_OF_ATTEMPTS)
 """Facts that follow what the attempt had written by then."""
 ENDS = (JobSucceeded, JobFailed, JobCancelled, JobRejected)
 RECENT_ENDS = 4096
@@ -137,6 +138,7 @@ class Feed:
         self._pages_size = 0
         self._count = 0
         """Of all watchers."""
+        self._last_marked: tuple[JobId, int] | None = None
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._ends: deque[Change] = deque(maxlen=RECENT_ENDS)
         store.listen(self._committed)
@@ -214,12 +216,15 @@ class Feed:
     ) -> AsyncGenerator[Sequence[Seen], None]:
         """Everything about one job behind the cursor, until the job has ended, or until now."""
         seq, attempt, offset = cursor
+        if offset:
+            offset = self._spool.place(job, attempt, offset)
         with self._watching(job) as event:
             while True:
                 event.clear()
                 head = self._store.head(job)
                 async for told, fact in self._facts(head, seq):
                     if isinstance(fact, AFTER_OUTPUT):
+                        self._mark_missing(job, fact)
                         async for piece in self._drain(job, Cursor(seq, attempt, offset)):
                             offset = piece.end.offset
                             yield piece
@@ -236,6 +241,20 @@ class Feed:
                 if until_now:
                     return
                 await event.wait()
+
+    async def mark_missing(self, job: JobId) -> None:
+        """Whoever reads the output of this job is told what a power cut took of it."""
+        if job not in self._store.recent:
+            async for _, fact in self._facts(self._store.head(job), 0):
+                self._mark_missing(job, fact)
+
+    def _mark_missing(self, job: JobId, fact: Journaled) -> None:
+        if isinstance(fact, ENDS_OF_ATTEMPTS) and fact.output:
+            ended = (job, fact.attempt)
+            if job not in self._store.recent and ended != self._last_marked:
+                self._spool.complete(*ended, fact.output)
+                self._spool.finish(*ended)
+                self._last_marked = ended
 
     async def _facts(self, head: Head, after: int) -> AsyncIterator[tuple[int, Journaled]]:
         async for page in self._store.pages(head, after):

@@ -160,12 +160,15 @@ class Intake:
 
     async def _keep_output(self, reports: Sequence[AttemptOutput]) -> None:
         told = [report for report in reports if self._current(report) is not None]
-        lines = [(one.job, one.attempt, encode_frame(one.frame)) for one in told]
+        lines = [
+            (one.job, one.attempt, encode_frame(one.frame), one.frame.n, one.frame.told)
+            for one in told
+        ]
         for report in told:
             recent = self._store.recent.get(report.job)
             if recent is not None:
                 recent.spoke = True
-        if sum(len(line) for _, _, line in lines) > MUCH:
+        if sum(len(line) for _, _, line, _, _ in lines) > MUCH:
             # The system lets a writer of very much wait for the disk; nobody else shall.
             await asyncio.to_thread(self._spool.extend_smoothly, lines)
         else:
@@ -194,6 +197,8 @@ class Intake:
         head = self._current(report)
         if head is None:
             return self._orphan(report)
+        if report.output:
+            self._spool.complete(report.job, report.attempt, report.output)
         if report.failure is not None or self._store.world.circuits:
             self._judged.append((report.worker, report.failure, report.job))
         return [self._settle(head, report, workers)]

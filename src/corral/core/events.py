@@ -86,6 +86,8 @@ class JobRequeued(Fact, frozen=True):
     """`job` counts against `retries`, `worker` against the policy's losses, `none` is free."""
     above_vram_gb: float = 0.0
     avoid: str = ""
+    output: int = 0
+    """The number of the last thing that the attempt told, where its worker said so."""
 
 
 class JobStopping(Fact, frozen=True):
@@ -97,17 +99,20 @@ class JobSucceeded(Fact, frozen=True):
     attempt: int
     seconds: float
     result: Blob | None = None
+    output: int = 0
 
 
 class JobFailed(Fact, frozen=True):
     attempt: int
     failure: Failure
     seconds: float = 0.0
+    output: int = 0
 
 
 class JobCancelled(Fact, frozen=True):
     attempt: int = 0
     seconds: float = 0.0
+    output: int = 0
 
 
 # --- notes beside it ---------------------------------------------------------------------------
@@ -223,6 +228,8 @@ class AttemptExited(AttemptReport, frozen=True):
     digest: str = ""
     result: Blob | None = None
     failure: Failure | None = None
+    output: int = 0
+    """The number of the last thing it told; what the spool has not of that is missing."""
 
 
 class AttemptReturned(AttemptReport, frozen=True):

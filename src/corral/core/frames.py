@@ -10,6 +10,12 @@ from msgspec import Struct
 from corral.core.malformed import MALFORMED
 
 
+def told_by(text: str, data: bytes) -> int:
+    """What a piece of output adds to the running number of its attempt: its bytes. Progress and
+    metrics add one. So two numbers say what lies between them, and what of that is missing."""
+    return max(1, (len(text) if text.isascii() else len(text.encode())) + len(data))
+
+
 class OutputFrame(
     Struct, frozen=True, gc=False, tag="output", tag_field="frame", omit_defaults=True
 ):
@@ -19,6 +25,12 @@ class OutputFrame(
     stream: str
     text: str = ""
     data: bytes = b""
+    n: int = 0
+    """How much its attempt had told with it: see `told_by`. 0 where an older worker did not say."""
+
+    @property
+    def told(self) -> int:
+        return told_by(self.text, self.data)
 
 
 class ProgressFrame(
@@ -29,6 +41,11 @@ class ProgressFrame(
     message: str = ""
     metrics: dict[str, float] = {}
     step: int | None = None
+    n: int = 0
+
+    @property
+    def told(self) -> int:
+        return 1
 
 
 Frame = OutputFrame | ProgressFrame
@@ -42,6 +59,8 @@ def latest(known: ProgressFrame | None, told: ProgressFrame) -> ProgressFrame:
     """All that is known after one more word: what it does not mention stays."""
     if known is None:
         return told
+    if told.n and told.n <= known.n:
+        return known  # it was sent again
     spoken = told.fraction is not None or told.message
     return ProgressFrame(
         at=told.at,
@@ -49,6 +68,7 @@ def latest(known: ProgressFrame | None, told: ProgressFrame) -> ProgressFrame:
         message=told.message if spoken else known.message,
         metrics=_with(known.metrics, told.metrics),
         step=told.step if told.step is not None else known.step,
+        n=told.n,
     )
 
 

@@ -29,6 +29,7 @@ from corral.core.job import JobId
 from corral.core.worker import Wishes, Worker, taken_by_others
 from corral.engines import ends
 from corral.engines.engine import Attempt
+from corral.engines.output_receipts import OutputReceipts
 from corral.protocol import messages as wire
 
 log = structlog.get_logger()
@@ -93,6 +94,7 @@ class AgentsEngine:
         self._attempts: dict[tuple[JobId, int], str] = {}
         self._recalled: set[tuple[JobId, int]] = set()
         """Attempts that were asked back."""
+        self._receipts = OutputReceipts(self._mention)
         self._inbox: list[tuple[str, EngineReport]] = []
         self._inbox_bytes = 0
         self._arrived = asyncio.Event()
@@ -167,21 +169,34 @@ class AgentsEngine:
                 self.settled.set()
             await self._arrived.wait()
             self._arrived.clear()
-            batch, self._inbox, self._inbox_bytes = self._inbox, [], 0
+            batch, size, self._inbox, self._inbox_bytes = self._inbox, self._inbox_bytes, [], 0
             while self._paused:
                 self._paused.pop().resume()
             if batch:
                 yield [report for _, report in batch]
-                self._acknowledge(batch)
+                self._acknowledge(batch, size)
 
-    def _acknowledge(self, batch: Sequence[tuple[str, EngineReport]]) -> None:
+    def _acknowledge(self, batch: Sequence[tuple[str, EngineReport]], size: int) -> None:
+        told: dict[tuple[str, tuple[JobId, int]], int] = {}
         for worker, report in batch:
-            if isinstance(report, (AttemptExited, AttemptReturned)):
-                self._attempts.pop((report.job, report.attempt), None)
-                self._recalled.discard((report.job, report.attempt))
-                session = self._sessions.get(worker)
-                if session is not None:
-                    session.mention(wire.ResultReceived(job=report.job, attempt=report.attempt))
+            if isinstance(report, AttemptOutput):
+                told[worker, (report.job, report.attempt)] = report.frame.n
+            elif isinstance(report, (AttemptExited, AttemptReturned)):
+                key = (report.job, report.attempt)
+                self._attempts.pop(key, None)
+                self._recalled.discard(key)
+                told.pop((worker, key), None)  # this says all
+                self._receipts.drop(worker, key)
+                self._mention(worker, wire.ResultReceived(*key))
+        for (worker, key), number in told.items():
+            if number:
+                self._receipts.note(worker, key, number)
+        self._receipts.taken(size)
+
+    def _mention(self, worker: str, message: wire.FromController) -> None:
+        session = self._sessions.get(worker)
+        if session is not None:
+            session.mention(message)
 
     # --- what the sockets say ---
 
@@ -314,6 +329,8 @@ class AgentsEngine:
                 session = self._sessions.get(worker)
                 if session is not None:
                     session.send(wire.ResultReceived(job=message.job, attempt=message.attempt))
+            elif isinstance(message, (wire.JobOutput, wire.JobProgress)) and message.n:
+                self._receipts.note(worker, (message.job, message.attempt), message.n)
             return
         job, attempt = message.job, message.attempt
         if isinstance(message, wire.JobStarted):
@@ -321,21 +338,27 @@ class AgentsEngine:
             began = AttemptBegan(job, attempt, worker, at, message.devices, message.warm)
             self._report(worker, began)
         elif isinstance(message, wire.JobOutput):
-            frame = OutputFrame(now, message.stream, message.text, message.data)
+            frame = OutputFrame(now, message.stream, message.text, message.data, message.n)
             self._inbox_bytes += len(message.text) + len(message.data)
             self._report(worker, AttemptOutput(job, attempt, worker, frame))
         elif isinstance(message, wire.JobProgress):
             progress = ProgressFrame(
-                now, message.fraction, message.message, message.metrics, message.step
+                now,
+                message.fraction,
+                message.message,
+                message.metrics,
+                message.step,
+                message.n,
             )
             self._report(worker, AttemptOutput(job, attempt, worker, progress))
         elif isinstance(message, wire.JobCompleted):
             no = ends.refused(message.result)
             result = message.result if no is None else None
             at, seconds = ends.moment(message.at, now), ends.took(message.seconds)
-            self._report(
-                worker, AttemptExited(job, attempt, worker, at, seconds, message.digest, result, no)
+            exited = AttemptExited(
+                job, attempt, worker, at, seconds, message.digest, result, no, message.output
             )
+            self._report(worker, exited)
         elif isinstance(message, wire.JobFailed):
             failed = AttemptExited(
                 job,
@@ -345,6 +368,7 @@ class AgentsEngine:
                 ends.took(message.seconds),
                 message.digest,
                 failure=ends.short(message.failure),
+                output=message.output,
             )
             self._report(worker, failed)
         else:

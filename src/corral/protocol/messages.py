@@ -46,6 +46,8 @@ CLOSE_STOPPING = 4503
 
 MOST_ATTEMPTS, MOST_STREAM = 100_000, 16
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
+Number = Annotated[int, Meta(ge=0, le=1 << 50)]
+"""How much an attempt has told so far, in bytes (`core.frames.told_by`); 0 of older workers."""
 Models = Annotated[tuple[Model, ...], Meta(max_length=MOST_MODELS)]
 Readings = Annotated[tuple[Reading, ...], Meta(max_length=MOST_GPUS)]
 Servers = Annotated[tuple[ImageServer, ...], Meta(max_length=MOST_WORDS)]
@@ -118,6 +120,8 @@ class JobOutput(Message, frozen=True):
     stream: Annotated[str, Meta(max_length=MOST_STREAM)]
     text: str = ""
     data: bytes = b""
+    n: Number = 0
+    """With this message. It is sent again until it is acknowledged, and counts once."""
 
 
 class JobProgress(Message, frozen=True):
@@ -129,6 +133,7 @@ class JobProgress(Message, frozen=True):
     message: str = ""
     metrics: dict[str, float] = {}
     step: Annotated[int, Meta(ge=-(2**53), le=2**53)] | None = None
+    n: Number = 0
 
 
 class JobCompleted(Message, frozen=True):
@@ -138,6 +143,8 @@ class JobCompleted(Message, frozen=True):
     seconds: float
     digest: str
     result: Blob | None = None
+    output: Number = 0
+    """Of the last thing it told."""
 
 
 class JobFailed(Message, frozen=True):
@@ -147,6 +154,7 @@ class JobFailed(Message, frozen=True):
     seconds: float
     digest: str
     failure: Failure
+    output: Number = 0
 
 
 class JobReturned(Message, frozen=True):
@@ -172,6 +180,8 @@ class WorkerWelcome(Message, frozen=True):
     """Where attempts fetch packages and store results; empty for where the worker dialled."""
     artifacts: str = ""
     """`root` or `bucket` where artifacts go there, empty where they go to the controller."""
+    acknowledges: bool = False
+    """It says what output it has, and takes the same twice; older controllers do neither."""
 
 
 class JobDispatch(Message, frozen=True):
@@ -217,6 +227,13 @@ class ResultReceived(Message, frozen=True):
     attempt: int
 
 
+class OutputReceived(Message, frozen=True):
+    """Everything that these attempts told up to these numbers is written down, or unwanted; the
+    worker may forget it. Sent to workers that number what they send."""
+
+    upto: tuple[tuple[JobId, int, int], ...]
+
+
 class Drain(Message, frozen=True):
     """Take nothing new, return what has not started, end the rest within `grace_s`."""
 
@@ -234,7 +251,9 @@ FromWorker = (
     | JobReturned
     | WorkerGoodbye
 )
-FromController = WorkerWelcome | JobDispatch | JobCancel | JobRecall | ResultReceived | Drain
+FromController = (
+    WorkerWelcome | JobDispatch | JobCancel | JobRecall | ResultReceived | OutputReceived | Drain
+)
 
 
 class Hello(Struct):

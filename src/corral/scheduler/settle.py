@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.core.events import (
     AttemptExited,
@@ -45,15 +46,25 @@ def settle(
         )
     if failure is None:
         return JobSucceeded(
-            job=head.id, at=now, attempt=head.attempt, seconds=exit.seconds, result=exit.result
+            job=head.id,
+            at=now,
+            attempt=head.attempt,
+            seconds=exit.seconds,
+            result=exit.result,
+            output=exit.output,
         )
     if head.state is State.STOPPING:
-        return JobCancelled(job=head.id, at=now, attempt=head.attempt, seconds=exit.seconds)
+        return JobCancelled(head.id, now, head.attempt, exit.seconds, exit.output)
     again = _again(head, failure, now=now, policy=policy, jitter=jitter, workers=workers)
     if again is not None and _possible(head, again, workers):
-        return again
+        return replace(again, output=exit.output)
     return JobFailed(
-        job=head.id, at=now, attempt=head.attempt, failure=failure, seconds=exit.seconds
+        job=head.id,
+        at=now,
+        attempt=head.attempt,
+        failure=failure,
+        seconds=exit.seconds,
+        output=exit.output,
     )
 
 

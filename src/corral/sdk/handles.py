@@ -6,6 +6,7 @@ import asyncio
 import codecs
 import contextlib
 import os
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -195,8 +196,10 @@ class Text:
 
     def __init__(self) -> None:
         new = codecs.getincrementaldecoder("utf-8")
-        self._decoders = {"stdout": new("replace"), "stderr": new("replace")}
+        self._decoders: dict[str, codecs.IncrementalDecoder] = defaultdict(lambda: new("replace"))
 
     def __call__(self, output: views.Output) -> str:
-        gap = f"\n[… {output.skipped} bytes left out …]\n" if output.skipped else ""
-        return gap + self._decoders[output.stream].decode(output.data)
+        if output.skipped:  # what is missing there belongs to any stream
+            rests = (decoder.decode(b"", final=True) for decoder in self._decoders.values())
+            return "".join((*rests, f"\n[… {output.skipped} bytes left out …]\n"))
+        return self._decoders[output.stream].decode(output.data)

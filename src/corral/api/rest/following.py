@@ -107,6 +107,7 @@ def routes(parts: Parts) -> APIRouter:
             texts = _followed(parts, found, stream)
             hold_little(request.scope)
             return StreamingResponse(texts, media_type=_PLAIN, headers=_STREAMED)
+        await parts.feed.mark_missing(found)
         attempt = attempt or parts.store.head(found).attempt
         total = await parts.output.size(found, attempt, stream)
 
