@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.controller.spool import Spool
+from corral.controller.spool import OPEN_FILES, Spool
+from corral.core.errors import StorageFailed
 
 
 def everything(spool: Spool, offset: int = 0) -> tuple[list[bytes], int]:
@@ -178,3 +181,103 @@ def test_what_is_pruned_leaves_no_more_than_its_length(tmp_path: Path) -> None:
     assert spool.read("job", 3, 0) == ([], 5, 5)
     spool.prune("job", left.attempts, noted=False)
     assert not [path for path in tmp_path.rglob("*") if not path.name.startswith("by-")]
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process has as many files open as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    first = os.open(os.devnull, os.O_RDONLY)
+    taken = [first]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first + 64, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(first))
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def no_folder(spool: Spool) -> Iterator[None]:
+    """No file of this job can be made or found."""
+    folder, aside = spool.folder / "by-b", spool.folder / "aside"
+    there = folder.exists()
+    if there:
+        folder.rename(aside)
+    folder.touch()
+    try:
+        yield
+    finally:
+        folder.unlink()
+        if there:
+            aside.rename(folder)
+
+
+Trouble = Callable[[Spool], contextlib.AbstractContextManager[None]]
+TROUBLES: list[Trouble] = [lambda spool: no_descriptors(), no_folder]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=["descriptors", "folder"])
+@pytest.mark.parametrize("before", [True, False])
+def test_what_cannot_be_kept_is_a_gap_where_it_was(
+    tmp_path: Path, trouble: Trouble, before: bool
+) -> None:
+    spool = Spool(tmp_path, 1_000_000)
+    if before:
+        spool.append("job", 1, b"first")
+        spool.finish("job", 1)  # as if it were put away for others
+    with trouble(spool):
+        for _ in range(3):
+            spool.append("job", 1, b"lost")
+    assert everything(spool) == ([b"first"] if before else [], 15), "told before anything follows"
+    spool.append("job", 1, b"last")
+    kept = [b"first", b"last"] if before else [b"last"]
+    assert everything(spool) == (kept, 15)
+    spool.close()
+    assert everything(Spool(tmp_path, 1_000_000)) == (kept, 15)
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=["descriptors", "folder"])
+def test_a_gap_at_the_end_of_a_stream_outlives_the_trouble_and_a_restart(
+    tmp_path: Path, trouble: Trouble
+) -> None:
+    spool = Spool(tmp_path, 1_000_000)
+    spool.append("job", 1, b"first")
+    spool.finish("job", 1)
+    with trouble(spool):
+        spool.append("job", 1, b"lost")
+        spool.finish("job", 1)
+    assert everything(spool) == ([b"first"], 5)
+    spool.finish("another", 1)
+    assert everything(spool) == ([b"first"], 5)
+    again = Spool(tmp_path, 1_000_000)
+    assert everything(again) == ([b"first"], 5), "it is on the disk, without anybody who closed it"
+    spool.close()
+
+
+def test_a_gap_is_not_forgotten_with_a_stream_that_others_push_out(tmp_path: Path) -> None:
+    spool, long = Spool(tmp_path, 80_000), b"x" * 10_000
+    spool.append("job", 1, long)
+    with no_folder(spool):
+        spool.append("job", 1, b"lost")  # the first line of the next segment
+    for n in range(OPEN_FILES + 1):
+        spool.append(f"other{n}", 1, b"a")
+    assert everything(spool) == ([long], 5)
+    spool.append("job", 1, b"last")
+    assert everything(spool) == ([long, b"last"], 5)
+    spool.close()
+
+
+def test_output_that_cannot_be_read_now_says_so(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, 1_000_000)
+    spool.append("job", 1, b"said")
+    with no_descriptors():
+        with pytest.raises(StorageFailed, match="Too many open files"):
+            spool.read("job", 1, 0)
+        assert spool.tail("job", 1) == []
+    assert everything(spool) == ([b"said"], 0)
+    spool.close()

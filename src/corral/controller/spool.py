@@ -14,11 +14,13 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
+from corral.core.errors import StorageFailed
 from corral.core.job import JobId
 
 log = structlog.get_logger()
@@ -29,6 +31,9 @@ READ = 256 << 10
 SMOOTH = 2 << 20
 """Much output goes to the disk in pieces of this size, and not when somebody waits for a commit."""
 TAIL = 64 << 10
+MARKS_AT_ONCE = 16
+UNKEPT = (OSError, MemoryError)
+"""No room, no descriptor, no memory, a failing disk: it costs output, and nothing else."""
 PRUNED, MORE = "pruned", "more"
 """What a stream's note of its length is called, and the folder of all segments but the first."""
 _START = re.compile(r"[0-9]{16}")
@@ -63,17 +68,17 @@ class _Stream:
         self.file: int | None = None
         self.unwritten = 0
         self.lost = 0
-        """Bytes that a full disk did not take since the last line that it took."""
+        """Bytes that could not be kept since the last line that was."""
 
     def append(self, line: bytes) -> None:
-        """Adds a line; one that finds no room on the disk leaves nothing but a gap."""
+        """Adds a line; one that cannot be kept leaves nothing but a gap."""
         data = line + b"\n"
         start = self.end + self.lost
         try:
             self._write(data, start)
-        except OSError as error:
+        except UNKEPT as error:
             if not self.lost:
-                log.warning("output_not_kept", stream=self.stem.name, error=error.strerror)
+                log.warning("output_not_kept", stream=self.stem.name, error=str(error))
             self._drop_empty(start)
             self.lost += len(data)
         else:
@@ -105,10 +110,17 @@ class _Stream:
             _path(self.stem, tail.pop(0)).unlink(missing_ok=True)
         self.segments = head + tail
 
+    def mark_gap(self) -> None:
+        """An empty segment where the stream would have ended: readers are told what is missing."""
+        if self.lost:
+            os.close(_opened(_path(self.stem, self.end + self.lost)))
+            self.lost = 0
+
     def close(self) -> None:
-        if self.file is not None:
-            os.close(self.file)
-            self.file = None
+        file, self.file = self.file, None  # also where closing fails: its number is another's soon
+        if file is not None:
+            with contextlib.suppress(OSError):
+                os.close(file)
 
 
 class Spool:
@@ -116,6 +128,9 @@ class Spool:
         self.folder = folder
         self.limit = limit
         self._open: OrderedDict[tuple[JobId, int], _Stream] = OrderedDict()
+        self._gaps: dict[tuple[JobId, int], int] = {}
+        """Bytes missing at the end of streams that are not open: nothing on the disk says so yet,
+        because nothing could be written or no file opened."""
         self.received = 0
         """Bytes of frames since the start."""
         for older in (*folder.glob("?"), *folder.glob("??")):  # as it was before 0.1 was released
@@ -123,12 +138,16 @@ class Spool:
 
     def append(self, job: JobId, attempt: int, line: bytes) -> None:
         """Adds one frame; nothing here is synced, output may lose its last moments in a power
-        cut, jobs and results never."""
+        cut, jobs and results never. It never raises: what cannot be kept is a gap."""
+        self.received += len(line)
         stream = self._open.get((job, attempt))
         if stream is None:
-            stream = self._start(job, attempt)
+            try:
+                stream = self._start(job, attempt)
+            except UNKEPT as error:
+                self._miss(job, attempt, len(line) + 1, error)
+                return
         stream.append(line)
-        self.received += len(line)
 
     def extend(self, lines: Iterable[tuple[JobId, int, bytes]]) -> None:
         for job, attempt, line in lines:
@@ -148,17 +167,62 @@ class Spool:
     def _start(self, job: JobId, attempt: int) -> _Stream:
         stem = self._stem(job, attempt)
         stream = self._open[job, attempt] = _Stream(stem, self.limit)
+        stream.lost = self._gaps.pop((job, attempt), 0)
         if len(self._open) > OPEN_FILES:
-            self._open.popitem(last=False)[1].close()
+            key, oldest = self._open.popitem(last=False)
+            self._put_away(key, oldest)
         return stream
+
+    def _put_away(self, key: tuple[JobId, int], stream: _Stream) -> None:
+        stream.close()
+        if stream.lost:
+            self._gaps[key] = stream.lost
+
+    def _miss(self, job: JobId, attempt: int, size: int, error: Exception) -> None:
+        if (job, attempt) not in self._gaps:
+            log.warning("output_not_kept", stream=f"{job}.{attempt}", error=str(error))
+        self._gaps[job, attempt] = self._gaps.get((job, attempt), 0) + size
 
     def finish(self, job: JobId, attempt: int) -> None:
         stream = self._open.pop((job, attempt), None)
         if stream is not None:
-            stream.close()
+            self._put_away((job, attempt), stream)
+        if self._gaps:
+            self._mark_gaps()
+
+    def _mark_gaps(self) -> None:
+        """Written down as soon as that works again; until then `read` tells of them."""
+        for key in list(islice(self._gaps, MARKS_AT_ONCE)):
+            try:
+                stream = _Stream(self._stem(*key), self.limit)
+                stream.lost = self._gaps[key]
+                stream.mark_gap()
+            except UNKEPT:
+                return
+            del self._gaps[key]
 
     def read(self, job: JobId, attempt: int, offset: int) -> Piece:
-        """Some whole lines behind `offset`; none at the end of the stream."""
+        """Some whole lines behind `offset`; none at the end of the stream. Raises StorageFailed
+        where it cannot be read now."""
+        try:
+            piece = self._read(job, attempt, offset)
+            return piece if piece.lines or piece.skipped else self._missing(job, attempt, piece)
+        except UNKEPT as error:
+            raise StorageFailed(
+                f"The output of job {job} cannot be read now ({error}). Ask again later."
+            ) from error
+
+    def _missing(self, job: JobId, attempt: int, piece: Piece) -> Piece:
+        """What is missing at the end of a stream, and only known here so far."""
+        stream, lost = self._open.get((job, attempt)), self._gaps.get((job, attempt), 0)
+        if stream is None and lost:
+            stream = _Stream(self._stem(job, attempt), self.limit)
+        if stream is None:
+            return piece
+        end = stream.end + stream.lost + lost
+        return Piece([], max(piece.next_offset, end), max(0, end - piece.next_offset))
+
+    def _read(self, job: JobId, attempt: int, offset: int) -> Piece:
         stem = self._stem(job, attempt)
         open_stream = self._open.get((job, attempt))
         segments = open_stream.segments if open_stream else _segments(stem)
@@ -178,7 +242,7 @@ class Spool:
             return Piece([], offset)
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and following is not None and following > offset:
-            again = self.read(job, attempt, following)
+            again = self._read(job, attempt, following)
             return again._replace(skipped=again.skipped + following - offset)
         lines = whole[:-1].split(b"\n") if whole else []
         return Piece(lines, offset + len(whole), skipped)
@@ -186,14 +250,15 @@ class Spool:
     def tail(self, job: JobId, attempt: int) -> list[bytes]:
         """The last whole lines of a stream, as many as one read gives."""
         stem = self._stem(job, attempt)
-        segments = _segments(stem)
-        if not segments:
-            return []
-        with contextlib.suppress(FileNotFoundError), open(_path(stem, segments[-1]), "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL))
-            lines = file.read().split(b"\n")
-            return lines[1 if size > TAIL else 0 : -1]
+        with contextlib.suppress(*UNKEPT):
+            segments = _segments(stem)
+            if not segments:
+                return []
+            with open(_path(stem, segments[-1]), "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - TAIL))
+                lines = file.read().split(b"\n")
+                return lines[1 if size > TAIL else 0 : -1]
         return []
 
     # --- removing what retention no longer keeps ---
@@ -235,9 +300,12 @@ class Spool:
                 note.unlink(missing_ok=True)
 
     def close(self) -> None:
-        for stream in self._open.values():
-            stream.close()
-        self._open.clear()
+        while self._open:
+            self._put_away(*self._open.popitem())
+        left = -1
+        while left != len(self._gaps):
+            left = len(self._gaps)
+            self._mark_gaps()
 
     def _stem(self, job: JobId, attempt: int) -> Path:
         return _in(self.folder, f"{job}.{attempt}")
@@ -292,7 +360,7 @@ def _segments(stem: Path) -> list[int]:
     found = [0] if _path(stem, 0).exists() else []
     try:
         names = os.listdir(_beside(stem, MORE))
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return found
     return found + sorted(int(name) for name in names if _START.fullmatch(name))
 
