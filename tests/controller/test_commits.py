@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from corral.controller.feed import Cursor
+from corral.controller.feed import Cursor, Feed
 from corral.controller.journal import Journal, Write
-from corral.controller.store import FEW, QUICK_S, Store
+from corral.controller.store import FEW, QUICK_S, Change, Store
 from corral.controller.world import World
 from corral.core.errors import StorageFailed
 from corral.core.events import AttemptOutput, AttemptStarted, JobSubmitted, JobSucceeded
 from corral.core.frames import OutputFrame
-from corral.core.job import Failure, Needs, State
+from corral.core.job import Failure, Head, Needs, State
+from corral.engines.engine import Attempt
 from tests.controller.shell import Shell, function_job, shell, worker
 
 FOREVER = 1e6
@@ -66,25 +68,100 @@ async def test_many_facts_are_written_by_the_thread(journal: WatchedJournal) -> 
     await store.close()
 
 
-async def test_who_cannot_be_told_ends_the_controller_and_hangs_nobody(
-    journal: WatchedJournal,
-) -> None:
+async def test_who_cannot_be_told_costs_nobody_else_anything(journal: WatchedJournal) -> None:
     store = opened(journal)
+    heard: list[str] = []
+    missed: list[str] = []
 
     def breaks(changes: object) -> None:
         raise KeyError("a mistake of ours")
 
-    store.listen(breaks)
+    def breaks_too(seconds: float, facts: int) -> None:
+        raise OSError("no descriptor for it")
+
+    store.listen(breaks, missed=lambda changes: missed.extend(one.head.id for one in changes))
+    store.listen(breaks, missed=breaks)
+    store.listen(lambda changes: heard.extend(one.head.id for one in changes))
+    store.committed = breaks_too
+    async with asyncio.timeout(5):
+        for job in ("one", "two"):
+            (change,) = await store.append(facts(job))
+            assert change.head.id == job
+    assert heard == missed == ["one", "two"]
+    assert not store.failed.is_set(), "nothing is wrong with the disk"
+    await store.close()
+
+
+async def test_what_the_world_cannot_take_in_ends_the_controller_and_hangs_nobody(
+    journal: WatchedJournal,
+) -> None:
+    class Confused(World):
+        def apply(self, head: Head) -> None:
+            raise KeyError("a mistake of ours")
+
+    store, heard = Store(journal, Confused()), list[str]()
+    store.recover()
+    store.listen(lambda changes: heard.append("told"))
     async with asyncio.timeout(5):
         (change,) = await store.append(facts("kept"))
         assert change.head.id == "kept", "it is on disk, so it is acknowledged"
         assert store.failed.is_set()
-        with pytest.raises(StorageFailed):
+        with pytest.raises(StorageFailed, match="a mistake of its own"):
             await store.append(facts("later"))
+    assert not heard, "of what is not so in memory nobody hears"
     await store.close()
     again = opened(WatchedJournal(journal.folder))
     assert set(again.world.heads) == {"kept"}
     await again.close()
+
+
+@pytest.mark.parametrize(("count", "attempt"), [(1, 1), (9, 2)], ids=["early", "after its commit"])
+async def test_a_job_that_cannot_be_sent_costs_its_own_attempt(
+    tmp_path: Path, count: int, attempt: int
+) -> None:
+    """Neither does it wait for ever, nor does anybody else. What is sent early and is not goes the
+    usual way."""
+    async with shell(tmp_path, [worker(cpus=16.0)]) as corral:
+        start, refused = corral.engine.start, list[str]()
+
+        def fickle(attempt: Attempt) -> None:
+            if not refused:
+                refused.append(attempt.job)
+                raise RuntimeError("the handler is closed")
+            start(attempt)
+
+        corral.engine.start = fickle  # type: ignore[method-assign]
+        asked = await corral.queue.submit([function_job(str(n)) for n in range(count)])
+        async with asyncio.timeout(20):
+            for one in asked:
+                assert (await corral.until_ended(one.job)).state is State.SUCCEEDED
+        assert corral.store.head(refused[0]).attempt == attempt
+        assert not corral.store.failed.is_set()
+        assert not corral.loop.early
+
+
+async def test_a_feed_that_did_not_hear_lets_everybody_look_again(tmp_path: Path) -> None:
+    class Deaf(Feed):
+        def _committed(self, changes: Sequence[Change]) -> None:
+            raise MemoryError("a mistake of ours")
+
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        deaf = Deaf(corral.store, corral.spool)
+        job = await corral.submit(batch="b")
+        await corral.until(job, AttemptStarted)
+
+        async def end_of_batch() -> str:
+            async for seen in deaf.watch_batch("b", Cursor()):
+                return seen[0].job
+            return ""
+
+        watching = [asyncio.create_task(one) for one in (corral.until_ended(job), end_of_batch())]
+        await asyncio.sleep(0)
+        corral.engine.fail(job, 1, Failure(code="bad_package", message="end"))
+        async with asyncio.timeout(20):
+            async for _ in deaf.watch_end(job):
+                pass
+            assert (await asyncio.gather(*watching))[1] == job
 
 
 async def test_a_slow_disk_is_waited_for_by_the_thread(journal: WatchedJournal) -> None:

@@ -109,6 +109,11 @@ class DiskGuard:
             log.warning("reserve_not_made", error=error.strerror)
 
     def _release(self) -> None:
-        if self._reserve.exists():
-            self._reserve.unlink(missing_ok=True)
+        try:
+            self._reserve.unlink()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.warning("reserve_not_released", error=error.strerror)
+        else:
             log.warning("reserve_released")

@@ -154,7 +154,7 @@ class Journal:
                 rows = [(worker.id, msgspec.json.encode(worker)) for worker in group.workers]
                 connection.executemany(sql.KNOW_WORKER, rows)
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError) as error:  # the second is SQLite's, too
             raise self._not_written(error) from error
         if group.records:
             try:
@@ -163,7 +163,7 @@ class Journal:
                 # The records are safe. A mark that lags only promises less.
                 log.warning("mark_not_written", error=str(error))
 
-    def _not_written(self, error: sqlite3.Error) -> StorageFailed:
+    def _not_written(self, error: sqlite3.Error | MemoryError) -> StorageFailed:
         if self._writer is not None and self._writer.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
@@ -173,14 +173,14 @@ class Journal:
         )
         # A full disk leaves the transaction out, surely. After any other error nobody knows
         # what reached the disk, and a second sync would lie.
-        failed.fatal = not error.sqlite_errorname.startswith(_NO_ROOM)
+        failed.fatal = not getattr(error, "sqlite_errorname", "").startswith(_NO_ROOM)
         return failed
 
     def prune(self, jobs: Sequence[str], within_s: float) -> pruned.Slice:
         """Removes ended jobs, as many as it finds time for, in one transaction."""
         try:
             return pruned.remove(self._writer or self._open_writer(), jobs, within_s)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError) as error:
             raise self._not_written(error) from error
 
     def skip_to(self, seq: int) -> None:

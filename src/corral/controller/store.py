@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from corral.controller.ended import Ended
 from corral.controller.journal import Journal, Write
+from corral.controller.listeners import Hear, Listeners
 from corral.controller.pruned import Slice
 from corral.controller.record import Record, sealed
 from corral.controller.recovery import fold, recovered
@@ -53,6 +54,11 @@ RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 RECENT_GROUP = 256
 """Of a crowd that comes together nobody is followed by itself."""
+UNTRUSTED = "The controller cannot trust its disk any more and is ending."
+MISTAKEN = (
+    "The controller could not take in what it had written, which is a mistake of its own, and is "
+    "ending. Nothing is lost: a new start reads it from the disk."
+)
 
 
 class Change:
@@ -107,7 +113,7 @@ class Store:
         """How long commits take lately; a slow one now and then says little of the next."""
         self._committed_at = 0.0
         self._thread = WriterThread()
-        self._listeners: list[Callable[[Sequence[Change]], None]] = []
+        self._listeners = Listeners()
         self.committed: Callable[[float, int], None] = lambda seconds, facts: None
         """Told how long each commit took and how many facts shared it."""
         self._documents: dict[JobId, bytes] = {}
@@ -116,11 +122,15 @@ class Store:
         self.recent: dict[JobId, Recent] = {}
         self._recent_order: deque[JobId] = deque()
         self.failed = asyncio.Event()
-        """Set when the disk can no longer be trusted; the controller then ends."""
+        """Set when the disk, or what is in memory of it, can no longer be trusted; the controller
+        then ends."""
+        self._why_failed = ""
 
-    def listen(self, listener: Callable[[Sequence[Change]], None]) -> None:
-        """Called with every committed group, after the world took it."""
-        self._listeners.append(listener)
+    def listen(self, listener: Hear, *, missed: Hear | None = None) -> None:
+        """Called with every committed group, after the world took it. What a listener raises ends
+        nothing and is logged; `missed` is then called with the same group, to find another way to
+        what it did not hear."""
+        self._listeners.add(listener, missed)
 
     # --- recovery ---
 
@@ -205,7 +215,7 @@ class Store:
 
         def pruned(result: Any, error: Exception | None) -> None:
             if isinstance(error, StorageFailed) and error.fatal:
-                self._give_up()
+                self._give_up(UNTRUSTED)
             if error is None:
                 _answer(done, result)
             elif not done.done():
@@ -229,13 +239,13 @@ class Store:
             self._committed_at = time.perf_counter()
             seconds = self._committed_at - began
             self._commit_s += (seconds - self._commit_s) / 8 if self._commit_s else seconds
-            if error is None:
-                if group.records:
-                    self.committed(seconds, len(group.records))
-                self._written(group, accepted)
-            else:
-                self._not_written(group, accepted, error)
-            self._write_next()
+            try:
+                if error is None:
+                    self._written(group, accepted, seconds)
+                else:
+                    self._not_written(group, accepted, error)
+            finally:
+                self._write_next()
 
         if not group.records and not group.workers:
             return written(None, None)
@@ -257,16 +267,19 @@ class Store:
         requests, self._pending = self._pending[:count], self._pending[count:]
         return requests
 
-    def _written(self, group: _Group, accepted: Sequence[_Request]) -> None:
+    def _written(self, group: _Group, accepted: Sequence[_Request], seconds: float) -> None:
         self._seq = group.seq
         if self._marking is None:
             self._marking = asyncio.get_running_loop().call_later(MARK_S, self._sync_mark)
         try:
-            self._publish(group)
+            self._take_in(group)
         except Exception as error:
-            # A mistake of ours: not everybody has heard what is on disk. A new start tells them.
-            log.error("commit_not_published", exc_info=error, facts=len(group.records))
-            self._give_up()
+            # The world is what all decisions follow from, and it is not what is on disk. A new
+            # start reads it from there.
+            log.error("commit_not_taken_in", exc_info=error, facts=len(group.records))
+            self._give_up(MISTAKEN)
+        else:
+            self._tell(group, seconds)
         for request in accepted:
             _answer(request.done, request.accepted)
 
@@ -276,14 +289,15 @@ class Store:
             if not request.done.done():
                 request.done.set_exception(error)
         if isinstance(error, StorageFailed) and error.fatal:
-            self._give_up()
+            self._give_up(UNTRUSTED)
 
     def _sync_mark(self) -> None:
         self._marking = None
         self._thread.run(self.journal.sync_mark, lambda _, error: None)
 
-    def _give_up(self) -> None:
+    def _give_up(self, why: str) -> None:
         """After this nothing is written: another sync could only pretend that all is well."""
+        self._why_failed = why
         self.failed.set()
         requests, self._pending = self._pending, []
         prunes, self._prunes = self._prunes, []
@@ -293,11 +307,11 @@ class Store:
                 done.set_exception(self._refusal())
 
     def _refusal(self) -> StorageFailed:
-        failed = StorageFailed("The controller cannot trust its disk any more and is ending.")
+        failed = StorageFailed(self._why_failed)
         failed.fatal = True
         return failed
 
-    def _publish(self, group: _Group) -> None:
+    def _take_in(self, group: _Group) -> None:
         for job, document in group.documents.items():
             self._remember(job, document)
         for head in group.heads.values():
@@ -306,10 +320,15 @@ class Store:
                 self._forget(head.id)
         for worker in group.workers:
             self.world.names[worker.id] = worker.name
+        self._keep_recent(group.changes)
+
+    def _tell(self, group: _Group, seconds: float) -> None:
         if group.changes:
-            self._keep_recent(group.changes)
-            for listener in self._listeners:
-                listener(group.changes)
+            self._listeners.tell(group.changes)
+            try:
+                self.committed(seconds, len(group.records))
+            except Exception as error:
+                log.error("listener_failed", listener="committed", exc_info=error)
 
     def _keep_recent(self, changes: Sequence[Change]) -> None:
         recent, few = self.recent, len(changes) <= RECENT_GROUP

@@ -51,11 +51,17 @@ class LocalAgent:
     async def run(self) -> None:
         pause = FIRST_PAUSE_S
         while True:
-            if self._outlived():
-                await asyncio.sleep(ADOPTED_PAUSE_S)
-                continue
             started = asyncio.get_running_loop().time()
-            code = await self._once(self._home.path)
+            try:
+                if self._outlived():
+                    await asyncio.sleep(ADOPTED_PAUSE_S)
+                    continue
+                code = await self._once(self._home.path)
+            except OSError as error:  # no descriptor, no memory, no more processes: for now
+                log.error("local_agent_not_started", error=str(error), again_in_s=pause)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LAST_PAUSE_S)
+                continue
             if self.stopping:
                 return
             if code == ALREADY_RUNNING:
