@@ -121,6 +121,15 @@ class Loop:
         pause_s = min(PAUSE_S * 2.0 ** min(head.attempt, 10), LONGEST_PAUSE_S)
         self._give_back(head, f"{NOT_SENT} ({type(error).__name__})", pause_s=pause_s)
 
+    def placed_on(self, job: JobId, attempt: int) -> str:
+        """The worker that has this attempt now, or will have had it once it is written."""
+        head = self._store.world.heads.get(job)
+        if head is None and (early := self.early.get(job)) is not None:
+            head = early.head
+        if head is None or head.attempt != attempt or not head.state.held:
+            return ""
+        return head.worker
+
     def _by_worker(self) -> dict[str, Engine]:
         return {
             worker.id: engine for engine in self._engines.values() for worker in engine.workers()

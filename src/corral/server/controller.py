@@ -170,6 +170,8 @@ class Controller:
             output_limit=settings.output_limit,
             local_id=self._local.worker_id,
             wishes=self._roster.wishes,
+            placed_on=lambda job, attempt: self._loop.placed_on(job, attempt),
+            stop_grace_s=settings.cancel_grace_s,
         )
         engines: dict[str, Engine] = {self._agents.name: self._agents}
         self._retention = Retention(
