@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import socket
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from corral.home import Home, lock_file, read_json, write_private_json
+from corral.home import Home, is_locked, read_json, write_private_json
 from corral.settings import agent_environment
 
 log = structlog.get_logger()
@@ -74,11 +73,7 @@ class LocalAgent:
 
     def _outlived(self) -> bool:
         """Whether an agent of an earlier controller still has this machine: then it is ours."""
-        fd = os.open(self._home.worker / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            return not lock_file(fd)
-        finally:
-            os.close(fd)
+        return is_locked(self._home.worker / "lock")
 
     async def _once(self, home: Path) -> int:
         # A session of its own: Ctrl-C in the controller's terminal is for the controller.
