@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from corral.controller import intake as intake_module
+from corral.controller import store as store_module
 from corral.controller.feed import Cursor, Feed
 from corral.controller.journal import Journal, Write
 from corral.controller.store import FEW, QUICK_S, Change, Store
 from corral.controller.world import World
-from corral.core.errors import StorageFailed
+from corral.core.errors import StorageFailed, Unavailable
 from corral.core.events import AttemptOutput, AttemptStarted, JobSubmitted, JobSucceeded
 from corral.core.frames import OutputFrame
 from corral.core.job import Failure, Head, Needs, State
@@ -244,25 +246,72 @@ async def test_room_is_taken_while_a_placement_is_on_its_way_to_the_disk(
         await corral.until(jobs[1], AttemptStarted)
 
 
+class FullJournal(WatchedJournal):
+    """The real journal on a disk that can be made full."""
+
+    full = False
+
+    def write(self, group: Write) -> None:
+        if self.full:
+            raise StorageFailed("The disk is on holiday.")
+        super().write(group)
+
+
 async def test_a_placement_that_is_not_written_frees_its_room(tmp_path: Path) -> None:
-    class Failing(WatchedJournal):
-        fails = False
-
-        def write(self, group: Write) -> None:
-            if self.fails:
-                raise StorageFailed("The disk is on holiday.")
-            super().write(group)
-
-    journal = Failing(tmp_path / "journal")
+    journal = FullJournal(tmp_path / "journal")
     small = worker(cpus=1, gpus=0, ahead=0)
     async with shell(tmp_path, [small], lambda _: FOREVER, journal=journal) as corral:
         await corral.until_ended((await corral.queue.cancel(await corral.submit())).id)
-        journal.fails = True
-        with pytest.raises(StorageFailed, match="holiday"):
-            await corral.submit(key="k")
-        journal.fails = False
+        journal.full = True
+        for needs in (Needs(cpus=64), Needs(), Needs()):  # the first one cannot be sent early
+            with pytest.raises(StorageFailed, match="holiday"):
+                await corral.submit(key="k", needs=needs)
+        assert not await corral.engine.running(), "what is refused never ran"
+        journal.full = False
         job = await corral.submit(key="k")
         await corral.until(job, AttemptStarted)
+
+
+async def test_what_was_sent_early_is_not_refused_but_written_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ran: a refusal would be a lie, and so would a second run."""
+    monkeypatch.setattr(store_module, "ROOM_S", 0.01)
+    monkeypatch.setattr(intake_module, "DISK_PAUSE_S", 0.01)
+    journal = FullJournal(tmp_path / "journal")
+    async with shell(tmp_path, journal=journal) as corral:
+        await corral.until_ended(await corral.submit())
+        journal.full = True
+        sent = asyncio.create_task(corral.submit(key="k"))
+        while corral.store.has_room:  # noqa: ASYNC110 (a commit that fails is told to nobody)
+            await asyncio.sleep(0)
+        same = asyncio.create_task(corral.submit(key="k"))
+        for _ in range(3):
+            with pytest.raises(StorageFailed, match="holiday"):
+                await corral.submit(key="another")  # not sent, so it is refused at once
+        await asyncio.sleep(0.05)  # meanwhile it ends, and that waits too
+        assert not sent.done()
+        journal.full = False
+        async with asyncio.timeout(20):
+            job = await sent
+            assert await same == job
+            head = await corral.until_ended(job)
+        assert (head.state, head.attempt) == (State.SUCCEEDED, 1)
+        assert corral.store.world.keys == {}
+        assert corral.store.journal.ended_by_keys(["another"]) == {}
+        await corral.until_ended(await corral.submit(key="another"))
+
+
+async def test_closing_does_not_wait_for_room(tmp_path: Path) -> None:
+    journal = FullJournal(tmp_path / "journal")
+    async with shell(tmp_path, seconds=lambda _: FOREVER, journal=journal) as corral:
+        await corral.submit()
+        journal.full = True
+        sent = asyncio.create_task(corral.submit())
+        while corral.store.has_room:  # noqa: ASYNC110 (a commit that fails is told to nobody)
+            await asyncio.sleep(0)
+    with pytest.raises(Unavailable, match="may have begun"):
+        await sent
 
 
 async def test_a_short_watch_tells_all_of_a_job_that_ends(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ would open and close the door."""
 RESERVE_SHARE = 0.01
 """The reserve is never more of the disk than this."""
 GB, MB = 1e9, 1e6
+SPARE = 64 * MB
+"""More than the next few commits could take, and what others write in that moment."""
 
 
 class DiskGuard:
@@ -59,6 +61,13 @@ class DiskGuard:
                 f"{self.reason} No new work is accepted, running work goes on. Free some space, "
                 "or lower retention.* in corral.yaml; then submit again."
             )
+
+    def has_spare(self) -> bool:
+        """Whether what is written in the next moment will surely find room."""
+        try:
+            return shutil.disk_usage(self._home).free > SPARE
+        except OSError:
+            return False
 
     async def run(self) -> None:
         while True:

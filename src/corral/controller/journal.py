@@ -167,13 +167,20 @@ class Journal:
         if self._writer is not None and self._writer.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
-        failed = StorageFailed(
-            f"The journal in {self.folder} could not be written ({error}). Nothing that was "
-            "acknowledged is lost. Free some space, then submit again."
-        )
         # A full disk leaves the transaction out, surely. After any other error nobody knows
         # what reached the disk, and a second sync would lie.
-        failed.fatal = not getattr(error, "sqlite_errorname", "").startswith(_NO_ROOM)
+        fatal = not getattr(error, "sqlite_errorname", "").startswith(_NO_ROOM)
+        then = (
+            "The controller ends, and nobody knows whether this is on the disk. Start it again, "
+            "then submit again with the same idempotency key."
+            if fatal
+            else "Free some space, then submit again."
+        )
+        failed = StorageFailed(
+            f"The journal in {self.folder} could not be written ({error or 'no memory'}). Nothing "
+            f"that was acknowledged is lost. {then}"
+        )
+        failed.fatal = fatal
         return failed
 
     def prune(self, jobs: Sequence[str], within_s: float) -> pruned.Slice:

@@ -24,7 +24,7 @@ from corral.controller.record import Record, sealed
 from corral.controller.recovery import fold, recovered
 from corral.controller.world import World
 from corral.controller.writer_thread import WriterThread
-from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
+from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed, Unavailable
 from corral.core.events import (
     JobRejected,
     JobSubmitted,
@@ -54,6 +54,12 @@ RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 RECENT_GROUP = 256
 """Of a crowd that comes together nobody is followed by itself."""
+ROOM_S = 1.0
+"""How often it is tried again to write what is insisted on."""
+BEGUN = (
+    "The controller ends before it could write this submission down, and what was submitted may "
+    "have begun. Submit it again with the same idempotency key."
+)
 UNTRUSTED = "The controller cannot trust its disk any more and is ending."
 MISTAKEN = (
     "The controller could not take in what it had written, which is a mistake of its own, and is "
@@ -81,7 +87,7 @@ class Recent:
 
 
 class _Request:
-    __slots__ = ("accepted", "documents", "done", "facts", "skip_conflicts", "workers")
+    __slots__ = ("accepted", "documents", "done", "facts", "insist", "skip_conflicts", "workers")
 
     def __init__(
         self,
@@ -89,10 +95,11 @@ class _Request:
         documents: Mapping[JobId, bytes],
         workers: Sequence[Worker],
         skip_conflicts: bool,
+        insist: bool,
         done: asyncio.Future[list[Change]],
     ) -> None:
         self.facts, self.documents, self.workers = facts, documents, workers
-        self.skip_conflicts, self.done = skip_conflicts, done
+        self.skip_conflicts, self.insist, self.done = skip_conflicts, insist, done
         self.accepted: list[Change] = []
 
 
@@ -102,6 +109,11 @@ class Store:
         self.world = world
         self._seq = 0
         self._pending: list[_Request] = []
+        self._insisting: list[_Request] = []
+        """Those that found no room and are written before anything else, as soon as there is."""
+        self.has_room = True
+        """Whether the last commit found room."""
+        self._closing = False
         self._prunes: list[tuple[Sequence[JobId], float, asyncio.Future[Slice]]] = []
         self._idle = asyncio.Event()
         """Set while nothing is being written."""
@@ -164,13 +176,15 @@ class Store:
         workers: Sequence[Worker] = (),
         skip_conflicts: bool = False,
         may_wait: bool = False,
+        insist: bool = False,
     ) -> asyncio.Future[list[Change]]:
         """The same as a future: written also if nobody waits for it. On a slow disk, what
-        `may_wait` shares the commit of whatever comes next, if that comes within a moment."""
+        `may_wait` shares the commit of whatever comes next, if that comes within a moment. What
+        has begun already can no longer be refused: with `insist` it waits for room."""
         if self.failed.is_set():
             raise self._refusal()
         done: asyncio.Future[list[Change]] = asyncio.get_running_loop().create_future()
-        self._pending.append(_Request(facts, documents, workers, skip_conflicts, done))
+        self._pending.append(_Request(facts, documents, workers, skip_conflicts, insist, done))
         if not may_wait or self._commit_s < SLOW_S:
             self._begin()
         elif self._idle.is_set() and self._waiting is None:
@@ -260,6 +274,8 @@ class Store:
     def _next_requests(self) -> list[_Request]:
         """Those that share the next commit: at least one, and no more than the event loop has time
         for, however many wait."""
+        if self._insisting:
+            self._pending, self._insisting = [*self._insisting, *self._pending], []
         count = facts = 0
         while count < len(self._pending) and facts < GROUP_FACTS:
             facts += len(self._pending[count].facts)
@@ -269,6 +285,7 @@ class Store:
 
     def _written(self, group: _Group, accepted: Sequence[_Request], seconds: float) -> None:
         self._seq = group.seq
+        self.has_room = self.has_room or bool(group.records)
         if self._marking is None:
             self._marking = asyncio.get_running_loop().call_later(MARK_S, self._sync_mark)
         try:
@@ -285,11 +302,23 @@ class Store:
 
     def _not_written(self, group: _Group, accepted: Sequence[_Request], error: Exception) -> None:
         log.error("journal_not_written", error=str(error), facts=len(group.records))
+        no_room = isinstance(error, StorageFailed) and not error.fatal
+        self.has_room = self.has_room and not no_room
         for request in accepted:
-            if not request.done.done():
-                request.done.set_exception(error)
+            if no_room and request.insist and not self._closing:
+                request.accepted = []
+                self._insisting.append(request)
+            elif not request.done.done():
+                request.done.set_exception(Unavailable(BEGUN) if request.insist else error)
+        if self._insisting:
+            asyncio.get_running_loop().call_later(ROOM_S, self._insist)
         if isinstance(error, StorageFailed) and error.fatal:
             self._give_up(UNTRUSTED)
+
+    def _insist(self) -> None:
+        if self._insisting:
+            self._pending, self._insisting = [*self._insisting, *self._pending], []
+            self._begin()
 
     def _sync_mark(self) -> None:
         self._marking = None
@@ -299,7 +328,8 @@ class Store:
         """After this nothing is written: another sync could only pretend that all is well."""
         self._why_failed = why
         self.failed.set()
-        requests, self._pending = self._pending, []
+        requests = [*self._insisting, *self._pending]
+        self._insisting, self._pending = [], []
         prunes, self._prunes = self._prunes, []
         waiting: list[asyncio.Future[Any]] = [request.done for request in requests]
         for done in [*waiting, *(pruned for _, _, pruned in prunes)]:
@@ -346,6 +376,9 @@ class Store:
 
     async def close(self) -> None:
         self.hurry()
+        await self._idle.wait()
+        self._closing = True
+        self._insist()
         await self._idle.wait()
         if self._marking is not None:
             self._marking.cancel()

@@ -204,6 +204,7 @@ class Controller:
             document_limit=settings.document_limit,
             cancel_grace_s=settings.cancel_grace_s,
             check_room=self._disk.check,
+            room_to_spare=self._disk.has_spare,
         )
         self._notifier = Notifier(
             self._store,
