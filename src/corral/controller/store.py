@@ -111,6 +111,7 @@ class Store:
         self._pending: list[_Request] = []
         self._insisting: list[_Request] = []
         """Those that found no room and are written before anything else, as soon as there is."""
+        self._again: asyncio.TimerHandle | None = None
         self.has_room = True
         """Whether the last commit found room."""
         self._closing = False
@@ -310,12 +311,13 @@ class Store:
                 self._insisting.append(request)
             elif not request.done.done():
                 request.done.set_exception(Unavailable(BEGUN) if request.insist else error)
-        if self._insisting:
-            asyncio.get_running_loop().call_later(ROOM_S, self._insist)
+        if self._insisting and self._again is None:
+            self._again = asyncio.get_running_loop().call_later(ROOM_S, self._insist)
         if isinstance(error, StorageFailed) and error.fatal:
             self._give_up(UNTRUSTED)
 
     def _insist(self) -> None:
+        self._again = None
         if self._insisting:
             self._pending, self._insisting = [*self._insisting, *self._pending], []
             self._begin()
@@ -378,6 +380,8 @@ class Store:
         self.hurry()
         await self._idle.wait()
         self._closing = True
+        if self._again is not None:
+            self._again.cancel()
         self._insist()
         await self._idle.wait()
         if self._marking is not None:
