@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,11 @@ class Home:
                 f"The home {self.path} cannot be written ({error.strerror}). Choose another one "
                 "with CORRAL_HOME, or mend its permissions."
             ) from error
-        if not lock_file(lock_fd):
+        for pause_s in (0.01, 0.04, 0.1, 0.0):
+            if lock_file(lock_fd):
+                break
+            time.sleep(pause_s)  # an agent may be looking whether anybody has it
+        else:
             owner = self.lock.read_text(errors="replace").strip()
             os.close(lock_fd)
             raise HomeUnusable(
@@ -125,6 +130,18 @@ def lock_file(fd: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds that file, be it stopped."""
+    try:
+        fd = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        return not lock_file(fd)
+    finally:
+        os.close(fd)
 
 
 def write_private_json(path: Path, value: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ class Sink:
                 line = line[os.write(STDERR, line) :]
             if self._file is not None:
                 self._look(size)
-        except OSError:
+        except (OSError, MemoryError):
             return
 
     msg = debug = info = warning = error = critical = write
@@ -71,8 +71,10 @@ class Sink:
 
     def _open(self, file: Path) -> None:
         fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _BINARY, 0o600)
-        os.dup2(fd, STDERR)
-        os.close(fd)
+        try:
+            os.dup2(fd, STDERR)
+        finally:
+            os.close(fd)
 
 
 def is_stderr(file: Path) -> bool:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+import pytest
 
 from corral.agent.connection import Address, Connection, Side, jittered
+from corral.home import lock_file
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
@@ -199,6 +201,28 @@ async def test_an_embedded_agent_leaves_when_its_controller_stays_away(
     await controller.expect(wire.JobStarted)
     await controller.stop()
     assert await asyncio.wait_for(running, 20) == 0
+
+
+async def test_an_embedded_agent_stays_while_its_controller_lives_and_only_says_nothing(
+    controller: FakeController, start: StartAgent, tmp_path: Path
+) -> None:
+    """Stopped, for one: whoever holds the home's lock is not dead."""
+    controller.grace_s = 0.2
+    running = await start(embedded=True)
+    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    assert lock_file(lock)
+    job = controller.job(patient)
+    await controller.send(job)
+    await controller.expect(wire.JobStarted)
+    await controller.stop()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(running), 10 * controller.grace_s)
+    await controller.listen()
+    again = await controller.expect(wire.WorkerRegister, count=2)
+    assert again.attempts == ((job.job, 1),), "as if nothing had been"
+    await controller.stop()
+    os.close(lock)
+    assert await asyncio.wait_for(running, 20) == 0, "and now it is dead"
 
 
 async def test_another_agent_in_its_place_ends_this_one(

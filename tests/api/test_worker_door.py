@@ -19,6 +19,7 @@ from corral.api.worker_socket import LATER, STRANGER_BYTES, STRANGERS, TOO_BIG
 from corral.core.errors import Conflict
 from corral.core.job import Blob, Failure
 from corral.core.malformed import MALFORMED
+from corral.core.worker import Capabilities
 from corral.protocol import messages as wire
 from tests.api.rest import Rest
 from tests.api.worker_door import Card, Door
@@ -395,6 +396,49 @@ def test_a_worker_that_hands_everything_back_is_left_alone(
             assert 2 <= given <= 30, "a pause after each"
             assert "circuit is open" in str(job.why())
             job.cancel()
+
+
+def test_claims_on_others_attempts_keep_nobody_from_running(tmp_path: Path) -> None:
+    """A worker that says it has everything has only what was sent to it: before it is placed, while
+    it runs elsewhere, and after the claimant has left."""
+    yard = tmp_path / "yard"
+    yard.mkdir()
+    environ = {"CORRAL_WORKER_CPUS": "2", "CORRAL_WORKER_WRITE_PATHS": f"[{yard}]"}
+    with LiveController(tmp_path / "home", environ=environ) as controller:
+        card = Card(controller, "claimant")
+        with corral.Client(controller.address, controller.token) as client:
+            running = client.submit(gated, (str(yard),))
+            while running.status().state != "running":
+                pass
+            waiting = [client.submit(abs, (-n,), cpus=2) for n in range(12)]
+            real = [(job.id, number) for job in [running, *waiting] for number in (1, 2)]
+            made_up = [(f"{n:015d}", 1) for n in range(100_000 - len(real))]
+            with Door(controller, card.credential) as door:
+                door.joined(card.register(capabilities=IDLE, attempts=(*real, *made_up)))
+                door.say(lie(running.id, 1))
+                (yard / "gate").touch()
+                assert running.result(timeout=30) == "it ran"
+                assert [job.result(timeout=30) for job in waiting] == list(range(12))
+                door.say(*(lie(job.id, 1) for job in waiting))
+            assert {job.status().attempt for job in [running, *waiting]} == {1}
+    found = stories(controller.home)
+    assert all(len(found[job.id]) <= 4 for job in [running, *waiting]), "no orphans either"
+
+
+IDLE = Capabilities(cpus=0, memory_gb=1, workloads=())
+
+
+def lie(job: str, number: int) -> wire.JobCompleted:
+    return wire.JobCompleted(job, number, 1.0, 1.0, "")
+
+
+def gated(yard: str) -> str:
+    import time
+    from pathlib import Path
+
+    while not Path(yard, "gate").exists():
+        time.sleep(0.02)
+    return "it ran"
 
 
 OWN = "the job that it got"

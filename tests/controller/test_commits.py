@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from corral.controller.feed import Cursor
+from corral.controller import intake as intake_module
+from corral.controller import store as store_module
+from corral.controller.feed import Cursor, Feed
 from corral.controller.journal import Journal, Write
-from corral.controller.store import FEW, QUICK_S, Store
+from corral.controller.store import FEW, QUICK_S, Change, Store
 from corral.controller.world import World
-from corral.core.errors import StorageFailed
+from corral.core.errors import StorageFailed, Unavailable
 from corral.core.events import AttemptOutput, AttemptStarted, JobSubmitted, JobSucceeded
 from corral.core.frames import OutputFrame
-from corral.core.job import Failure, Needs, State
+from corral.core.job import Failure, Head, Needs, State
+from corral.engines.engine import Attempt
 from tests.controller.shell import Shell, function_job, shell, worker
 
 FOREVER = 1e6
@@ -66,25 +70,100 @@ async def test_many_facts_are_written_by_the_thread(journal: WatchedJournal) -> 
     await store.close()
 
 
-async def test_who_cannot_be_told_ends_the_controller_and_hangs_nobody(
-    journal: WatchedJournal,
-) -> None:
+async def test_who_cannot_be_told_costs_nobody_else_anything(journal: WatchedJournal) -> None:
     store = opened(journal)
+    heard: list[str] = []
+    missed: list[str] = []
 
     def breaks(changes: object) -> None:
         raise KeyError("a mistake of ours")
 
-    store.listen(breaks)
+    def breaks_too(seconds: float, facts: int) -> None:
+        raise OSError("no descriptor for it")
+
+    store.listen(breaks, missed=lambda changes: missed.extend(one.head.id for one in changes))
+    store.listen(breaks, missed=breaks)
+    store.listen(lambda changes: heard.extend(one.head.id for one in changes))
+    store.committed = breaks_too
+    async with asyncio.timeout(5):
+        for job in ("one", "two"):
+            (change,) = await store.append(facts(job))
+            assert change.head.id == job
+    assert heard == missed == ["one", "two"]
+    assert not store.failed.is_set(), "nothing is wrong with the disk"
+    await store.close()
+
+
+async def test_what_the_world_cannot_take_in_ends_the_controller_and_hangs_nobody(
+    journal: WatchedJournal,
+) -> None:
+    class Confused(World):
+        def apply(self, head: Head) -> None:
+            raise KeyError("a mistake of ours")
+
+    store, heard = Store(journal, Confused()), list[str]()
+    store.recover()
+    store.listen(lambda changes: heard.append("told"))
     async with asyncio.timeout(5):
         (change,) = await store.append(facts("kept"))
         assert change.head.id == "kept", "it is on disk, so it is acknowledged"
         assert store.failed.is_set()
-        with pytest.raises(StorageFailed):
+        with pytest.raises(StorageFailed, match="a mistake of its own"):
             await store.append(facts("later"))
+    assert not heard, "of what is not so in memory nobody hears"
     await store.close()
     again = opened(WatchedJournal(journal.folder))
     assert set(again.world.heads) == {"kept"}
     await again.close()
+
+
+@pytest.mark.parametrize(("count", "attempt"), [(1, 1), (9, 2)], ids=["early", "after its commit"])
+async def test_a_job_that_cannot_be_sent_costs_its_own_attempt(
+    tmp_path: Path, count: int, attempt: int
+) -> None:
+    """Neither does it wait for ever, nor does anybody else. What is sent early and is not goes the
+    usual way."""
+    async with shell(tmp_path, [worker(cpus=16.0)]) as corral:
+        start, refused = corral.engine.start, list[str]()
+
+        def fickle(attempt: Attempt) -> None:
+            if not refused:
+                refused.append(attempt.job)
+                raise RuntimeError("the handler is closed")
+            start(attempt)
+
+        corral.engine.start = fickle  # type: ignore[method-assign]
+        asked = await corral.queue.submit([function_job(str(n)) for n in range(count)])
+        async with asyncio.timeout(20):
+            for one in asked:
+                assert (await corral.until_ended(one.job)).state is State.SUCCEEDED
+        assert corral.store.head(refused[0]).attempt == attempt
+        assert not corral.store.failed.is_set()
+        assert not corral.loop.early
+
+
+async def test_a_feed_that_did_not_hear_lets_everybody_look_again(tmp_path: Path) -> None:
+    class Deaf(Feed):
+        def _committed(self, changes: Sequence[Change]) -> None:
+            raise MemoryError("a mistake of ours")
+
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        deaf = Deaf(corral.store, corral.spool)
+        job = await corral.submit(batch="b")
+        await corral.until(job, AttemptStarted)
+
+        async def end_of_batch() -> str:
+            async for seen in deaf.watch_batch("b", Cursor()):
+                return seen[0].job
+            return ""
+
+        watching = [asyncio.create_task(one) for one in (corral.until_ended(job), end_of_batch())]
+        await asyncio.sleep(0)
+        corral.engine.fail(job, 1, Failure(code="bad_package", message="end"))
+        async with asyncio.timeout(20):
+            async for _ in deaf.watch_end(job):
+                pass
+            assert (await asyncio.gather(*watching))[1] == job
 
 
 async def test_a_slow_disk_is_waited_for_by_the_thread(journal: WatchedJournal) -> None:
@@ -167,25 +246,72 @@ async def test_room_is_taken_while_a_placement_is_on_its_way_to_the_disk(
         await corral.until(jobs[1], AttemptStarted)
 
 
+class FullJournal(WatchedJournal):
+    """The real journal on a disk that can be made full."""
+
+    full = False
+
+    def write(self, group: Write) -> None:
+        if self.full:
+            raise StorageFailed("The disk is on holiday.")
+        super().write(group)
+
+
 async def test_a_placement_that_is_not_written_frees_its_room(tmp_path: Path) -> None:
-    class Failing(WatchedJournal):
-        fails = False
-
-        def write(self, group: Write) -> None:
-            if self.fails:
-                raise StorageFailed("The disk is on holiday.")
-            super().write(group)
-
-    journal = Failing(tmp_path / "journal")
+    journal = FullJournal(tmp_path / "journal")
     small = worker(cpus=1, gpus=0, ahead=0)
     async with shell(tmp_path, [small], lambda _: FOREVER, journal=journal) as corral:
         await corral.until_ended((await corral.queue.cancel(await corral.submit())).id)
-        journal.fails = True
-        with pytest.raises(StorageFailed, match="holiday"):
-            await corral.submit(key="k")
-        journal.fails = False
+        journal.full = True
+        for needs in (Needs(cpus=64), Needs(), Needs()):  # the first one cannot be sent early
+            with pytest.raises(StorageFailed, match="holiday"):
+                await corral.submit(key="k", needs=needs)
+        assert not await corral.engine.running(), "what is refused never ran"
+        journal.full = False
         job = await corral.submit(key="k")
         await corral.until(job, AttemptStarted)
+
+
+async def test_what_was_sent_early_is_not_refused_but_written_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ran: a refusal would be a lie, and so would a second run."""
+    monkeypatch.setattr(store_module, "ROOM_S", 0.01)
+    monkeypatch.setattr(intake_module, "DISK_PAUSE_S", 0.01)
+    journal = FullJournal(tmp_path / "journal")
+    async with shell(tmp_path, journal=journal) as corral:
+        await corral.until_ended(await corral.submit())
+        journal.full = True
+        sent = asyncio.create_task(corral.submit(key="k"))
+        while corral.store.has_room:  # noqa: ASYNC110 (a commit that fails is told to nobody)
+            await asyncio.sleep(0)
+        same = asyncio.create_task(corral.submit(key="k"))
+        for _ in range(3):
+            with pytest.raises(StorageFailed, match="holiday"):
+                await corral.submit(key="another")  # not sent, so it is refused at once
+        await asyncio.sleep(0.05)  # meanwhile it ends, and that waits too
+        assert not sent.done()
+        journal.full = False
+        async with asyncio.timeout(20):
+            job = await sent
+            assert await same == job
+            head = await corral.until_ended(job)
+        assert (head.state, head.attempt) == (State.SUCCEEDED, 1)
+        assert corral.store.world.keys == {}
+        assert corral.store.journal.ended_by_keys(["another"]) == {}
+        await corral.until_ended(await corral.submit(key="another"))
+
+
+async def test_closing_does_not_wait_for_room(tmp_path: Path) -> None:
+    journal = FullJournal(tmp_path / "journal")
+    async with shell(tmp_path, seconds=lambda _: FOREVER, journal=journal) as corral:
+        await corral.submit()
+        journal.full = True
+        sent = asyncio.create_task(corral.submit())
+        while corral.store.has_room:  # noqa: ASYNC110 (a commit that fails is told to nobody)
+            await asyncio.sleep(0)
+    with pytest.raises(Unavailable, match="may have begun"):
+        await sent
 
 
 async def test_a_short_watch_tells_all_of_a_job_that_ends(tmp_path: Path) -> None:

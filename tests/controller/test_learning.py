@@ -111,6 +111,17 @@ async def test_more_than_memory_holds_is_found_in_the_journal(
         assert made.learned() == jobs
 
 
+async def test_what_could_not_be_heard_is_found_in_the_journal(tmp_path: Path) -> None:
+    def breaks(change: object) -> None:
+        raise MemoryError("a mistake of ours")
+
+    async with studio(tmp_path) as made:
+        made.learnings.ended = breaks
+        jobs = [await made.paint() for _ in range(3)]
+        await made.learnings.caught_up()
+        assert made.learned() == jobs
+
+
 async def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was cut off in the middle is not there twice afterwards, and not there by half."""
     monkeypatch.setattr(learning, "AGAIN_S", 0.01)

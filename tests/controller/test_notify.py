@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 
 from corral.controller import notify
 from corral.controller.notify import Timing
+from corral.controller.store import Change
 from corral.core.errors import InvalidJob, InvalidSettings
 from corral.core.events import AttemptStarted, WorkerLost
 from corral.core.job import Failure, JobId, State
@@ -314,3 +315,23 @@ def test_addresses() -> None:
     )  # fmt: skip
     assert address_of("http://[::1]:81/").netloc == "[::1]:81"
     assert address_of("https://host/x").netloc == "host"
+
+
+async def test_what_the_notifier_could_not_hear_it_finds_in_the_journal(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    class Deaf(notify.Notifier):
+        def _committed(self, changes: Sequence[Change]) -> None:
+            raise MemoryError("a mistake of ours")
+
+    async with notified(tmp_path) as made:
+        webhook = Webhook(url=receiver.url, on=("job_failed", "batch_done"))
+        path = tmp_path / "deaf.json"
+        deaf = Deaf(made.store, made.vault, path, webhooks=[webhook], timing=FAST)
+        running = asyncio.create_task(deaf.run())
+        job = await failed(made, batch="nightly")
+        got = await until(receiver, 2)
+        assert {one.told["event"] for one in got} == {"job_failed", "batch_done"}
+        assert job in {one.told.get("job", {}).get("job_id") for one in got}
+        running.cancel()
+        await deaf.close()

@@ -9,6 +9,7 @@ import resource
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,9 @@ def test_full_disk(ranch: tuple[LiveController, Path], disk: SmallDisk) -> None:
         until(yard / "large.started")
         assert controller.process is not None
         with disk.full(controller.process.pid):
+            if not disk.mounted:  # the disk itself has room, so the first one may be sent at once
+                with pytest.raises(StorageFailed):
+                    client.submit(len, ("moo",), cpus=64)
             assert "Free some space" in _refused(client).message
             with pytest.raises(StorageFailed):
                 client.submit(len, (os.urandom(20_000),))
@@ -162,6 +166,46 @@ def _refused(client: corral.Client) -> StorageFailed:
             assert handle.status().job_id == handle.id
         return error
     raise AssertionError("the disk never was full")
+
+
+def mark(yard: str, name: str) -> str:
+    from pathlib import Path
+
+    with Path(yard, name).open("a") as file:
+        file.write("ran\n")
+    return name
+
+
+def test_a_submission_is_refused_or_runs_and_never_both(tmp_path: Path) -> None:
+    """The disk has room when the job is sent ahead of its commit, and none when that is written."""
+    yard = tmp_path / "yard"
+    yard.mkdir()
+    environ = {"CORRAL_WORKER_WRITE_PATHS": f"[{yard}]", "CORRAL_WORKER_CPUS": "4"}
+    with LiveController(tmp_path / "home", environ=environ) as controller:
+        assert controller.process is not None
+        pid = controller.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        with (
+            corral.Client(controller.address, controller.token) as client,
+            ThreadPoolExecutor(1) as aside,
+        ):
+            assert client.run(mark, (str(yard), "warm"), output=None) == "warm"
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
+            try:
+                first = aside.submit(client.submit, mark, (str(yard), "first"))
+                until(yard / "first")
+                for number in range(5):
+                    with pytest.raises(StorageFailed):
+                        client.submit(mark, (str(yard), f"refused{number}"))
+                assert not first.done(), "it ran, so it is not refused"
+            finally:
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+            handle = first.result(PATIENCE_S)
+            assert handle.result(timeout=PATIENCE_S) == "first"
+            assert client.run(mark, (str(yard), "last"), output=None) == "last"
+        assert sorted(path.name for path in yard.iterdir()) == ["first", "last", "warm"]
+        assert (yard / "first").read_text() == "ran\n", "once"
+        assert controller.process.poll() is None
 
 
 def test_start_on_a_full_disk(disk: SmallDisk) -> None:

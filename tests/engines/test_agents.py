@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from corral.core.model import Model
 from corral.core.worker import Capabilities, Reading, Wishes
 from corral.engines.agents import INBOX_LIMIT, AgentsEngine
 from corral.engines.engine import Attempt
+from corral.engines.graces import ASLEEP_S
 from corral.engines.output_receipts import RECEIPT_S
 from corral.protocol import messages as wire
 from tests.engines.conftest import AgentsLab, agents_lab
@@ -160,6 +162,68 @@ async def test_a_claim_on_anothers_attempt_takes_nothing_away(tmp_path: Path) ->
         break
 
 
+async def test_a_claim_hides_nothing_from_whom_it_is_placed_on_later() -> None:
+    """What somebody says it has before it is placed anywhere was not sent to it."""
+    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    owner, thief = Line(), Line()
+    engine.join(thief, register("thief", ("j", 1)))
+    engine.join(owner, register("owner"))
+    engine.start(attempt("owner"))
+    assert [type(one) for one in owner.sent] == [wire.JobDispatch]
+    assert list(await engine.running()) == [("j", 1)]
+    events = engine.events()
+    (joined, _) = await anext(events)
+    assert isinstance(joined, WorkerJoined)
+    assert not joined.attempts
+    engine.hear("thief", [completed(), wire.JobOutput("j", 1, "stdout", "mine")])
+    engine.hear("thief", [wire.WorkerGoodbye()])
+    (lost,) = await anext(events)
+    assert isinstance(lost, WorkerLost), "and nothing that it said of the attempt"
+    assert list(await engine.running()) == [("j", 1)]
+    await engine.stop("j", 1, grace_s=1.0)
+    assert isinstance(owner.sent[-1], wire.JobCancel)
+
+
+async def test_what_nobody_wants_of_a_worker_it_is_told_to_stop() -> None:
+    engine = AgentsEngine(
+        [],
+        grace_s=60.0,
+        output_limit=1000,
+        placed_on=lambda job, attempt: "w" if job == "wanted" else "",
+        stop_grace_s=7.0,
+    )
+    line = Line()
+    engine.join(line, register("w", ("wanted", 1), ("lost", 3)))
+    assert line.sent == [wire.JobCancel(job="lost", attempt=3, grace_s=7.0)]
+    assert list(await engine.running()) == [("wanted", 1)]
+    events = engine.events()
+    (joined,) = await anext(events)
+    assert isinstance(joined, WorkerJoined)
+    assert joined.attempts == (("wanted", 1),)
+    late = wire.JobCompleted(job="lost", attempt=3, at=1.0, seconds=1.0, digest="d")
+    engine.hear("w", [wire.JobStarted("lost", 3, 1.0), late])
+    (exited,) = await anext(events)
+    assert isinstance(exited, AttemptExited), "its result is still heard, and nothing else"
+    engine.join(Line(), register("another"))
+    await anext(events)
+    assert isinstance(line.sent[-1], wire.ResultReceived)
+
+
+async def test_a_controller_that_was_stopped_waits_for_absent_workers_anew() -> None:
+    """Nobody could come back while it stood still."""
+    engine = AgentsEngine([], grace_s=0.5, output_limit=1000)
+    line = Line()
+    engine.join(line, register("w"))
+    events = engine.events()
+    await anext(events)
+    engine.leave(line, "w")
+    time.sleep(0.5 + ASLEEP_S + 0.1)  # noqa: ASYNC251 (like SIGSTOP: nothing of this process runs)
+    await asyncio.sleep(0.1)  # timers fire, those that are long due first
+    engine.join(Line(), register("w"))
+    reports = await anext(events)
+    assert [type(report) for report in reports] == [WorkerJoined]
+
+
 async def test_a_result_told_twice_is_reported_once_and_received_both_times() -> None:
     engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
     line = Line()
@@ -208,14 +272,15 @@ async def test_nobody_hears_a_revoked_worker() -> None:
     line = Line()
     engine.join(line, register("w", ("j", 1)))
     engine.revoke("w")
+    told = list(line.sent)
     engine.hear("w", [wire.WorkerHeartbeat(), completed(), wire.WorkerGoodbye()])
     reports = await anext(engine.events())
     assert [type(report) for report in reports] == [WorkerJoined, WorkerLost]
-    assert not line.sent
+    assert line.sent == told
 
 
 async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there() -> None:
-    engine = AgentsEngine([], grace_s=60, output_limit=1)
+    engine = AgentsEngine([], grace_s=60, output_limit=1, placed_on=lambda job, attempt: "w")
     line = Line()
     engine.join(line, register("w", ("j", 1)))
     engine.hear("w", [wire.JobOutput("j", 1, "stdout", "x" * (INBOX_LIMIT + 1))])

@@ -112,7 +112,7 @@ class Revoked(Exception):
 
 
 class ControllerAway(Exception):
-    """The controller stayed away for longer than `patience_s`."""
+    """The controller is gone, and did not come back within its grace."""
 
 
 class Connection:
@@ -122,9 +122,12 @@ class Connection:
         side: Side,
         *,
         gives_up: bool,
+        lives: Callable[[], bool] = lambda: False,
         pause: Callable[[float], float] | None = None,
     ) -> None:
         self._pause = pause or jittered
+        self._lives = lives
+        """Whether the controller is there, though it does not answer: stopped, or very busy."""
         self._address = address
         self._side = side
         self._gives_up = gives_up
@@ -201,11 +204,14 @@ class Connection:
             if reason != told:
                 log.info("controller_unreachable", reason=reason)
                 told = reason
-            left = away_since + self.grace_s - loop.time()
-            if self._gives_up and left <= 0:
-                raise ControllerAway(reason)
             pause = self._pause(wait_s)
-            await asyncio.sleep(min(pause, max(left, 0.01)) if self._gives_up else pause)
+            if self._gives_up:
+                left = away_since + self.grace_s - loop.time()
+                if left > 0:
+                    pause = min(pause, max(left, 0.01))
+                elif not self._lives():
+                    raise ControllerAway(reason)
+            await asyncio.sleep(pause)
             wait_s = min(wait_s * 2, longest)
 
     async def _session(self) -> None:

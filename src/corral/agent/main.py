@@ -52,7 +52,7 @@ from corral.core.errors import CorralError
 from corral.core.job import Needs
 from corral.core.model import MOST_MODELS, Model
 from corral.core.worker import GPU, ImageServer
-from corral.home import Home, lock_file, read_json, write_private_json
+from corral.home import Home, is_locked, lock_file, read_json, write_private_json
 from corral.protocol.messages import (
     VERSION,
     Drain,
@@ -103,6 +103,7 @@ class Agent:
         self._settings = config.settings
         self._embedded = embedded
         self._home = config.home / "worker"
+        self._controller_lock = Home(config.home).lock
         self._leaving: asyncio.Task[None] | None = None
         self._left = asyncio.Event()
         self._opened = False
@@ -216,7 +217,12 @@ class Agent:
             in_use=lambda: self._ledger.assets_in_use(),
         )
         self._assets.clear_leftovers()
-        self._connection = Connection(self._address, self, gives_up=self._embedded)
+        self._connection = Connection(
+            self._address,
+            self,
+            gives_up=self._embedded,
+            lives=lambda: is_locked(self._controller_lock),
+        )
         if not self._embedded:
             self._updates = Updates.of_this(self._address, build_environment())
         self._restarts = Restarts(settings.backends, build_environment(), home / "restarts.log")

@@ -39,7 +39,11 @@ class FirstAnswers:
         """REST; whoever asks first waits for it."""
         if self._loading is None:
             self._loading = asyncio.create_task(asyncio.to_thread(self._load))
-        return await asyncio.shield(self._loading)
+        try:
+            return await asyncio.shield(self._loading)
+        except Exception:
+            self._loading = None  # no descriptor to read it with, for one: the next one tries
+            raise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind, path = scope["type"], scope.get("path")

@@ -94,7 +94,9 @@ class Frames(WebSocketsSansIOProtocol):
             self.drained()
 
     def write(self, data: bytes) -> None:
-        if self.conn.state is OPEN:
+        """Into a socket that was reset nothing is written, and nothing is raised: whoever sends is
+        in the middle of something else. That it is gone is heard as of any other."""
+        if self.conn.state is OPEN and not self.transport.is_closing():
             self.conn.send_binary(data)
             self.transport.write(b"".join(self.conn.data_to_send()))
 

@@ -28,6 +28,8 @@ would open and close the door."""
 RESERVE_SHARE = 0.01
 """The reserve is never more of the disk than this."""
 GB, MB = 1e9, 1e6
+SPARE = 64 * MB
+"""More than the next few commits could take, and what others write in that moment."""
 
 
 class DiskGuard:
@@ -59,6 +61,16 @@ class DiskGuard:
                 f"{self.reason} No new work is accepted, running work goes on. Free some space, "
                 "or lower retention.* in corral.yaml; then submit again."
             )
+
+    def has_spare(self) -> bool:
+        """Whether what is written in the next moment will surely find room."""
+        try:
+            if sys.platform == "win32":
+                return shutil.disk_usage(self._home).free > SPARE
+            found = os.statvfs(self._home)
+            return found.f_bavail * found.f_frsize > SPARE
+        except OSError:
+            return False
 
     async def run(self) -> None:
         while True:
@@ -109,6 +121,11 @@ class DiskGuard:
             log.warning("reserve_not_made", error=error.strerror)
 
     def _release(self) -> None:
-        if self._reserve.exists():
-            self._reserve.unlink(missing_ok=True)
+        try:
+            self._reserve.unlink()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.warning("reserve_not_released", error=error.strerror)
+        else:
             log.warning("reserve_released")

@@ -141,7 +141,7 @@ class Feed:
         self._last_marked: tuple[JobId, int] | None = None
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._ends: deque[Change] = deque(maxlen=RECENT_ENDS)
-        store.listen(self._committed)
+        store.listen(self._committed, missed=self._missed)
 
     def heard(self, job: JobId) -> None:
         """The job printed or told something."""
@@ -184,6 +184,12 @@ class Feed:
                 self._wake(head.id)
                 if head.batch and head.state.ended:
                     self._wake(f"batch {head.batch}")
+
+    def _missed(self, changes: Sequence[Change]) -> None:
+        """Everybody looks again, and ends are looked up in the journal."""
+        self._ends.clear()
+        for key in list(self._watchers):
+            self._wake(key)
 
     @contextmanager
     def _watching(self, key: str):  # type: ignore[no-untyped-def]

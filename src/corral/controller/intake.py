@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from corral.controller.loop import Early
+from corral.controller.record import UNREADABLE
 from corral.controller.spool import Spool
 from corral.controller.store import Change, Store
-from corral.core.errors import JobNotFound, StorageFailed
+from corral.core.errors import CorralError, JobNotFound, StorageFailed
 from corral.core.events import (
     AttemptBegan,
     AttemptExited,
@@ -75,6 +76,8 @@ class Intake:
         """Told of workers that come and go, and how many attempts are affected."""
         self._judged: list[tuple[str, Failure | None, str]] = []
         """What this batch says of workers: who, how it ended, and what."""
+        self._orphaned: set[tuple[JobId, int]] = set()
+        """Late results of this batch."""
         self._begun: dict[JobId, Head] = {}
         """Heads as they will be once this batch is on disk."""
         self._random = random.Random()  # noqa: S311 (spreads retries, hides nothing)
@@ -97,9 +100,7 @@ class Intake:
             if isinstance(report, AttemptBegan):
                 facts.extend(self._began(report))
             elif isinstance(report, AttemptExited):
-                if (report.job, report.attempt) not in ended:
-                    facts.extend(self._exited(report, workers))
-                    ended.add((report.job, report.attempt))
+                facts.extend(self._exited(report, workers, ended))
             elif isinstance(report, AttemptReturned):
                 facts.extend(self._returned(report, ended))
             elif isinstance(report, AttemptOutput):
@@ -116,6 +117,7 @@ class Intake:
             await asyncio.sleep(0)  # whoever waits for these is told before the worker is
             self._report(changes)
         self._begun.clear()
+        self._orphaned.clear()
         for job, attempt in ended:
             self._spool.finish(job, attempt)
         if known:
@@ -170,7 +172,10 @@ class Intake:
                 recent.spoke = True
         if sum(len(line) for _, _, line, _, _ in lines) > MUCH:
             # The system lets a writer of very much wait for the disk; nobody else shall.
-            await asyncio.to_thread(self._spool.extend_smoothly, lines)
+            try:
+                await asyncio.to_thread(self._spool.extend_smoothly, lines)
+            except RuntimeError:  # there is no thread to be had: then everybody waits
+                self._spool.extend(lines)
         else:
             self._spool.extend(lines)
         for report in told:
@@ -193,12 +198,18 @@ class Intake:
         self._begun[head.id] = advance(head, started, head.last_seq)
         return [started]
 
-    def _exited(self, report: AttemptExited, workers: Sequence[Worker]) -> list[Journaled]:
+    def _exited(
+        self, report: AttemptExited, workers: Sequence[Worker], ended: set[tuple[JobId, int]]
+    ) -> list[Journaled]:
         head = self._current(report)
         if head is None:
             return self._orphan(report)
         if report.output:
             self._spool.complete(report.job, report.attempt, report.output)
+        if (report.job, report.attempt) in ended:
+            return []  # told twice
+        # Only its own worker ends it: what another says of it must not hide what this one says.
+        ended.add((report.job, report.attempt))
         if report.failure is not None or self._store.world.circuits:
             self._judged.append((report.worker, report.failure, report.job))
         return [self._settle(head, report, workers)]
@@ -215,15 +226,18 @@ class Intake:
 
     def _orphan(self, report: AttemptExited) -> list[Journaled]:
         """A late result is kept beside the job; the same result told twice is nothing new."""
+        ended_so = State.SUCCEEDED if report.failure is None else State.FAILED
         try:
             head = self._store.head(report.job)
+            if head.attempt == report.attempt and head.state in (ended_so, State.CANCELLED):
+                return []
+            facts = self._store.story(head)
         except JobNotFound:
             log.warning("unknown_job_reported", job=report.job, attempt=report.attempt)
             return []
-        ended_so = State.SUCCEEDED if report.failure is None else State.FAILED
-        if head.attempt == report.attempt and head.state in (ended_so, State.CANCELLED):
+        except (CorralError, *UNREADABLE) as error:
+            log.error("orphan_not_kept", job=report.job, attempt=report.attempt, error=str(error))
             return []
-        facts = self._store.story(head)
         if not any(
             isinstance(fact, AttemptPlaced)
             and (fact.attempt, fact.worker) == (report.attempt, report.worker)
@@ -233,6 +247,9 @@ class Intake:
             return []
         if any(isinstance(one, ResultOrphaned) and one.attempt == report.attempt for one in facts):
             return []
+        if (report.job, report.attempt) in self._orphaned:
+            return []
+        self._orphaned.add((report.job, report.attempt))
         return [
             ResultOrphaned(
                 job=report.job,
@@ -288,7 +305,7 @@ class Intake:
                 await self._stop(job, attempt)
         if facts:
             self._blame(report.worker, f"Worker {report.name} came back without its attempts.")
-        self._notice(report, len(has))
+        self._tell_of(report, len(has))
         log.info(
             "worker_joined",
             worker=report.name,
@@ -298,6 +315,12 @@ class Intake:
         )
         return facts
 
+    def _tell_of(self, report: WorkerJoined | WorkerLost, attempts: int) -> None:
+        try:
+            self._notice(report, attempts)
+        except Exception as error:  # whoever wants to know: reports go on without them
+            log.error("listener_failed", listener="notice", exc_info=error)
+
     async def _stop(self, job: JobId, attempt: int) -> None:
         await self._engine.stop(job, attempt, grace_s=self._stop_grace_s)
 
@@ -305,7 +328,7 @@ class Intake:
         self, report: WorkerLost, workers: Sequence[Worker], ended: set[tuple[JobId, int]]
     ) -> list[Journaled]:
         held = list(self._store.world.held.get(report.worker, {}).values())
-        self._notice(report, len(held))
+        self._tell_of(report, len(held))
         name = self._store.world.names.get(report.worker, report.worker)
         told = {"worker": name, "reason": report.reason, "attempts": len(held)}
         if report.expected:

@@ -151,7 +151,7 @@ class Journal:
                 rows = [(worker.id, msgspec.json.encode(worker)) for worker in group.workers]
                 connection.executemany(sql.KNOW_WORKER, rows)
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError) as error:  # the second is SQLite's, too
             raise self._not_written(error) from error
         if group.records:
             try:
@@ -160,24 +160,31 @@ class Journal:
                 # The records are safe. A mark that lags only promises less.
                 log.warning("mark_not_written", error=str(error))
 
-    def _not_written(self, error: sqlite3.Error) -> StorageFailed:
+    def _not_written(self, error: sqlite3.Error | MemoryError) -> StorageFailed:
         if self._writer is not None and self._writer.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
-        failed = StorageFailed(
-            f"The journal in {self.folder} could not be written ({error}). Nothing that was "
-            "acknowledged is lost. Free some space, then submit again."
-        )
         # A full disk leaves the transaction out, surely. After any other error nobody knows
         # what reached the disk, and a second sync would lie.
-        failed.fatal = not error.sqlite_errorname.startswith(_NO_ROOM)
+        fatal = not getattr(error, "sqlite_errorname", "").startswith(_NO_ROOM)
+        then = (
+            "The controller ends, and nobody knows whether this is on the disk. Start it again, "
+            "then submit again with the same idempotency key."
+            if fatal
+            else "Free some space, then submit again."
+        )
+        failed = StorageFailed(
+            f"The journal in {self.folder} could not be written ({error or 'no memory'}). Nothing "
+            f"that was acknowledged is lost. {then}"
+        )
+        failed.fatal = fatal
         return failed
 
     def prune(self, jobs: Sequence[str], within_s: float) -> pruned.Slice:
         """Removes ended jobs, as many as it finds time for, in one transaction."""
         try:
             return pruned.remove(self._writer or self._open_writer(), jobs, within_s)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError) as error:
             raise self._not_written(error) from error
 
     def skip_to(self, seq: int) -> None:

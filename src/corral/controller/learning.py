@@ -123,7 +123,7 @@ class Learnings:
         self._remembered: dict[str, int] = {}
         self.ended: Callable[[Change], None] = lambda change: None
         """Told of each image job that ended, however it did."""
-        store.listen(self._committed)
+        store.listen(self._committed, missed=self._look_it_up)
 
     def close(self) -> None:
         """What is being written is written. What waits is found again at the next start."""
@@ -136,6 +136,15 @@ class Learnings:
             if type(change.fact) in ENDS and change.head.shape.workload == "pipeline":
                 if type(change.fact) is JobSucceeded:
                     self._add(Success(change.seq, change.head.id))
+                self.ended(change)
+
+    def _look_it_up(self, changes: Sequence[Change]) -> None:
+        """It is in the journal, also where it could not be heard."""
+        self._seq, self._missed = changes[-1].seq, True
+        self._idle.clear()
+        self._changed.set()
+        for change in changes:
+            if type(change.fact) in ENDS and change.head.shape.workload == "pipeline":
                 self.ended(change)
 
     def _add(self, success: Success) -> None:

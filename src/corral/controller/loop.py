@@ -34,6 +34,8 @@ from corral.scheduler.plan import Placement, Plan, Snapshot, Waiting, decide
 log = structlog.get_logger()
 
 DISK_PAUSE_S = 1.0
+PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
+NOT_SENT = "The controller could not send it to its worker."
 
 
 class Early:
@@ -78,7 +80,7 @@ class Loop:
         """Why nothing is placed though nobody paused it: the disk has no room."""
         self.decided: Callable[[float], None] = lambda seconds: None
         """Told how long each decision took."""
-        store.listen(self._committed)
+        store.listen(self._committed, missed=self._missed)
 
     def wake(self) -> None:
         self._left = frozenset()
@@ -89,24 +91,49 @@ class Loop:
         looks at what a worker has can come in between."""
         placed = [change.head for change in changes if type(change.fact) is AttemptPlaced]
         if placed:
-            engines = {
-                worker.id: engine
-                for engine in self._engines.values()
-                for worker in engine.workers()
-            }
             sent = [head for head in placed if head.id not in self.early]
-            documents = self._store.documents(sent)
+            engines, documents = self._by_worker(), self._store.documents(sent)
             for head in sent:
                 engine = engines.get(head.worker)
                 if engine is None:
-                    self._give_back(head)
-                else:
+                    self._give_back(head, "Its worker was revoked before the job was sent.")
+                    continue
+                try:
                     self._start(head, engine, documents.get(head.submitted_seq))
+                except Exception as error:
+                    self._not_sent(head, error)
         if self._store.world.anybody_waits and not all(
             type(change.fact) is JobSubmitted and change.head.shape in self._left
             for change in changes
         ):
             self.wake()
+
+    def _missed(self, changes: Sequence[Change]) -> None:
+        """Nobody knows which of these were sent: none shall wait for ever."""
+        for change in changes:
+            if type(change.fact) is AttemptPlaced and change.head.id not in self.early:
+                self._give_back(change.head, NOT_SENT, pause_s=PAUSE_S)
+        self.wake()
+
+    def _not_sent(self, head: Head, error: Exception) -> None:
+        """What could not be sent costs its own attempt and no other."""
+        log.error("attempt_not_sent", job=head.id, attempt=head.attempt, exc_info=error)
+        pause_s = min(PAUSE_S * 2.0 ** min(head.attempt, 10), LONGEST_PAUSE_S)
+        self._give_back(head, f"{NOT_SENT} ({type(error).__name__})", pause_s=pause_s)
+
+    def placed_on(self, job: JobId, attempt: int) -> str:
+        """The worker that has this attempt now, or will have had it once it is written."""
+        head = self._store.world.heads.get(job)
+        if head is None and (early := self.early.get(job)) is not None:
+            head = early.head
+        if head is None or head.attempt != attempt or not head.state.held:
+            return ""
+        return head.worker
+
+    def _by_worker(self) -> dict[str, Engine]:
+        return {
+            worker.id: engine for engine in self._engines.values() for worker in engine.workers()
+        }
 
     async def run(self) -> None:
         while True:
@@ -226,15 +253,18 @@ class Loop:
         """Sends a few new jobs while they are being written. Nobody was promised anything yet,
         their numbers are new, and what comes back goes to the disk with them or after them; so all
         that a crash in between can leave is work that nobody asked for."""
-        engines = {
-            worker.id: engine for engine in self._engines.values() for worker in engine.workers()
-        }
+        engines = self._by_worker()
         submitted = {fact.job: fact for fact in facts}
         for fact in facts_of(placements, time.time()):
             head = advance(born(submitted[fact.job], 0), fact, 0)
-            if not head.secrets:
-                self.early[head.id] = Early(head)
+            if head.secrets:
+                continue
+            try:
                 self._send(head, engines[head.worker], documents[head.id], {})
+            except Exception as error:  # then it goes the usual way, once it is written
+                log.error("attempt_not_sent_early", job=head.id, exc_info=error)
+            else:
+                self.early[head.id] = Early(head)
 
     def _send(
         self, head: Head, engine: Engine, document: bytes, secrets: Mapping[str, str]
@@ -268,8 +298,8 @@ class Loop:
             JobFailed(job=head.id, at=time.time(), attempt=head.attempt, failure=failure)
         )
 
-    def _give_back(self, placed: Head) -> None:
-        """Its worker was revoked while the placement was written: nobody will report it lost."""
+    def _give_back(self, placed: Head, why: str, *, pause_s: float = 0.0) -> None:
+        """An attempt that was placed and not sent: nobody will report it lost."""
         head = self._store.world.heads.get(placed.id)
         if head is None or head.attempt != placed.attempt:
             return
@@ -281,7 +311,8 @@ class Loop:
                 at=time.time(),
                 attempt=head.attempt,
                 code="returned",
-                message="Its worker was revoked before the job was sent.",
+                message=why,
+                not_before=time.time() + pause_s if pause_s else 0.0,
                 fault="none",
             )
             self._conclude(again)
@@ -292,7 +323,14 @@ class Loop:
         task.add_done_callback(self._giving_up.discard)
 
     async def _append(self, fact: Journaled) -> None:
-        await self._store.append([fact], skip_conflicts=True)
+        while True:
+            try:
+                await self._store.append([fact], skip_conflicts=True)
+                return
+            except StorageFailed as error:
+                if error.fatal:
+                    return  # the controller ends; the next one finds the attempt with its worker
+                await asyncio.sleep(DISK_PAUSE_S)
 
 
 def facts_of(placements: Sequence[Placement], now: float) -> list[AttemptPlaced]:

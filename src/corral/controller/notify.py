@@ -41,6 +41,9 @@ AT_ONCE = 8
 REMEMBER_S = 1.0
 """How much may be told twice after a crash."""
 IDLE_S = 60.0
+AGAIN_S = 5.0
+UNREAD = (sqlite3.Error, OSError, RuntimeError, MemoryError)
+"""No descriptor, no memory, no thread to look something up: later there may be."""
 
 
 class Timing(Struct, frozen=True):
@@ -136,7 +139,9 @@ class Notifier:
         """Where each webhook was that had something to be told when this was written."""
         self._caught_up = False
         self._written: dict[str, Any] | None = None
-        store.listen(self._committed)
+        self._behind: tuple[int, int] | None = None
+        """Records that could not be heard of, behind the first and up to the second."""
+        store.listen(self._committed, missed=self._missed)
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -148,6 +153,14 @@ class Notifier:
                 if type(change.fact) is JobFailed:
                     self._failed(change.seq, change.fact.at, change.head)
                 self._emptied(change.seq, change.head)
+
+    def _missed(self, changes: Sequence[Change]) -> None:
+        """They are found in the journal, like those that an earlier controller did not tell."""
+        after, until = changes[0].seq - 1, changes[-1].seq
+        if self._behind is not None:
+            after = min(after, self._behind[0])
+        self._seq, self._behind = until, (after, until)
+        self._changed.set()
 
     def _failed(self, seq: int, at: float, head: Head, only: str = "") -> None:
         for lane in self._lanes_for("job_failed", head, only):
@@ -267,7 +280,7 @@ class Notifier:
             if not lane.missed:
                 break
             after, lane.missed = lane.missed - 1, 0
-            await self._catch_up(after, only=lane.url)
+            await self._catch_up(after, self._seq, only=lane.url)
         lane.task = None
         del self._lanes[lane.url]
 
@@ -280,9 +293,11 @@ class Notifier:
         """None when the webhook has it, or it is no longer to be told; else why not."""
         try:
             fields = await pending.make()
-        except (CorralError, sqlite3.Error) as error:
+        except CorralError as error:
             log.warning("notification_dropped", delivery=delivery, reason=str(error))
             return None
+        except UNREAD as error:
+            return str(error)
         told = {"id": delivery, "event": pending.event, "at": round(pending.at, 3), **fields}
         body = msgspec.json.encode(told)
         headers = {"Corral-Event": pending.event, "Corral-Delivery": delivery}
@@ -316,8 +331,8 @@ class Notifier:
 
     async def run(self) -> None:
         """Tells what was not told before a crash, then remembers how far everybody is."""
-        if self._before is not None:
-            await self._catch_up(min([self._before, *self._known.values()]))
+        if self._before is not None and not self._caught_up:
+            await self._catch_up(min([self._before, *self._known.values()]), self._first)
         self._caught_up = True
         await self._remember()
         while True:
@@ -328,17 +343,22 @@ class Notifier:
             except TimeoutError:
                 pass
             self._changed.clear()
+            if self._behind is not None:
+                (after, until), self._behind = self._behind, None
+                await self._catch_up(after, until)
             await self._remember()
 
-    async def _catch_up(self, after: int, only: str = "") -> None:
-        """Finds in the journal what was not told: by an earlier controller, up to where this one
-        began; or the failed jobs for which one webhook had no room, until now."""
-        path, until = self._store.journal.path, self._seq if only else self._first
-        try:
-            rows = await asyncio.to_thread(ended_since, path, after, until, bool(self._webhooks))
-        except sqlite3.Error as error:
-            log.error("notifications_not_found_again", after=after, error=str(error))
-            return
+    async def _catch_up(self, after: int, until: int, only: str = "") -> None:
+        """Finds in the journal what was not told: by an earlier controller, or because it could
+        not be heard; or the failed jobs for which one webhook had no room."""
+        path, everybody = self._store.journal.path, bool(self._webhooks)
+        while True:
+            try:
+                rows = await asyncio.to_thread(ended_since, path, after, until, everybody)
+                break
+            except UNREAD as error:
+                log.error("notifications_not_found_again", after=after, error=str(error))
+                await asyncio.sleep(AGAIN_S)
         for number, row in enumerate(rows):
             self._look_back(row, only)
             if number % 50 == 49:
@@ -367,7 +387,8 @@ class Notifier:
         self._written = cursors
 
     def _cursors(self) -> dict[str, Any]:
-        seq = min([self._seq, *(due.seq - 1 for due in self._due.values())])
+        behind = [] if self._behind is None else [self._behind[0]]
+        seq = min([self._seq, *behind, *(due.seq - 1 for due in self._due.values())])
         lanes = {url: lane.known_until() for url, lane in self._lanes.items()}
         webhooks = {url: until for url, until in lanes.items() if until is not None}
         return {"seq": seq, "webhooks": webhooks}

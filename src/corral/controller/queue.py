@@ -97,6 +97,7 @@ class Queue:
         document_limit: int,
         cancel_grace_s: float,
         check_room: Callable[[], None] = lambda: None,
+        room_to_spare: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store, self._blobs, self._engines = store, blobs, engines
         self._vault, self._assets = vault, assets
@@ -104,6 +105,8 @@ class Queue:
         self._document_limit, self._cancel_grace_s = document_limit, cancel_grace_s
         self.check_room = check_room
         """Raises where no new work may come in, because the disk is full."""
+        self._room_to_spare = room_to_spare
+        """Whether what is written next will surely find room."""
         self._ids = Ids(secrets.randbits(30))
         self._submitting: dict[str, asyncio.Future[list[Change]]] = {}
         self._changes: set[asyncio.Task[Any]] = set()
@@ -161,10 +164,13 @@ class Queue:
         submitted = [fact for fact in draft.facts if isinstance(fact, JobSubmitted)]
         placements = self._loop.place(submitted) if draft.refusal is None else ()
         facts = [*draft.facts, *facts_of(placements, time.time())]
-        if 0 < len(placements) <= FEW:
+        if 0 < len(placements) <= FEW and self._store.has_room and self._room_to_spare():
             self._loop.start_early(submitted, placements, draft.documents)
         sent = [self._loop.early[one.job] for one in placements if one.job in self._loop.early]
-        written = self._store.enqueue(facts, draft.documents, may_wait=held and bool(sent))
+        # What was refused must never have run, so what was sent is not refused.
+        written = self._store.enqueue(
+            facts, draft.documents, may_wait=held and bool(sent), insist=bool(sent)
+        )
         for early in sent:
             early.written = written
         if placements:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from corral.controller.ended import Ended
 from corral.controller.journal import Journal, Write
+from corral.controller.listeners import Hear, Listeners
 from corral.controller.pruned import Slice
 from corral.controller.record import Record, sealed
 from corral.controller.recovery import folded, resumed
@@ -25,7 +26,7 @@ from corral.controller.snapshots import EVERY, Snapshots
 from corral.controller.used_keys import UsedKeys
 from corral.controller.world import World
 from corral.controller.writer_thread import WriterThread
-from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
+from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed, Unavailable
 from corral.core.events import (
     JobRejected,
     JobSubmitted,
@@ -55,6 +56,17 @@ RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 RECENT_GROUP = 256
 """Of a crowd that comes together nobody is followed by itself."""
+ROOM_S = 1.0
+"""How often it is tried again to write what is insisted on."""
+BEGUN = (
+    "The controller ends before it could write this submission down, and what was submitted may "
+    "have begun. Submit it again with the same idempotency key."
+)
+UNTRUSTED = "The controller cannot trust its disk any more and is ending."
+MISTAKEN = (
+    "The controller could not take in what it had written, which is a mistake of its own, and is "
+    "ending. Nothing is lost: a new start reads it from the disk."
+)
 
 
 class Change:
@@ -77,7 +89,7 @@ class Recent:
 
 
 class _Request:
-    __slots__ = ("accepted", "documents", "done", "facts", "skip_conflicts", "workers")
+    __slots__ = ("accepted", "documents", "done", "facts", "insist", "skip_conflicts", "workers")
 
     def __init__(
         self,
@@ -85,10 +97,11 @@ class _Request:
         documents: Mapping[JobId, bytes],
         workers: Sequence[Worker],
         skip_conflicts: bool,
+        insist: bool,
         done: asyncio.Future[list[Change]],
     ) -> None:
         self.facts, self.documents, self.workers = facts, documents, workers
-        self.skip_conflicts, self.done = skip_conflicts, done
+        self.skip_conflicts, self.insist, self.done = skip_conflicts, insist, done
         self.accepted: list[Change] = []
 
 
@@ -99,6 +112,12 @@ class Store:
         self.snapshots = Snapshots(journal, snapshot_every)
         self._seq = 0
         self._pending: list[_Request] = []
+        self._insisting: list[_Request] = []
+        """Those that found no room and are written before anything else, as soon as there is."""
+        self._again: asyncio.TimerHandle | None = None
+        self.has_room = True
+        """Whether the last commit found room."""
+        self._closing = False
         self._prunes: list[tuple[Sequence[JobId], float, asyncio.Future[Slice]]] = []
         self._idle = asyncio.Event()
         """Set while nothing is being written."""
@@ -110,7 +129,7 @@ class Store:
         """How long commits take lately; a slow one now and then says little of the next."""
         self._committed_at = 0.0
         self._thread = WriterThread()
-        self._listeners: list[Callable[[Sequence[Change]], None]] = []
+        self._listeners = Listeners()
         self.committed: Callable[[float, int], None] = lambda seconds, facts: None
         """Told how long each commit took and how many facts shared it."""
         self._documents: dict[JobId, bytes] = {}
@@ -119,11 +138,15 @@ class Store:
         self.recent: dict[JobId, Recent] = {}
         self._recent_order: deque[JobId] = deque()
         self.failed = asyncio.Event()
-        """Set when the disk can no longer be trusted; the controller then ends."""
+        """Set when the disk, or what is in memory of it, can no longer be trusted; the controller
+        then ends."""
+        self._why_failed = ""
 
-    def listen(self, listener: Callable[[Sequence[Change]], None]) -> None:
-        """Called with every committed group, after the world took it."""
-        self._listeners.append(listener)
+    def listen(self, listener: Hear, *, missed: Hear | None = None) -> None:
+        """Called with every committed group, after the world took it. What a listener raises ends
+        nothing and is logged; `missed` is then called with the same group, to find another way to
+        what it did not hear."""
+        self._listeners.add(listener, missed)
 
     # --- recovery ---
 
@@ -159,13 +182,15 @@ class Store:
         workers: Sequence[Worker] = (),
         skip_conflicts: bool = False,
         may_wait: bool = False,
+        insist: bool = False,
     ) -> asyncio.Future[list[Change]]:
         """The same as a future: written also if nobody waits for it. On a slow disk, what
-        `may_wait` shares the commit of whatever comes next, if that comes within a moment."""
+        `may_wait` shares the commit of whatever comes next, if that comes within a moment. What
+        has begun already can no longer be refused: with `insist` it waits for room."""
         if self.failed.is_set():
             raise self._refusal()
         done: asyncio.Future[list[Change]] = asyncio.get_running_loop().create_future()
-        self._pending.append(_Request(facts, documents, workers, skip_conflicts, done))
+        self._pending.append(_Request(facts, documents, workers, skip_conflicts, insist, done))
         if not may_wait or self._commit_s < SLOW_S:
             self._begin()
         elif self._idle.is_set() and self._waiting is None:
@@ -210,7 +235,7 @@ class Store:
 
         def pruned(result: Any, error: Exception | None) -> None:
             if isinstance(error, StorageFailed) and error.fatal:
-                self._give_up()
+                self._give_up(UNTRUSTED)
             if error is None:
                 _answer(done, result)
             elif not done.done():
@@ -234,13 +259,13 @@ class Store:
             self._committed_at = time.perf_counter()
             seconds = self._committed_at - began
             self._commit_s += (seconds - self._commit_s) / 8 if self._commit_s else seconds
-            if error is None:
-                if group.records:
-                    self.committed(seconds, len(group.records))
-                self._written(group, accepted)
-            else:
-                self._not_written(group, accepted, error)
-            self._write_next()
+            try:
+                if error is None:
+                    self._written(group, accepted, seconds)
+                else:
+                    self._not_written(group, accepted, error)
+            finally:
+                self._write_next()
 
         if not group.records and not group.workers:
             return written(None, None)
@@ -255,6 +280,8 @@ class Store:
     def _next_requests(self) -> list[_Request]:
         """Those that share the next commit: at least one, and no more than the event loop has time
         for, however many wait."""
+        if self._insisting:
+            self._pending, self._insisting = [*self._insisting, *self._pending], []
         count = facts = 0
         while count < len(self._pending) and facts < GROUP_FACTS:
             facts += len(self._pending[count].facts)
@@ -262,16 +289,20 @@ class Store:
         requests, self._pending = self._pending[:count], self._pending[count:]
         return requests
 
-    def _written(self, group: _Group, accepted: Sequence[_Request]) -> None:
+    def _written(self, group: _Group, accepted: Sequence[_Request], seconds: float) -> None:
         self._seq = group.seq
+        self.has_room = self.has_room or bool(group.records)
         if self._marking is None:
             self._marking = asyncio.get_running_loop().call_later(MARK_S, self._sync_mark)
         try:
-            self._publish(group)
+            self._take_in(group)
         except Exception as error:
-            # A mistake of ours: not everybody has heard what is on disk. A new start tells them.
-            log.error("commit_not_published", exc_info=error, facts=len(group.records))
-            self._give_up()
+            # The world is what all decisions follow from, and it is not what is on disk. A new
+            # start reads it from there.
+            log.error("commit_not_taken_in", exc_info=error, facts=len(group.records))
+            self._give_up(MISTAKEN)
+        else:
+            self._tell(group, seconds)
         for request in accepted:
             _answer(request.done, request.accepted)
         self._take_snapshot(group)
@@ -286,20 +317,35 @@ class Store:
 
     def _not_written(self, group: _Group, accepted: Sequence[_Request], error: Exception) -> None:
         log.error("journal_not_written", error=str(error), facts=len(group.records))
+        no_room = isinstance(error, StorageFailed) and not error.fatal
+        self.has_room = self.has_room and not no_room
         for request in accepted:
-            if not request.done.done():
-                request.done.set_exception(error)
+            if no_room and request.insist and not self._closing:
+                request.accepted = []
+                self._insisting.append(request)
+            elif not request.done.done():
+                request.done.set_exception(Unavailable(BEGUN) if request.insist else error)
+        if self._insisting and self._again is None:
+            self._again = asyncio.get_running_loop().call_later(ROOM_S, self._insist)
         if isinstance(error, StorageFailed) and error.fatal:
-            self._give_up()
+            self._give_up(UNTRUSTED)
+
+    def _insist(self) -> None:
+        self._again = None
+        if self._insisting:
+            self._pending, self._insisting = [*self._insisting, *self._pending], []
+            self._begin()
 
     def _sync_mark(self) -> None:
         self._marking = None
         self._thread.run(self.journal.sync_mark, lambda _, error: None)
 
-    def _give_up(self) -> None:
+    def _give_up(self, why: str) -> None:
         """After this nothing is written: another sync could only pretend that all is well."""
+        self._why_failed = why
         self.failed.set()
-        requests, self._pending = self._pending, []
+        requests = [*self._insisting, *self._pending]
+        self._insisting, self._pending = [], []
         prunes, self._prunes = self._prunes, []
         waiting: list[asyncio.Future[Any]] = [request.done for request in requests]
         for done in [*waiting, *(pruned for _, _, pruned in prunes)]:
@@ -307,11 +353,11 @@ class Store:
                 done.set_exception(self._refusal())
 
     def _refusal(self) -> StorageFailed:
-        failed = StorageFailed("The controller cannot trust its disk any more and is ending.")
+        failed = StorageFailed(self._why_failed)
         failed.fatal = True
         return failed
 
-    def _publish(self, group: _Group) -> None:
+    def _take_in(self, group: _Group) -> None:
         for job, document in group.documents.items():
             self._remember(job, document)
         for head in group.heads.values():
@@ -320,10 +366,15 @@ class Store:
                 self._forget(head.id)
         for worker in group.workers:
             self.world.names[worker.id] = worker.name
+        self._keep_recent(group.changes)
+
+    def _tell(self, group: _Group, seconds: float) -> None:
         if group.changes:
-            self._keep_recent(group.changes)
-            for listener in self._listeners:
-                listener(group.changes)
+            self._listeners.tell(group.changes)
+            try:
+                self.committed(seconds, len(group.records))
+            except Exception as error:
+                log.error("listener_failed", listener="committed", exc_info=error)
 
     def _keep_recent(self, changes: Sequence[Change]) -> None:
         recent, few = self.recent, len(changes) <= RECENT_GROUP
@@ -347,6 +398,11 @@ class Store:
 
     async def close(self) -> None:
         self.hurry()
+        await self._idle.wait()
+        self._closing = True
+        if self._again is not None:
+            self._again.cancel()
+        self._insist()
         await self._idle.wait()
         if self._marking is not None:
             self._marking.cancel()

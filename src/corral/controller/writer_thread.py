@@ -25,10 +25,18 @@ class WriterThread:
         """Held while something is written."""
 
     def run(self, work: Callable[[], Any], then: Then) -> None:
-        if self._thread is None:
-            self._thread = Thread(target=self._work, name="journal", daemon=True)
-            self._thread.start()
+        if self._thread is None and not self._begin():
+            return self.run_here(work, then)
         self._todo.put((work, asyncio.get_running_loop().call_soon_threadsafe, then))
+
+    def _begin(self) -> bool:
+        thread = Thread(target=self._work, name="journal", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no memory for one, or the system allows no more of them
+            return False
+        self._thread = thread
+        return True
 
     def run_here(self, work: Callable[[], Any], then: Then) -> None:
         """The same in the caller's thread, if the other one is idle."""

@@ -29,6 +29,7 @@ from corral.core.job import JobId
 from corral.core.worker import Wishes, Worker, taken_by_others
 from corral.engines import ends
 from corral.engines.engine import Attempt
+from corral.engines.graces import Graces
 from corral.engines.output_receipts import OutputReceipts
 from corral.protocol import messages as wire
 
@@ -77,10 +78,15 @@ class AgentsEngine:
         output_limit: int,
         local_id: str = "",
         wishes: Callable[[str], Wishes] = lambda worker: Wishes(),
+        placed_on: Callable[[JobId, int], str] = lambda job, attempt: "",
+        stop_grace_s: float = 0.0,
     ) -> None:
-        self._grace_s, self._output_limit, self._local_id = grace_s, output_limit, local_id
+        self._output_limit, self._local_id = output_limit, local_id
         self._wishes = wishes
         """What the operator wishes of a worker."""
+        self._placed_on, self._stop_grace_s = placed_on, stop_grace_s
+        """The worker that an attempt was placed on, if it is there now: nobody has what was not
+        placed on it, whatever it claims."""
         self._leaving: set[str] = set()
         """Workers that said so: they take nothing new."""
         self._said: dict[str, wire.WorkerRegister] = {}
@@ -92,6 +98,8 @@ class AgentsEngine:
         }
         self._sessions: dict[str, Session] = {}
         self._attempts: dict[tuple[JobId, int], str] = {}
+        self._strays: dict[str, set[tuple[JobId, int]]] = {}
+        """By worker: attempts that it has and nobody wants of it (any more)."""
         self._recalled: set[tuple[JobId, int]] = set()
         """Attempts that were asked back."""
         self._receipts = OutputReceipts(self._mention)
@@ -99,7 +107,8 @@ class AgentsEngine:
         self._inbox_bytes = 0
         self._arrived = asyncio.Event()
         self._paused: set[Session] = set()
-        self._away: dict[str, asyncio.TimerHandle] = {}
+        reason = f"It did not come back within {grace_s:g} s."
+        self._away = Graces(grace_s, lambda worker: self._lose(worker, reason))
         self.stopping = False
         self.emptied = asyncio.Event()
         """Set whenever this machine's own worker is not connected."""
@@ -113,7 +122,7 @@ class AgentsEngine:
         that is `holding` attempts: they may still run what we sent them."""
         missed = {worker.id for worker in self._workers.values() if not worker.left}
         for worker in missed.union(holding):
-            self._miss(worker)
+            self._away.begin(worker)
 
     # --- the five verbs ---
 
@@ -130,7 +139,6 @@ class AgentsEngine:
                 # It left for good while this was placed, and was reported lost before that.
                 self._report(attempt.worker, AttemptReturned(*key, attempt.worker, LEFT))
             return  # or it just left, and returns or is lost within its grace
-        self._attempts[key] = attempt.worker
         session.send(
             wire.JobDispatch(
                 job=attempt.job,
@@ -149,6 +157,7 @@ class AgentsEngine:
                 secrets=attempt.secrets,
             )
         )
+        self._attempts[key] = attempt.worker  # of what could not even be said it has nothing
 
     async def stop(
         self, job: JobId, attempt: int, *, grace_s: float, unbegun: bool = False
@@ -183,8 +192,7 @@ class AgentsEngine:
                 told[worker, (report.job, report.attempt)] = report.frame.n
             elif isinstance(report, (AttemptExited, AttemptReturned)):
                 key = (report.job, report.attempt)
-                self._attempts.pop(key, None)
-                self._recalled.discard(key)
+                self._end(key, worker)
                 told.pop((worker, key), None)  # this says all
                 self._receipts.drop(worker, key)
                 self._mention(worker, wire.ResultReceived(*key))
@@ -197,6 +205,13 @@ class AgentsEngine:
         session = self._sessions.get(worker)
         if session is not None:
             session.mention(message)
+
+    def _end(self, key: tuple[JobId, int], worker: str) -> None:
+        if self._attempts.get(key) == worker:
+            del self._attempts[key]
+            self._recalled.discard(key)
+        elif worker in self._strays:
+            self._strays[worker].discard(key)
 
     # --- what the sockets say ---
 
@@ -223,24 +238,33 @@ class AgentsEngine:
         former = self._sessions.pop(worker.id, None)
         if former is not None:
             former.close(wire.CLOSE_REPLACED, "The same worker connected again.")
-        timer = self._away.pop(worker.id, None)
-        if timer is not None:
-            timer.cancel()
+        self._away.end(worker.id)
         self._sessions[worker.id] = session
         self._workers[worker.id] = worker
         if worker.local:
             self.emptied.clear()
         self._forget(worker.id)
-        # Nobody takes over what another worker has by claiming it.
-        mine = [key for key in register.attempts if key not in self._attempts]
-        self._attempts.update(dict.fromkeys(mine, worker.id))
+        mine = self._claimed(session, worker.id, register.attempts)
         self._report(
             worker.id,
-            WorkerJoined(
-                worker.id, worker.name, worker.capabilities, tuple(mine), register.leftovers
-            ),
+            WorkerJoined(worker.id, worker.name, worker.capabilities, mine, register.leftovers),
         )
         return worker
+
+    def _claimed(
+        self, session: Session, worker: str, claims: Sequence[tuple[JobId, int]]
+    ) -> tuple[tuple[JobId, int], ...]:
+        """A claim counts for what was placed on this worker and is still with it. The rest it
+        shall stop: it may say how that ended, and nothing else of it."""
+        mine = tuple(key for key in claims if self._placed_on(*key) == worker)
+        self._attempts.update(dict.fromkeys(mine, worker))
+        strays = set(claims).difference(mine)
+        if strays:
+            self._strays[worker] = strays
+            log.info("attempts_not_wanted", worker=worker, attempts=len(strays))
+        for job, attempt in strays:
+            session.send(wire.JobCancel(job=job, attempt=attempt, grace_s=self._stop_grace_s))
+        return mine
 
     def _as_wished(self, worker: Worker) -> Worker:
         wishes = self._wishes(worker.id)
@@ -280,9 +304,6 @@ class AgentsEngine:
         session = self._sessions.pop(worker, None)
         if session is not None:
             session.close(wire.CLOSE_REVOKED, "This worker was revoked. It may join again.")
-        timer = self._away.pop(worker, None)
-        if timer is not None:
-            timer.cancel()
         self._lose(worker, "It was revoked.", expected=True)
         self._workers.pop(worker, None)
         self._said.pop(worker, None)
@@ -296,7 +317,7 @@ class AgentsEngine:
         self._workers[worker] = self._as_wished(replace(self._workers[worker], connected=False))
         name = self._workers[worker].name
         log.warning("worker_disconnected", worker=name, silent_s=round(silent_s, 1))
-        self._miss(worker, silent_s)
+        self._away.begin(worker, silent_s)
         self._note_emptied()
 
     def hear(self, worker: str, heard: Sequence[wire.FromWorker]) -> None:
@@ -323,16 +344,16 @@ class AgentsEngine:
                 told = "A worker registers once, with the first message of a connection."
                 self._sessions[worker].close(wire.CLOSE_OUT_OF_ORDER, told)
             return
-        if self._attempts.get((message.job, message.attempt)) != worker:
+        job, attempt = message.job, message.attempt
+        if self._attempts.get((job, attempt)) != worker and not self._is_late(worker, message):
             if isinstance(message, (wire.JobCompleted, wire.JobFailed, wire.JobReturned)):
                 # Told again after its acknowledgement was lost on the way.
                 session = self._sessions.get(worker)
                 if session is not None:
-                    session.send(wire.ResultReceived(job=message.job, attempt=message.attempt))
+                    session.send(wire.ResultReceived(job=job, attempt=attempt))
             elif isinstance(message, (wire.JobOutput, wire.JobProgress)) and message.n:
-                self._receipts.note(worker, (message.job, message.attempt), message.n)
+                self._receipts.note(worker, (job, attempt), message.n)
             return
-        job, attempt = message.job, message.attempt
         if isinstance(message, wire.JobStarted):
             at = ends.moment(message.at, now)
             began = AttemptBegan(job, attempt, worker, at, message.devices, message.warm)
@@ -376,6 +397,15 @@ class AgentsEngine:
             asked = asked or (job, attempt) in self._recalled
             reason = message.reason[:REASON]
             self._report(worker, AttemptReturned(job, attempt, worker, reason, not asked))
+
+    def _is_late(self, worker: str, message: wire.FromWorker) -> bool:
+        """Whether it tells how an attempt ended that nobody has (any more) but itself."""
+        if worker not in self._strays or not isinstance(
+            message, (wire.JobCompleted, wire.JobFailed)
+        ):
+            return False
+        key = (message.job, message.attempt)
+        return key in self._strays[worker] and key not in self._attempts
 
     def _beat(self, worker: str, beat: wire.WorkerHeartbeat, now: float) -> None:
         if beat.leaving and worker not in self._leaving:
@@ -423,14 +453,8 @@ class AgentsEngine:
         if self._local_id not in self._sessions:
             self.emptied.set()
 
-    def _miss(self, worker: str, silent_s: float = 0.0) -> None:
-        reason = f"It did not come back within {self._grace_s:g} s."
-        left_s = max(0.0, self._grace_s - silent_s)
-        timer = asyncio.get_running_loop().call_later(left_s, self._lose, worker, reason)
-        self._away[worker] = timer
-
     def _lose(self, worker: str, reason: str, *, expected: bool = False) -> None:
-        self._away.pop(worker, None)
+        self._away.end(worker)
         self._forget(worker)
         name = self._workers[worker].name if worker in self._workers else worker
         self._report(worker, WorkerLost(worker, f"{name}: {reason}", expected))
@@ -439,6 +463,7 @@ class AgentsEngine:
         """What it had, as far as we know."""
         self._attempts = {key: owner for key, owner in self._attempts.items() if owner != worker}
         self._recalled &= self._attempts.keys()
+        self._strays.pop(worker, None)
 
     def _report(self, worker: str, report: EngineReport) -> None:
         self._inbox.append((worker, report))

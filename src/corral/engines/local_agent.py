@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import socket
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from corral.home import Home, lock_file, read_json, write_private_json
+from corral.home import Home, is_locked, read_json, write_private_json
 from corral.settings import agent_environment
 
 log = structlog.get_logger()
@@ -51,11 +50,17 @@ class LocalAgent:
     async def run(self) -> None:
         pause = FIRST_PAUSE_S
         while True:
-            if self._outlived():
-                await asyncio.sleep(ADOPTED_PAUSE_S)
-                continue
             started = asyncio.get_running_loop().time()
-            code = await self._once(self._home.path)
+            try:
+                if self._outlived():
+                    await asyncio.sleep(ADOPTED_PAUSE_S)
+                    continue
+                code = await self._once(self._home.path)
+            except OSError as error:  # no descriptor, no memory, no more processes: for now
+                log.error("local_agent_not_started", error=str(error), again_in_s=pause)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LAST_PAUSE_S)
+                continue
             if self.stopping:
                 return
             if code == ALREADY_RUNNING:
@@ -68,11 +73,7 @@ class LocalAgent:
 
     def _outlived(self) -> bool:
         """Whether an agent of an earlier controller still has this machine: then it is ours."""
-        fd = os.open(self._home.worker / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            return not lock_file(fd)
-        finally:
-            os.close(fd)
+        return is_locked(self._home.worker / "lock")
 
     async def _once(self, home: Path) -> int:
         # A session of its own: Ctrl-C in the controller's terminal is for the controller.

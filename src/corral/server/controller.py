@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -77,6 +77,7 @@ from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
 from corral.scheduler.circuit import Breaker
 from corral.scheduler.settle import Policy
+from corral.server.beside import kept_up
 from corral.server.listening import http_server, is_loopback, listen, own_address
 from corral.settings import Config
 from corral.shared_root import SharedRoot
@@ -172,6 +173,8 @@ class Controller:
             output_limit=settings.output_limit,
             local_id=self._local.worker_id,
             wishes=self._roster.wishes,
+            placed_on=lambda job, attempt: self._loop.placed_on(job, attempt),
+            stop_grace_s=settings.cancel_grace_s,
         )
         engines: dict[str, Engine] = {self._agents.name: self._agents}
         self._retention = Retention(
@@ -205,6 +208,7 @@ class Controller:
             document_limit=settings.document_limit,
             cancel_grace_s=settings.cancel_grace_s,
             check_room=self._disk.check,
+            room_to_spare=self._disk.has_spare,
         )
         self._notifier = Notifier(
             self._store,
@@ -370,18 +374,18 @@ class Controller:
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
             asyncio.create_task(self._intake.run(), name="intake"),
             asyncio.create_task(self._loop.run(), name="loop"),
-            asyncio.create_task(self._recalling.run(), name="recalling"),
-            asyncio.create_task(self._disk.run(), name="disk guard"),
-            asyncio.create_task(self._retention.run(), name="retention"),
-            asyncio.create_task(self._notifier.run(), name="notifier"),
-            asyncio.create_task(self._learnings.run(), name="learning"),
-            asyncio.create_task(self._runs.run(), name="learning runs"),
-            asyncio.create_task(BackgroundProof(self._store).run(), name="journal proof"),
-            asyncio.create_task(self._load_the_rest(), name="loading"),
-            asyncio.create_task(self._remember_workers(), name="remembering workers"),
+            self._beside("recalling", self._recalling.run),
+            self._beside("disk guard", self._disk.run),
+            self._beside("retention", self._retention.run),
+            self._beside("notifier", self._notifier.run),
+            self._beside("learning", self._learnings.run),
+            self._beside("learning runs", self._runs.run),
+            self._beside("journal proof", BackgroundProof(self._store).run),
+            self._beside("loading", self._load_the_rest),
+            self._beside("remembering workers", self._remember_workers),
         ]
         if settings.worker.enabled:
-            self._tasks.append(asyncio.create_task(self._local.run(), name="local agent"))
+            self._tasks.append(self._beside("local agent", self._local.run))
             stack.push_async_callback(self._local.end)
         await rpc.start()
         stack.push_async_callback(rpc.stop, 0.5)
@@ -424,6 +428,9 @@ class Controller:
             flush=True,
         )
 
+    def _beside(self, name: str, part: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        return asyncio.create_task(kept_up(name, part), name=name)
+
     def _tell_of_move(self, moved: str) -> None:
         if moved:
             log.warning("workers_look_elsewhere", told=moved)
@@ -447,7 +454,7 @@ class Controller:
                 task.cancel()
         for task in done:
             if task in self._tasks:
-                task.result()  # a part that ends by itself is a bug: let it be seen
+                task.result()  # what the truth goes through ended: a bug, let it be seen
                 raise RuntimeError(f"The {task.get_name()} task ended by itself.")
 
     def _ask_to_stop(self) -> None:

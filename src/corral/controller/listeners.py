@@ -1,0 +1,49 @@
+"""Who hears of committed facts. What one of them raises is its own: the others hear all the same,
+and nobody takes it for a failed commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from corral.controller.store import Change
+
+log = structlog.get_logger()
+
+Hear = Callable[[Sequence["Change"]], None]
+
+
+class Listeners:
+    def __init__(self) -> None:
+        self._listeners: list[tuple[Hear, Hear | None]] = []
+
+    def add(self, hear: Hear, missed: Hear | None = None) -> None:
+        self._listeners.append((hear, missed))
+
+    def tell(self, changes: Sequence[Change]) -> None:
+        for hear, missed in self._listeners:
+            try:
+                hear(changes)
+            except Exception as error:
+                _log(hear, changes, error)
+                if missed is not None:
+                    self._catch_up(missed, changes)
+
+    def _catch_up(self, missed: Hear, changes: Sequence[Change]) -> None:
+        try:
+            missed(changes)
+        except Exception as error:
+            _log(missed, changes, error)
+
+
+def _log(hear: Hear, changes: Sequence[Change], error: Exception) -> None:
+    log.error(
+        "listener_failed",
+        listener=getattr(hear, "__qualname__", repr(hear)),
+        first_seq=changes[0].seq,
+        facts=len(changes),
+        exc_info=error,
+    )

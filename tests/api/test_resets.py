@@ -1,0 +1,124 @@
+"""Workers whose sockets are reset in the middle of everything: only the worker is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+from websockets.asyncio.client import connect
+
+import corral
+from corral.api.worker_socket import Frames, WorkerSocket
+from corral.core.job import Needs
+from corral.core.worker import Capabilities
+from corral.engines.agents import AgentsEngine
+from corral.engines.engine import Attempt
+from corral.protocol import messages as wire
+from tests.api.worker_door import Card, Door
+from tests.crash.books import stories
+from tests.live import LiveController
+
+uvloop = pytest.importorskip("uvloop")
+ROUNDS = 25
+AT_ONCE = struct.pack("ii", 1, 0)
+"""Closing then resets the connection, whatever was still to be read or said."""
+
+
+class _Server(uvicorn.Server):
+    def install_signal_handlers(self) -> None:
+        """They are the tests' own."""
+
+
+def test_work_for_a_worker_that_was_just_reset_raises_nothing() -> None:
+    """Between the reset and the moment in which everybody knows of it work may be sent to it."""
+    uvloop.run(_sent_while_reset())
+
+
+async def _sent_while_reset() -> None:
+    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    door = WorkerSocket(engine, lambda worker, shown: True, heartbeat_s=5.0, grace_s=60.0)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await door.serve(WebSocket(scope, receive, send))
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = _Server(uvicorn.Config(app, log_config=None, lifespan="off", ws=Frames))
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    url = f"ws://127.0.0.1:{listening.getsockname()[1]}/worker"
+    try:
+        for number in range(20):
+            await _one_reset(engine, url, number)
+    finally:
+        server.should_exit = True
+        await serving
+        listening.close()
+
+
+async def _one_reset(engine: AgentsEngine, url: str, number: int) -> None:
+    line = await connect(url, additional_headers={"Authorization": "Bearer x"}, proxy=None)
+    can = Capabilities(cpus=1, memory_gb=1)
+    await line.send(wire.encode([wire.WorkerRegister("w", "0", wire.VERSION, can)]))
+    await line.recv()
+    line.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+    line.transport.abort()
+    sent = 0
+    while any(worker.connected for worker in engine.workers()):
+        sent += 1
+        engine.start(Attempt(f"j{number}-{sent}", 1, "w", b"{}", "d", "t", Needs()))
+        await asyncio.sleep(0)
+    assert sent
+
+
+def test_resets_while_jobs_are_placed_end_nothing(tmp_path: Path) -> None:
+    environ = {"CORRAL_WORKER_ENABLED": "false", "CORRAL_GRACE_S": "0.05"}
+    with LiveController(tmp_path, environ=environ) as controller:
+        fickle, over = Card(controller, "fickle"), threading.Event()
+        with Door(controller, fickle.credential) as first:
+            first.joined(fickle.register())  # known from now on: jobs may wait for it
+        accepted: list[str] = []
+        submitting = [
+            threading.Thread(target=_submit, args=(controller, over, accepted)) for _ in range(3)
+        ]
+        for one in submitting:
+            one.start()
+        try:
+            for _ in range(ROUNDS):
+                _join_and_reset(controller, fickle)
+        finally:
+            over.set()
+            for one in submitting:
+                one.join()
+        assert controller.process is not None
+        assert controller.process.poll() is None, controller.log[-3000:]
+        assert controller.healthy()
+        assert accepted
+        assert "listener_failed" not in controller.log
+    assert set(accepted) <= set(stories(controller.home))
+
+
+def _submit(controller: LiveController, over: threading.Event, accepted: list[str]) -> None:
+    with corral.Client(controller.address, controller.token) as client:
+        while not over.is_set():
+            accepted.append(client.submit(abs, (-1,)).id)
+
+
+def _join_and_reset(controller: LiveController, fickle: Card) -> None:
+    """It ends what it is sent, and hangs up as a killed process does while the next is sent."""
+    with Door(controller, fickle.credential) as door:
+        door.say(fickle.register())
+        heard = [one for one in door.hear() if isinstance(one, wire.JobDispatch)]
+        while not heard:
+            heard = [one for one in door.hear() if isinstance(one, wire.JobDispatch)]
+        plain = door._socket.socket
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        for one in heard:
+            door.say(wire.JobCompleted(one.job, one.attempt, time.time(), 0.1, one.digest))
+        plain.close()
