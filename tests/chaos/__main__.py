@@ -73,7 +73,11 @@ def _cluster() -> Iterator[Cluster]:
         stack.callback(shutil.rmtree, place, ignore_errors=True)
         cluster = Cluster(network, place, WORKERS, own_worker=True, disk=power_disk.PowerDisk)
         stack.callback(cluster.stop)
-        cluster.start()
+        try:
+            cluster.start()
+        except Exception:
+            sys.stderr.write(f"chaos: the cluster did not come up. Logs: {_logs(cluster)}\n")
+            raise
         yield cluster
 
 
