@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -49,6 +51,22 @@ class Rest:
             answer = connection.getresponse()
             found = {name.lower(): value for name, value in answer.getheaders()}
             return Answer(answer.status, found, answer.read())
+        finally:
+            connection.close()
+
+    @contextlib.contextmanager
+    def streamed(self, path: str, **headers: str) -> Iterator[Iterator[str]]:
+        """The lines of an answer as they come, for as long as it is held open."""
+        door = urlsplit(self._controller.url)
+        token = self._controller.token if self._token is None else self._token
+        sent = {name.replace("_", "-"): value for name, value in headers.items() if value}
+        connection = self._connection(str(door.hostname), door.port)
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {token}", **sent})
+            answer = connection.getresponse()
+            if answer.status not in (200, 204):
+                raise OSError(f"{path}: {answer.status}")
+            yield (line.decode("utf-8", "replace").rstrip("\r\n") for line in answer)
         finally:
             connection.close()
 

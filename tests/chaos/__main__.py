@@ -20,15 +20,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.chaos import power_disk
 from tests.chaos.inflict import Inflictor
 from tests.chaos.invariants import Invariants, Violation
 from tests.chaos.schedule import KINDS, schedule
-from tests.chaos.work import Drover
+from tests.chaos.work import Clients
 from tests.network import machines, wires
 from tests.network.machines import Cluster, eventually
 
 WORKERS = ("w1", "w2", "w3")
 LOOK_S = 1.0
+RATE = 16.0
 REST_S = 90.0
 """Within so much time after the last fault everything has come to rest."""
 
@@ -37,22 +39,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make chaos", description="Random faults, seeded.")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
-    parser.add_argument("--jobs", type=int, default=5000, help="at most so many")
+    parser.add_argument("--jobs", type=int, help=f"at most so many [{RATE:g} a second]")
     asked = parser.parse_args()
-    if why := wires.unavailable() or machines.no_clock():
+    asked.jobs = asked.jobs or int(asked.seconds * RATE)
+    if why := wires.unavailable() or machines.no_clock() or power_disk.unavailable():
         sys.stderr.write(f"make chaos: {why}\n")
         return 2
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     print(f"chaos: seed {asked.seed}, {asked.seconds:g} s, {len(WORKERS)} workers", flush=True)
     with _cluster() as cluster:
-        drover = Drover(cluster, asked.seed, asked.jobs, asked.seconds)
-        inflictor, invariants = Inflictor(cluster), Invariants(cluster, drover)
+        clients = Clients(cluster, asked.seed, asked.jobs, asked.seconds)
+        inflictor, invariants = Inflictor(cluster, clients), Invariants(cluster, clients)
         wrong = ""
         try:
-            _wreak(cluster, drover, inflictor, invariants, asked)
+            _wreak(cluster, clients, inflictor, invariants, asked)
         except (Violation, AssertionError) as error:
             wrong = str(error)
-        _report(inflictor, invariants, drover)
+        _report(inflictor, invariants, clients)
         if not wrong:
             return 0
         kept = _logs(cluster)
@@ -68,9 +71,13 @@ def _cluster() -> Iterator[Cluster]:
         stack.callback(network.close)
         place = Path(tempfile.mkdtemp(prefix="corral-chaos-"))
         stack.callback(shutil.rmtree, place, ignore_errors=True)
-        cluster = Cluster(network, place, WORKERS)
+        cluster = Cluster(network, place, WORKERS, own_worker=True, disk=power_disk.PowerDisk)
         stack.callback(cluster.stop)
-        cluster.start()
+        try:
+            cluster.start()
+        except Exception:
+            sys.stderr.write(f"chaos: the cluster did not come up. Logs: {_logs(cluster)}\n")
+            raise
         yield cluster
 
 
@@ -86,14 +93,14 @@ def _logs(cluster: Cluster) -> Path:
 
 def _wreak(
     cluster: Cluster,
-    drover: Drover,
+    clients: Clients,
     inflictor: Inflictor,
     invariants: Invariants,
     asked: argparse.Namespace,
 ) -> None:
     begun = time.monotonic()
     inflictor.plan(schedule(asked.seed, asked.seconds, WORKERS), begun)
-    drover.start()
+    clients.start()
     looked = begun
     while time.monotonic() < begun + asked.seconds or inflictor.busy:
         inflictor.turn()
@@ -102,7 +109,7 @@ def _wreak(
             looked = time.monotonic()
         time.sleep(0.02)
     cluster.mend()
-    drover.stop()
+    clients.stop()
 
     def at_rest() -> bool:
         inflictor.turn()
@@ -116,9 +123,9 @@ def _wreak(
     invariants.processes()
 
 
-def _report(inflictor: Inflictor, invariants: Invariants, drover: Drover) -> None:
+def _report(inflictor: Inflictor, invariants: Invariants, clients: Clients) -> None:
     out = Console(width=80, highlight=False)
-    faults = Table("fault", "injected", title=f"{len(drover.accepted)} jobs accepted")
+    faults = Table("fault", "injected", title=f"{len(clients.accepted)} jobs accepted")
     for kind in KINDS:
         faults.add_row(kind, str(inflictor.injected[kind]))
     held = Table("invariant", "held")

@@ -17,19 +17,25 @@ import psutil
 
 import corral
 from corral.core.errors import CorralError, WorkerNotFound
+from tests.chaos.power_disk import PowerDisk
+from tests.chaos.rogue import Rogue
 from tests.chaos.schedule import CONTROLLER, HOUR_S, Fault
+from tests.chaos.work import Clients
 from tests.network.machines import Cluster, Worker
 from tests.network.meddler import Mischief
 from tests.network.wires import BOTH
 
 ASK_AGAIN_S = 0.3
+CLAIMED = 50
+"""So many of the youngest jobs a worker that lies calls its own."""
 Action = Callable[[], None]
 Question = Callable[[corral.Client], object]
 
 
 class Inflictor:
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, clients: Clients) -> None:
+        self._cluster, self._clients = cluster, clients
+        self._rogue = Rogue(cluster)
         self.injected: Counter[str] = Counter()
         self._due: list[tuple[float, int, Action]] = []
         self._order = itertools.count()
@@ -74,6 +80,14 @@ class Inflictor:
             clocks = {name: worker.clock for name, worker in self._cluster.workers.items()}
             clock = {**clocks, CONTROLLER: self._cluster.clock}[fault.target]
             return clock.set((-HOUR_S, 0, HOUR_S)[int(fault.detail * 3)])
+        if fault.kind == "connections reset":
+            return self._cluster.network.reset(fault.target)
+        if fault.kind == "a worker lied":
+            living = [job for job in list(self._clients.accepted) if job not in self._clients.ended]
+            living = living[-CLAIMED:]
+            return threading.Thread(
+                target=self._rogue.lie, args=(living, fault.detail), daemon=True
+            ).start()
         worker = self._cluster.workers[fault.target]
         if fault.kind.startswith("wire"):
             self._wire(worker, fault)
@@ -84,6 +98,10 @@ class Inflictor:
             self._later(fault.lasting_s, lambda: worker.signal(signal.SIGCONT))
         elif fault.kind == "agent killed":
             worker.kill()
+            self._keep_down(worker.name, fault.lasting_s)
+        elif fault.kind == "worker lost power":
+            self._cut_power(worker.name)
+            worker.ended()
             self._keep_down(worker.name, fault.lasting_s)
         elif fault.kind == "job process killed":
             self._job_process(worker, fault.detail)
@@ -117,9 +135,20 @@ class Inflictor:
         if fault.kind == "controller stalled":
             controller.process.send_signal(signal.SIGSTOP)
             self._later(fault.lasting_s, lambda: _go_on(controller.process))
+        elif fault.kind == "controller lost power":
+            self._cut_power(CONTROLLER)
+            controller.process.wait()
+            self._keep_down(CONTROLLER, fault.lasting_s)
         else:
             controller.kill()
             self._keep_down(CONTROLLER, fault.lasting_s)
+
+    def _cut_power(self, name: str) -> None:
+        """Of a whole machine: what ran there is gone, and of its disk all that was not synced."""
+        self._cluster.network.kill(name)
+        disk = self._cluster.disks[name]
+        assert isinstance(disk, PowerDisk)
+        disk.cut()
 
     def _keep_down(self, name: str, seconds: float) -> None:
         self._down[name] = self._down.get(name, 0) + 1

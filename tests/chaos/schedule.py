@@ -32,13 +32,20 @@ KINDS = {
     "controller stalled": (0.3, 3.0),
     "controller killed": (0.0, 2.0),
     "clock jumped": (0.0, 0.0),
+    "controller lost power": (0.0, 2.0),
+    "worker lost power": (0.0, 6.0),
+    "connections reset": (0.0, 0.0),
+    "a worker lied": (0.0, 0.0),
     "messages repeated": (1.0, 4.0),
     "messages swapped and delayed": (1.0, 4.0),
     "drained and resumed": (0.5, 3.0),
     "revoked and joined again": (0.0, 1.0),
 }
 """Every kind with the shortest and the longest time it lasts; the grace lies in between."""
-ON_CONTROLLER = ("controller stalled", "controller killed")
+ON_CONTROLLER = ("controller stalled", "controller killed", "controller lost power")
+ON_ANY = ("clock jumped", "connections reset")
+POWERED = "w2"
+"""The worker whose disk can lose power."""
 ON_THE_LAST = ("messages repeated", "messages swapped and delayed")
 
 
@@ -52,11 +59,13 @@ def _faults(dice: random.Random, seconds: float, workers: Sequence[str]) -> Iter
         # Like a pack of cards: nothing is left out for long.
         for kind in dice.sample(list(KINDS), len(KINDS)):
             shortest, longest = KINDS[kind]
-            target = dice.choice([*workers, CONTROLLER] if kind == "clock jumped" else workers)
+            target = dice.choice([*workers, CONTROLLER] if kind in ON_ANY else workers)
             if kind in ON_CONTROLLER:
                 target = CONTROLLER
             elif kind in ON_THE_LAST:
                 target = workers[-1]
+            elif kind == "worker lost power":
+                target = POWERED
             yield Fault(at_s, kind, target, dice.uniform(shortest, longest), dice.random())
             at_s += GAP_S * dice.uniform(0.3, 1.7)
             if at_s > seconds:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos import power_disk
 from tests.chaos.schedule import KINDS, schedule
 from tests.network import machines, wires
 
@@ -23,7 +24,7 @@ def test_the_seed_alone_makes_the_schedule() -> None:
 
 
 def test_half_a_minute() -> None:
-    if why := wires.unavailable() or machines.no_clock():
+    if why := wires.unavailable() or machines.no_clock() or power_disk.unavailable():
         pytest.skip(why)
     done = subprocess.run(
         [sys.executable, "-m", "tests.chaos", "--seconds", "30"],

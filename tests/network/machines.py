@@ -35,7 +35,6 @@ SETTINGS = {
     "CORRAL_BACKOFF_S": "0.05",
     "CORRAL_BACKOFF_MAX_S": "0.5",
     "CORRAL_MAX_LOSSES": "100",
-    "CORRAL_WORKER_ENABLED": "false",
 }
 """Short times: a test of a grace period takes that long."""
 
@@ -189,7 +188,15 @@ class Worker:
 class Cluster:
     """One controller beyond loopback, with TLS, and workers that joined it."""
 
-    def __init__(self, network: Network, place: Path, workers: Sequence[str]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        place: Path,
+        workers: Sequence[str],
+        *,
+        own_worker: bool = False,
+        disk: Callable[[Path, int], SmallDisk] = SmallDisk,
+    ) -> None:
         self.network = network
         self.yard = place / "yard"
         self.yard.mkdir()
@@ -197,7 +204,12 @@ class Cluster:
         self.controller = LiveController(
             place / "controller",
             *("--host", network.address("controller"), "--port", "8700", "--grpc-port", "50051"),
-            environ={**SETTINGS, **self.clock.environ},
+            environ={
+                **SETTINGS,
+                **self.clock.environ,
+                "CORRAL_WORKER_ENABLED": str(own_worker).lower(),
+                "CORRAL_WORKER_WRITE_PATHS": f"[{self.yard}]",
+            },
             prefix=network.inside("controller"),
         )
         self.workers = {
@@ -206,10 +218,10 @@ class Cluster:
         small = self.workers["w2"].home
         self.controller.home.mkdir()
         self.disks = {
-            "controller": SmallDisk(self.controller.home, DISK_MB),
-            "w2": SmallDisk(small, DISK_MB),
+            "controller": disk(self.controller.home, DISK_MB),
+            "w2": disk(small, DISK_MB),
         }
-        """Homes on disks of their own, which can be filled."""
+        """Homes on disks of their own: they can be filled, and some can lose power."""
         self.meddler: Meddler | None = None
         """Stands between the controller and the last worker, and does nothing until told to."""
 

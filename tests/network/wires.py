@@ -7,9 +7,12 @@ too, so that tests ask the controller as a client elsewhere would.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from typing import Literal
 
@@ -102,6 +105,22 @@ class Network:
     def inside(self, name: str) -> list[str]:
         """Words before a command that end by becoming it, on that machine."""
         return ["nsenter", f"--net=/run/netns/corral-{self._mark}-{name}"]
+
+    def reset(self, name: str) -> None:
+        """Ends every connection of that machine as a crash would: both sides get a reset."""
+        command = [*self.inside(name), "ss", "-K", "state", "established"]
+        subprocess.run(command, check=False, capture_output=True)  # it may have none
+
+    def kill(self, name: str) -> None:
+        """Ends everything that runs on that machine, at once."""
+        space = f"corral-{self._mark}-{name}"
+        while pids := subprocess.run(
+            ["ip", "netns", "pids", space], check=True, capture_output=True, text=True
+        ).stdout.split():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.01)
 
     def cut(self, name: str, *ways: Way) -> None:
         """Loses everything on that machine's wire, without telling anybody."""

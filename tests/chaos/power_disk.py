@@ -1,0 +1,79 @@
+"""A disk whose power can be cut: a file system of its own that forgets, in one moment, all that was
+not synced. Nothing is simulated: ext4's own shutdown drops what it had not written, and the next
+mount replays its journal as after any power cut."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from tests.crash.test_full_disk import SmallDisk
+
+SHUTDOWN = 0x8004587D
+"""The ioctl EXT4_IOC_SHUTDOWN."""
+WITHOUT_FLUSH = 2
+UNMOUNT_S = 20.0
+
+
+def unavailable() -> str:
+    """Why there can be no such disk here, or nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, "disk")
+        place.mkdir()
+        try:
+            disk = PowerDisk(place, 8)
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", b"") or str(error).encode()
+            return f"no file system whose power can be cut: {said.decode('utf-8', 'replace')}"
+        try:
+            disk.cut()
+        finally:
+            disk.close()
+    return ""
+
+
+class PowerDisk(SmallDisk):
+    def __init__(self, place: Path, size_mb: int) -> None:
+        self.place, self.mounted = place, True
+        self._ballast = place / "ballast"
+        self._image = place.with_name(f"{place.name}.image")
+        with self._image.open("wb") as file:
+            file.truncate(size_mb << 20)
+        mkfs = shutil.which("mkfs.ext4") or "/usr/sbin/mkfs.ext4"
+        subprocess.run([mkfs, "-q", "-F", str(self._image)], check=True, capture_output=True)
+        self._mount()
+
+    def _mount(self) -> None:
+        # Without the heuristics that save programs which rename without a sync.
+        options = "loop,noauto_da_alloc"
+        command = ["mount", "-t", "ext4", "-o", options, str(self._image), str(self.place)]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def cut(self) -> None:
+        """Whoever used it is dead already. It is back at once, with what was synced, and with
+        whatever else the kernel had come to write by itself."""
+        folder = os.open(self.place, os.O_RDONLY)
+        try:
+            fcntl.ioctl(folder, SHUTDOWN, struct.pack("I", WITHOUT_FLUSH))
+        finally:
+            os.close(folder)
+        self._unmount()
+        self._mount()
+
+    def _unmount(self) -> None:
+        until = time.monotonic() + UNMOUNT_S
+        while (done := subprocess.run(["umount", str(self.place)], capture_output=True)).returncode:
+            # Dying processes give their files back a moment later.
+            if time.monotonic() > until:
+                raise AssertionError(f"{self.place} stays in use: {done.stderr!r}")
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        self._unmount()
+        self._image.unlink()
