@@ -69,7 +69,6 @@ def environments(tmp_path: Path) -> MakeEnvironments:
             environ={**build_environment(), **variables},
             in_use=lambda: set(in_use),
             compile_kit=lambda python: [str(python), "-c", ""],
-            kit_compiled=lambda: None,
         )
         made.clear_leftovers()
         return made

@@ -45,7 +45,6 @@ def environments(home: Path) -> Environments:
         environ=environ,
         in_use=set,
         compile_kit=lambda python: [str(python), "-c", ""],
-        kit_compiled=lambda: None,
     )
     made.clear_leftovers()
     return made

@@ -108,7 +108,7 @@ class Environments:
         environ: Mapping[str, str],
         in_use: Callable[[], set[str]],
         compile_kit: Callable[[Path], list[str]],
-        kit_compiled: Callable[[], object],
+        kit_compiled: Callable[[], object] = lambda: None,
         confine: Confine | None = None,
     ) -> None:
         self._root = root

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import csv
 import os
+import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+RECORD_BYTES = 64 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._]*-")
 
 
 def damaged(environment: Path) -> list[str]:
@@ -18,12 +23,16 @@ def damaged(environment: Path) -> list[str]:
         about.name.partition("-")[0]
         for folder in sorted(environment.glob(pattern))
         for about in sorted(folder.glob("*.dist-info"))
-        if not _is_whole(folder, about / "RECORD")
+        if _NAME.match(about.name) and not _is_whole(folder, about / "RECORD")
     ]
 
 
 def _is_whole(folder: Path, record: Path) -> bool:
     try:
+        found = os.lstat(record)
+        # Code of packages may have written here: it makes us read no pipe, and nothing without end.
+        if not stat.S_ISREG(found.st_mode) or found.st_size > RECORD_BYTES:
+            return False
         text = record.read_text(encoding="utf-8")
         listed = dict(_sizes(text))
         return bool(text) and all(
