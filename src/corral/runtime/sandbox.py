@@ -68,7 +68,7 @@ def apply(config: Mapping[str, Any], kit: str) -> dict[str, str]:
 
 def allowed(config: Mapping[str, Any], kit: str) -> tuple[list[str], list[str]]:
     """What a job may read, and what it may write."""
-    reads = [*SYSTEM_READ, sys.prefix, sys.base_prefix, kit, *config.get("read_paths", ())]
+    reads = [*SYSTEM_READ, kit, *config.get("read_paths", ())]
     return reads, [*SYSTEM_WRITE, *config.get("write_paths", ())]
 
 
