@@ -14,14 +14,7 @@ from pathlib import Path
 import pytest
 
 from corral.agent import kit
-from corral.agent.environments import (
-    RECORD,
-    TEMPORARY,
-    BuildFailed,
-    Environment,
-    Environments,
-    Spec,
-)
+from corral.agent.environments import RECORD, BuildFailed, Environment, Environments, Spec
 from corral.agent.inventory import python_minor
 from corral.agent.manifest import SMALL_BYTES
 from corral.protocol import messages as wire
@@ -287,7 +280,7 @@ async def test_everybody_who_waits_for_a_failed_build_hears_of_it(
     with pytest.raises(BuildFailed):
         await made.get(spec)
     left = [path.name for path in (tmp_path / "environments").iterdir()]
-    assert left == [TEMPORARY]
+    assert left == []
 
 
 async def test_a_build_sees_no_more_of_the_machine_than_a_job(

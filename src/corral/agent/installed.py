@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,8 @@ def damaged(environment: Path) -> list[str]:
 
 def _is_whole(folder: Path, record: Path) -> bool:
     try:
+        if not stat.S_ISREG(os.lstat(record).st_mode):
+            return False
         text = record.read_text(encoding="utf-8")
         listed = dict(_sizes(text))
         return bool(text) and all(
