@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from corral.agent.build_steps import Confine
-from corral.agent.environments import RECORD, BuildFailed, Environments
+from corral.agent.environments import RECORD, Environments
 from corral.runtime import confined, sandbox
 from corral.settings import build_environment, build_paths
 from tests.agent.conftest import StartAgent
@@ -159,29 +159,33 @@ async def test_no_file_of_an_environment_is_another_name_of_one_elsewhere(
         assert list(Path(prefix).glob("lib/python*/site-packages/__pycache__/plain.*.pyc"))
 
 
+WIDEN = """\
+import glob
+DONE = 42
+for place in glob.glob({root!r} + "/.building-*/environment"):
+    if not os.path.lexists(place + "/{record}"):  # it is asked more than once
+        os.unlink(place + "/bin/python")
+        os.symlink({private!r} + "/letters/own", place + "/bin/python")
+        os.symlink({private!r} + "/letters/new", place + "/{record}")
+"""
+
+
 @needs_landlock
-async def test_what_is_installed_cannot_widen_what_jobs_read(
+async def test_what_is_installed_cannot_widen_what_jobs_read_or_the_agent_writes(
     environments: MakeEnvironments, tmp_path: Path
 ) -> None:
-    """Jobs may read where the interpreter lives; a build makes its link lead somewhere else."""
+    """Jobs may read where the interpreter lives, and the agent leaves a note in an environment;
+    here a build makes both lead somewhere else."""
+    (letters := tmp_path / "private" / "letters").mkdir(parents=True)
+    (letters / "own").touch()
     made = environments(confine=True)
+    root, private = str(tmp_path / "environments"), str(letters.parent)
+    attack = WIDEN.format(root=root, private=private, record=RECORD)
     honest = await made.get(made.spec("", ()))
-    attack = "DONE = 1\n" + "import glob\nfor place in glob.glob({root!r} + '/.building-*'):\n"
-    attack += "    os.unlink(place + '/environment/bin/python')\n"
-    attack += "    os.symlink({away!r}, place + '/environment/bin/python')\n"
-    attack += "    os.symlink({away!r}, place + '/environment/corral-environment.json')\n"
-    (away := tmp_path / "private" / "letters").mkdir(parents=True)
-    line = make_sdist(
-        tmp_path,
-        "widening",
-        attack.format(root=str(tmp_path / "environments"), away=str(away / "own")),
-    )
-    try:
-        built = await made.get(made.spec("", (line,)))
-    except BuildFailed:
-        built = honest
+    built = await made.get(made.spec("", (make_sdist(tmp_path, "widening", attack),)))
+    assert os.readlink(built.python) == str(letters / "own")
     assert built.base == honest.base
-    assert list(away.iterdir()) == []
+    assert [path.name for path in letters.iterdir()] == ["own"]
 
 
 DAEMON = """\
