@@ -20,7 +20,6 @@ import structlog
 from msgspec import Struct
 
 from corral.agent import installed, system
-from corral.runtime import confined
 
 log = structlog.get_logger("corral.agent.build_steps")
 
@@ -167,6 +166,8 @@ class BuildSteps:
 def _supervised(command: list[str], config: dict[str, object]) -> list[str]:
     if sys.platform == "win32":
         return command
+    from corral.runtime import confined
+
     told = msgspec.json.encode(config).decode()
     return [sys.executable, "-I", "-S", confined.__file__, told, *command]
 

@@ -14,11 +14,11 @@ import signal
 import sys
 from typing import Any, NoReturn
 
+assert sys.platform != "win32"
+
 
 def main() -> int:
     config, command = json.loads(sys.argv[1]), sys.argv[2:]
-    if sys.platform == "win32":
-        return 1  # There is nothing here to confine a command with.
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sys.path.insert(0, os.path.dirname(package))  # wherever this Corral was installed
     from corral.runtime.supervisor import Hold
@@ -45,7 +45,6 @@ def main() -> int:
 def _become(config: dict[str, Any], command: list[str], parent: int) -> NoReturn:
     from corral.runtime import posix, sandbox
 
-    assert sys.platform != "win32"
     posix.die_with(parent)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

@@ -7,16 +7,17 @@ a `.pth` file of some package, is executed outside of the sandbox.
 
 from __future__ import annotations
 
+import sys
+
+assert sys.platform != "win32"
+
 import json
 import os
-import sys
 from typing import NoReturn
 
 from corral.runtime import failures, posix, sandbox
 from corral.runtime.inbox import Inbox
 from corral.runtime.road import Road
-
-assert sys.platform != "win32"
 
 KIT = os.path.dirname(failures.PACKAGE)
 

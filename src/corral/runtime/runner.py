@@ -15,10 +15,10 @@ if __name__ == "__main__":
     sys.path.insert(0, dirname(dirname(dirname(abspath(__file__)))))
     if sys.argv[1] == "spawned":
         from corral.runtime.spawned_process import main
-    elif sys.argv[1] == "confined":
-        from corral.runtime.attempt_process import main
     elif sys.argv[1] == "spawn" or sys.platform == "win32":
         from corral.runtime.spawning_supervisor import main
+    elif sys.argv[1] == "confined":
+        from corral.runtime.attempt_process import main
     else:
         from corral.runtime.supervisor import main
 
