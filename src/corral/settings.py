@@ -445,18 +445,16 @@ def build_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     return {**passed_environment(environ), **kept}
 
 
-def build_paths(
-    environ: Mapping[str, str] | None = None,
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a build reads (settings of uv and pip) and writes (caches, Pythons) in this home."""
+def build_paths(environ: Mapping[str, str] | None = None) -> tuple[tuple[str, ...], str, str]:
+    """What builds read in this home (settings of uv and pip), uv's cache, and its Pythons."""
     environ = os.environ if environ is None else environ
     home = Path(environ.get("HOME") or Path.home())
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     cache = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
     data = Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share")
     reads = [config / "uv", config / "pip", home / ".pip", home / ".netrc", home / ".pyenv"]
-    writes = [Path(environ.get("UV_CACHE_DIR") or cache / "uv"), data / "uv"]
-    return tuple(map(str, reads)), tuple(map(str, writes))
+    pythons = environ.get("UV_PYTHON_INSTALL_DIR") or data / "uv" / "python"
+    return tuple(map(str, reads)), environ.get("UV_CACHE_DIR") or str(cache / "uv"), str(pythons)
 
 
 def proxies(environ: Mapping[str, str] | None = None) -> dict[str, str]:

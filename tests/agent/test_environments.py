@@ -8,29 +8,25 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import pytest
 
 from corral.agent import kit
-from corral.agent.environments import (
-    RECORD,
-    TEMPORARY,
-    BuildFailed,
-    Environment,
-    Environments,
-    Spec,
-)
+from corral.agent.environments import RECORD, BuildFailed, Environment, Environments, Spec
 from corral.agent.inventory import python_minor
 from corral.agent.manifest import SMALL_BYTES
 from corral.protocol import messages as wire
+from corral.runtime import sandbox
 from corral.settings import build_environment
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
 
 
-def make_wheel(folder: Path, name: str, size: int = 0) -> str:
+def make_wheel(
+    folder: Path, name: str, size: int = 0, more: Mapping[str, str] | None = None
+) -> str:
     """A package that needs no registry, as a requirement line."""
     wheel = folder / f"{name}-1.0-py3-none-any.whl"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
@@ -40,6 +36,7 @@ def make_wheel(folder: Path, name: str, size: int = 0) -> str:
         f"{name}_data.txt": "x" * size,
         f"{name}-1.0.dist-info/METADATA": metadata,
         f"{name}-1.0.dist-info/WHEEL": tags,
+        **(more or {}),
     }
     record = "".join(f"{path},,{len(text)}\n" for path, text in files.items())
     record += f"{name}-1.0.dist-info/RECORD,,\n"
@@ -48,6 +45,10 @@ def make_wheel(folder: Path, name: str, size: int = 0) -> str:
             archive.writestr(path, text)
     return f"{name} @ {wheel.as_uri()}"
 
+
+needs_landlock = pytest.mark.skipif(
+    sandbox.landlock_version() < 1, reason="this kernel has no Landlock"
+)
 
 MakeEnvironments = Callable[..., Environments]
 
@@ -78,6 +79,10 @@ def environments(tmp_path: Path) -> MakeEnvironments:
 
 def value_of(name: str) -> tuple[int, str]:
     return __import__(name).VALUE, sys.prefix
+
+
+def variable(name: str) -> str | None:
+    return os.environ.get(name)
 
 
 async def test_attempts_that_wait_for_the_same_environment_share_one_build(
@@ -274,7 +279,7 @@ async def test_everybody_who_waits_for_a_failed_build_hears_of_it(
     with pytest.raises(BuildFailed):
         await made.get(spec)
     left = [path.name for path in (tmp_path / "environments").iterdir()]
-    assert left == [TEMPORARY]
+    assert left == []
 
 
 async def test_a_build_sees_no_more_of_the_machine_than_a_job(
@@ -327,3 +332,37 @@ async def test_an_environment_that_somebody_removed_is_built_again(
     again = controller.job(os.getpid, fresh=True)
     await controller.send(again)
     assert await controller.value(again.job)
+
+
+PEEK = """\
+import os; exec("try: os.environ['SEEN'] = open({path!r}).read()\\n\
+except OSError as error: os.environ['SEEN'] = type(error).__name__")
+"""
+"""A line of a `.pth` file: every Python that finds it runs it, before anything else."""
+
+
+@needs_landlock
+async def test_what_a_package_runs_at_every_start_runs_behind_the_walls(
+    controller: FakeController, start: StartAgent, tmp_path: Path
+) -> None:
+    credentials = tmp_path / "worker" / "agent.json"
+    await start(**{"worker.read_paths": (str(tmp_path / "wheels"),)})
+    (tmp_path / "wheels").mkdir()
+    peeking = {"peek.pth": PEEK.format(path=str(credentials))}
+    line = make_wheel(tmp_path / "wheels", "peek", more=peeking)
+    job = controller.job(variable, "SEEN", requirements=(line,))
+    await controller.send(job)
+    assert await controller.value(job.job) == "PermissionError"
+
+
+@needs_landlock
+async def test_a_jobs_variables_reach_nothing_before_its_walls_stand(
+    controller: FakeController, start: StartAgent, tmp_path: Path
+) -> None:
+    """The loader obeys variables in every program: it would write, or load, whatever they name."""
+    await start()
+    env = {"LD_DEBUG": "statistics", "LD_DEBUG_OUTPUT": str(tmp_path / "loader")}
+    job = controller.job(variable, "LD_DEBUG", env=env)
+    await controller.send(job)
+    assert await controller.value(job.job) == "statistics"
+    assert not list(tmp_path.glob("loader*"))

@@ -163,7 +163,7 @@ class Runner:
         self._orders, hand = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         runner = str(kit / "corral" / "runtime" / "runner.py")
         self.process = subprocess.Popen(
-            [sys.executable, "-I", runner, "spawn" if spawn else str(hand.fileno())],
+            [sys.executable, "-I", "-S", runner, "spawn" if spawn else str(hand.fileno())],
             pass_fds=(hand.fileno(),),
             stdin=ear.fileno(),
             stdout=subprocess.PIPE,
@@ -176,10 +176,11 @@ class Runner:
             {
                 "limits": {"memory_bytes": None, "cpus": None},
                 "isolate": True,
-                "read_paths": [],
+                "python": sys.executable,
                 "write_paths": [str(folder)],
                 "environ": {},
                 **config,
+                "read_paths": [sys.prefix, sys.base_prefix, *config.get("read_paths", ())],
             }
         )
         self.ready = self.next()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -298,7 +299,7 @@ def test_a_pipe_that_closes_says_the_same_as_a_socket(kit: Path) -> None:
     ):
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(b"{}\n")
+        process.stdin.write(json.dumps({"python": sys.executable}).encode() + b"\n")
         assert b'"ready"' in process.stdout.readline()
         process.stdin.close()
         assert process.wait(10) == 0

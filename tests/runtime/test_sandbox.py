@@ -176,3 +176,24 @@ def test_limits_and_privileges(start_runner: Callable[..., Runner]) -> None:
 
 def test_the_pid_told_is_the_one_the_agent_started(runner: Runner) -> None:
     assert runner.ready["pid"] == runner.process.pid
+
+
+def test_a_job_cannot_end_its_supervisor_by_what_they_share(runner: Runner) -> None:
+    """Memory that is cut away under whoever looks at it next would kill that process."""
+
+    def cut() -> int:
+        refused = 0
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                shared = "memfd:" in os.readlink(f"/proc/self/fd/{name}")
+            except OSError:  # that of the listing itself
+                continue
+            if shared and os.fstat(int(name)).st_size:
+                try:
+                    os.ftruncate(int(name), 0)
+                except PermissionError:
+                    refused += 1
+        return refused
+
+    assert runner.value(cut) > 0
+    assert runner.value(os.getpid)

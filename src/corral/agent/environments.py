@@ -11,8 +11,8 @@ import asyncio
 import hashlib
 import os
 import re
-import shutil
 import site
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -24,20 +24,20 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from corral.agent import installed, manifest, system
+from corral.agent import manifest
+from corral.agent.build_steps import BuildSteps, Confine, Workplace, own_python
 from corral.agent.inventory import DIFFUSERS_EXTRA, GIB, python_minor
+from corral.agent.run_directory import remove_tree
 from corral.core.job import Failure
 from corral.home import make_folder
-from corral.runtime import confined
 
 log = structlog.get_logger("corral.agent.environments")
 
 RECORD = "corral-environment.json"
-TEMPORARY = ".tmp"
-BUILD_LIMIT_S = 3600.0
+MAX_DEPTH = 100
+"""Deeper folders are no environment's."""
 FAILURE_KEPT_S = 10.0
 """For this long a failed build is not tried again: many jobs may wait for the same one."""
-TAIL = 4000
 _PYTHON = re.compile(r"\d+\.\d+")
 
 
@@ -74,25 +74,15 @@ class Record(Struct):
     spec: Spec
     size: int
     built_at: float
+    base: str = ""
+    """Where its interpreter lives, as it was before anything was installed: jobs may read all of
+    that, so it is not asked of links that an installation can change."""
 
 
 class BuildFailed(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
-
-
-class Confine(Struct, frozen=True):
-    """What a build may touch beside its own directory: uv's caches, and its settings to read."""
-
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-
-    def command(self, command: list[str], root: Path) -> list[str]:
-        reads = [*self.reads, sys.prefix, sys.base_prefix, _own_python_folder()]
-        writes = [*self.writes, str(root)]
-        config = msgspec.json.encode({"read_paths": reads, "write_paths": writes}).decode()
-        return [sys.executable, "-I", confined.__file__, config, *command]
 
 
 class Environments:
@@ -112,15 +102,9 @@ class Environments:
         confine: Confine | None = None,
     ) -> None:
         self._root = root
-        self._confine = confine
+        self._steps = BuildSteps(environ, confine)
         self._limit, self._keep_s = limit_gb * GIB, keep_s
         self._system = system_site_packages
-        self._environ = {
-            **environ,
-            "UV_NO_PROGRESS": "1",
-            "NO_COLOR": "1",
-            **system.temporary_folder(str(root / TEMPORARY)),
-        }
         self._in_use = in_use
         self._compile_kit, self._kit_compiled = compile_kit, kit_compiled
         self._own = python_minor()
@@ -134,7 +118,7 @@ class Environments:
         """Remove what builds and cleanups that were cut short left behind."""
         make_folder(self._root)
         for path in self._root.glob(".*"):
-            shutil.rmtree(path, ignore_errors=True)
+            _discard(path)
 
     def spec(self, python: str, requirements: tuple[str, ...]) -> Spec:
         known = self._specs.get((python, requirements))
@@ -162,12 +146,13 @@ class Environments:
         python = _python_in(path)
         try:
             os.utime(path / RECORD)
-        except OSError:
+            record = msgspec.json.decode((path / RECORD).read_bytes(), type=Record)
+        except (OSError, msgspec.MsgspecError):
             return None
-        if not python.exists() or not manifest.is_whole(path):
+        if not python.exists() or not record.base or not manifest.is_whole(path):
             log.warning("environment_not_proven", environment=spec.digest)
             return None
-        base = python.resolve().parent.parent
+        base = Path(record.base)
         return Environment(digest=spec.digest, path=path, python=python, base=base)
 
     def forget(self, spec: Spec) -> None:
@@ -231,15 +216,17 @@ class Environments:
 
     async def _build(self, spec: Spec, path: Path) -> None:
         started = time.monotonic()
-        building = self._root / f".building-{spec.digest}-{os.getpid()}"
+        place = Workplace(self._root / f".building-{spec.digest}-{os.getpid()}")
+        building = place.environment
         try:
-            await self._fill(spec, building)
+            base = await self._fill(spec, place)
             size = await asyncio.to_thread(_size, building)
-            record = Record(spec=spec, size=size, built_at=time.time())
+            record = Record(spec=spec, size=size, built_at=time.time(), base=str(base))
+            (building / RECORD).unlink(missing_ok=True)  # not followed, should it be a link
             (building / RECORD).write_bytes(msgspec.json.encode(record))
             await asyncio.to_thread(manifest.finish, building, path)
         finally:
-            await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
+            await asyncio.to_thread(_discard, place.path)
         log.info(
             "environment_built",
             environment=spec.digest,
@@ -248,7 +235,8 @@ class Environments:
             seconds=round(time.monotonic() - started, 2),
         )
 
-    async def _fill(self, spec: Spec, building: Path) -> None:
+    async def _fill(self, spec: Spec, place: Workplace) -> Path:
+        """Makes the environment; where its interpreter lives."""
         if not _PYTHON.fullmatch(spec.python):
             raise BuildFailed(
                 Failure(
@@ -256,13 +244,13 @@ class Environments:
                     message=f"The job's Python must be like '3.11', not {spec.python!r}.",
                 )
             )
-        await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
-        (self._root / TEMPORARY).mkdir(exist_ok=True)
-        make = [uv_program(), "venv", "--quiet", "--no-project", "--relocatable", "--python"]
-        make.append(_own_python() if spec.python == self._own else spec.python)
+        await asyncio.to_thread(_discard, place.path)
+        place.make()
+        building = place.environment
+        options = ["--python", own_python() if spec.python == self._own else spec.python]
         if spec.system_site_packages:
-            make.append("--system-site-packages")
-        code, said = await self._uv([*make, str(building)])
+            options.append("--system-site-packages")
+        code, said = await self._steps.venv(place, *options)
         if code and spec.python == self._own:
             raise OSError(f"uv said: {said}")
         if code:
@@ -275,19 +263,13 @@ class Environments:
                 )
             )
         python = _python_in(building)
+        interpreter = python.resolve()  # before anything of a package could change it
         if spec.system_site_packages and sys.prefix != sys.base_prefix:
             await asyncio.to_thread(_show_own_packages, building)
         if spec.requirements:
             listing = building / "requirements.txt"
             listing.write_text("\n".join(spec.requirements) + "\n", encoding="utf-8")
-            # Inside a job the environment is read-only, so bytecode is made now or never kept.
-            install = [uv_program(), "pip", "install", "--quiet", "--compile-bytecode"]
-            install += ["--python", str(python), "-r", str(listing)]
-            code, said = await self._uv(install)
-            if not code and (damaged := await asyncio.to_thread(installed.damaged, building)):
-                log.warning("cached_packages_damaged", packages=damaged)
-                await self._uv([uv_program(), "cache", "clean", "--quiet", *damaged])
-                code, said = await self._uv([*install, "--reinstall"])
+            code, said = await self._steps.install(place, python, listing)
             if code:
                 raise BuildFailed(
                     Failure(
@@ -296,33 +278,11 @@ class Environments:
                         f"{', '.join(spec.requirements)}. uv said: {said}",
                     )
                 )
+            await self._steps.compile(place, interpreter)
         if spec.python != self._own:
-            await self._uv(self._compile_kit(python))
+            await self._steps.compile_kit(place, self._compile_kit(interpreter))
             await asyncio.to_thread(self._kit_compiled)
-
-    async def _uv(self, command: list[str]) -> tuple[int, str]:
-        """Exit code and the end of what the command said."""
-        if self._confine is not None:
-            command = self._confine.command(command, self._root)
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=self._environ,
-            cwd=os.path.abspath(os.sep),  # uv obeys, or may not read, a project around its place
-            **system.apart(),
-        )
-        try:
-            async with asyncio.timeout(BUILD_LIMIT_S):
-                said, _ = await process.communicate()
-        except TimeoutError:
-            return 1, f"nothing within {BUILD_LIMIT_S:g} s, so it was stopped."
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        return process.returncode or 0, said.decode(errors="replace").strip()[-TAIL:]
+        return interpreter.parent.parent
 
     async def clean(self, fresh: str = "") -> None:
         """Remove what nobody used for too long, and the longest unused ones while all together
@@ -351,7 +311,7 @@ class Environments:
         gone = path.with_name(f".removing-{path.name}-{os.getpid()}")
         with suppress(OSError):
             path.rename(gone)
-        await asyncio.to_thread(shutil.rmtree, gone, ignore_errors=True)
+        await asyncio.to_thread(_discard, gone)
 
 
 def _records(root: Path) -> list[tuple[float, int, Path]]:
@@ -362,12 +322,6 @@ def _records(root: Path) -> list[tuple[float, int, Path]]:
             record = msgspec.json.decode((path / RECORD).read_bytes(), type=Record)
             found.append(((path / RECORD).stat().st_mtime, record.size, path))
     return found
-
-
-def uv_program() -> str:
-    from uv import find_uv_bin
-
-    return str(find_uv_bin())
 
 
 def own_environment() -> Environment:
@@ -387,10 +341,6 @@ def own_packages() -> list[str]:
     return list(dict.fromkeys(places))
 
 
-def _own_python() -> str:
-    return getattr(sys, "_base_executable", "") or sys.executable
-
-
 def _show_own_packages(building: Path) -> None:
     """Corral itself may live in a virtual environment, with PyTorch beside it: uv links only the
     Python underneath, so these are named by hand."""
@@ -400,18 +350,27 @@ def _show_own_packages(building: Path) -> None:
         (folder / "corral-worker.pth").write_text(text, encoding="utf-8")
 
 
-def _own_python_folder() -> str:
-    return str(Path(_own_python()).resolve().parent.parent)
-
-
 def _python_in(path: Path) -> Path:
     return path / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def _size(path: Path) -> int:
-    total = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            with suppress(OSError):
-                total += os.lstat(os.path.join(folder, name)).st_size
+    """OSError where it is no tree of files, folders and links that we would walk again."""
+    total, todo = 0, [(str(path), 0)]
+    while todo:
+        folder, depth = todo.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode) and depth < MAX_DEPTH:
+                    todo.append((entry.path, depth + 1))
+                elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+                    total += status.st_size
+                else:
+                    raise OSError(f"its installation left {entry.name!r}, which is no plain file")
     return total
+
+
+def _discard(path: Path) -> None:
+    with suppress(OSError):
+        remove_tree(str(path))

@@ -26,6 +26,7 @@ from corral import __version__, logs
 from corral.agent import endings, image_servers, inventory, kit, process_tree, system
 from corral.agent.assets import Assets
 from corral.agent.attempts import Ledger
+from corral.agent.build_steps import Confine
 from corral.agent.cgroups import Cgroups
 from corral.agent.connection import (
     DEFAULT_GRACE_S,
@@ -35,7 +36,7 @@ from corral.agent.connection import (
     Replaced,
     Revoked,
 )
-from corral.agent.environments import OWN, BuildFailed, Confine, Environments
+from corral.agent.environments import OWN, BuildFailed, Environments
 from corral.agent.gpu_watch import Driver, GpuWatch
 from corral.agent.keeper import UPDATE
 from corral.agent.kept_results import KeptResults
@@ -160,11 +161,11 @@ class Agent:
                 await self._environments.clean()
 
     def _confinement(self) -> Confine:
-        reads, writes = build_paths()
-        for path in writes:
+        reads, cache, pythons = build_paths()
+        for path in (cache, pythons):
             Path(path).mkdir(parents=True, exist_ok=True)
-        own = (str(self._kit), *self._settings.worker.read_paths)
-        return Confine(reads=(*reads, *own), writes=writes)
+        reads += self._settings.worker.read_paths
+        return Confine(reads=reads, cache=cache, pythons=pythons, kit=str(self._kit))
 
     async def _open(self) -> None:
         settings = self._settings.worker
@@ -201,6 +202,7 @@ class Agent:
             compile_kit=lambda python: [
                 str(python),
                 "-I",
+                "-S",
                 "-m",
                 "compileall",
                 "-q",

@@ -78,7 +78,7 @@ class RunDirectory:
         never followed: they may point out of what the job was allowed to touch."""
         try:
             for name in os.listdir(self.path):
-                _remove(os.path.join(self.path, name))
+                remove_tree(os.path.join(self.path, name))
             self.make()
         except OSError:
             return False
@@ -86,10 +86,11 @@ class RunDirectory:
 
     def remove(self) -> None:
         with suppress(OSError):
-            _remove(self.path)
+            remove_tree(self.path)
 
 
-def _remove(path: str) -> None:
+def remove_tree(path: str) -> None:
+    """Whatever somebody made of it. Links are removed, never followed."""
     if not os.path.isdir(path) or os.path.islink(path):
         os.unlink(path)
         return

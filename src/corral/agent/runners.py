@@ -233,7 +233,9 @@ class Runners:
             runner.processors = self._processors.choose(makeup.cpus)
         self._all[name] = runner
         environ = self._environ(runner)
-        command = [str(environment.python), "-I", str(self._kit / kits.RUNNER)]
+        # Our own Python, and no variable of the job's: the environment's is executed by the
+        # supervisor, behind the walls. Its own packages are none of the supervisor's business.
+        command = [sys.executable, "-I", "-S", str(self._kit / kits.RUNNER)]
         configuration = self._configuration(runner, environ)
         if secrets:
             # By its stdin: not in what the system shows of the process, and never to a log.
@@ -241,11 +243,18 @@ class Runners:
         if group is not None:
             configuration["cgroup"] = group.path
         first_line = msgspec.json.encode(configuration) + b"\n"
-        task = asyncio.create_task(runner.spawn(command, environ, first_line))
+        task = asyncio.create_task(runner.spawn(command, self._own_environ(runner), first_line))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         log.debug("runner_started", runner=name, environment=environment.digest)
         return runner
+
+    def _own_environ(self, runner: Runner) -> dict[str, str]:
+        """What the supervisor finds: nothing that whoever submitted a job could set."""
+        return {**self._passed, **self._markers(runner)}
+
+    def _markers(self, runner: Runner) -> dict[str, str]:
+        return {process_tree.HOME_MARKER: self.home, process_tree.RUNNER_MARKER: runner.name}
 
     def _environ(self, runner: Runner) -> dict[str, str]:
         environment = runner.environment
@@ -263,8 +272,7 @@ class Runners:
             # An attempt sees the GPUs it holds and no others, so these are not the user's to set.
             "CUDA_VISIBLE_DEVICES": devices,
             "HIP_VISIBLE_DEVICES": devices,
-            process_tree.HOME_MARKER: self.home,
-            process_tree.RUNNER_MARKER: runner.name,
+            **self._markers(runner),
         }
 
     def _configuration(self, runner: Runner, environ: dict[str, str]) -> dict[str, object]:
@@ -299,6 +307,7 @@ class Runners:
                 *((self.turns,) if own else ()),
                 *self._settings.write_paths,
             ],
+            "python": str(environment.python),
             "environ": environ,
             "packages": packages,
         }

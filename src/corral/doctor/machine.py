@@ -103,7 +103,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def uv() -> Iterator[Finding]:
-    from corral.agent.environments import uv_program
+    from corral.agent.build_steps import uv_program
 
     program = uv_program()
     try:

@@ -1,4 +1,7 @@
-"""The inner of a runner's two processes: it confines itself and answers that it is ready."""
+"""The inner of a runner's two processes: the environment's Python, confined before it was started.
+
+It takes over what its supervisor holds open for it, and answers that it is ready.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ assert sys.platform != "win32"
 
 import json
 import os
+from typing import Any
 
-from corral.runtime import failures, posix, sandbox
+from corral.runtime import failures, sandbox
 from corral.runtime.frames import frame
 from corral.runtime.inbox import Inbox
 from corral.runtime.road import Road
@@ -17,13 +21,34 @@ from corral.runtime.road import Road
 KIT = os.path.dirname(failures.PACKAGE)
 
 
-def main(config_line: bytes, inbox: Inbox, road: Road, parent: int) -> None:
-    posix.die_with(parent)
-    config = json.loads(config_line)
-    os.environ.update(config.get("environ") or {})
-    if road.redactor is not None:
+def main() -> int:
+    with open(int(sys.argv[2]), "rb") as file:
+        told = json.load(file)
+    sys.argv = sys.argv[:1]
+    own_errors: int = told["errors"]
+    os.set_inheritable(own_errors, False)
+    code = 1
+    try:
+        _run(told)
+        code = 0
+    except BaseException:
+        import traceback
+
+        os.write(own_errors, traceback.format_exc().encode("utf-8", "replace"))
+    finally:
+        os._exit(code)  # Threads that an attempt left behind would be waited for otherwise.
+
+
+def _run(told: dict[str, Any]) -> None:
+    config, enforced = told["config"], told["enforced"]
+    inbox, road = Inbox.taken_over(told["inbox"]), Road.taken_over(told["road"])
+    if config.get("secrets"):
+        from corral.runtime.redaction import Redactor
+
+        road.hide(Redactor(config["secrets"]))
         os.environ.update(config["secrets"])
         os.environ["CORRAL_SECRETS"] = ",".join(config["secrets"])
+        assert road.redactor is not None
         failures.hide(road.redactor)
     os.environ["CORRAL_FRAMES_FD"] = str(road.words_in)
     os.environ["CORRAL_FRAMES_INODE"] = str(os.fstat(road.words_in).st_ino)
@@ -31,10 +56,7 @@ def main(config_line: bytes, inbox: Inbox, road: Road, parent: int) -> None:
     paths = (KIT, os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     sys.path += [path for path in config.get("packages", ()) if path not in sys.path]
-    enforced = sandbox.apply(config, KIT)
-    # The job's own process is open to the job's own tools; Landlock closes it to other jobs.
-    posix.close_to_others(closed=False)
-    road.send(frame("ready", pid=parent, enforced=enforced))
+    road.send(frame("ready", pid=told["parent"], enforced=enforced))
     # After the answer: loading cloudpickle takes as long as everything before it.
     from corral.runtime.attempt_loop import AttemptLoop
     from corral.runtime.posix_state import PosixState

@@ -1,27 +1,74 @@
-"""Runs a command under the file rules of a job: `python -I confined.py JSON COMMAND…`.
+"""Runs a command under the file rules of a job: `python -I -S confined.py JSON COMMAND…`.
 
 Building an environment runs code of whoever published a requirement, so it gets no more of the
-machine than a job does.
+machine than a job does, and none of its processes outlives it: this one runs no code of a build,
+and ends all below it when the command ends or when whoever started it is gone.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import sys
+from typing import Any, NoReturn
+
+assert sys.platform != "win32"
 
 
-def main() -> None:
+def main() -> int:
     config, command = json.loads(sys.argv[1]), sys.argv[2:]
-    if sys.platform != "win32":
-        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        sys.path.insert(0, os.path.dirname(package))  # wherever this Corral was installed
-        from corral.runtime import sandbox
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    sys.path.insert(0, os.path.dirname(package))  # wherever this Corral was installed
+    from corral.runtime.supervisor import Hold
 
-        sandbox.apply({**config, "isolate": True}, kit=os.path.dirname(command[0]))
-        os.execv(command[0], command)  # noqa: S606
-    sys.exit("There is nothing here to confine a command with.")
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    hold = Hold(config)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _become(config, command, parent)
+        except BaseException as error:
+            os.write(2, f"{command[0]} could not be started: {error}\n".encode())
+        finally:
+            os._exit(1)
+    status = _watch(pid)
+    if not hold.kill():
+        os.write(2, b"Processes of it would not end.\n")
+        return 1
+    return 1 if status is None else abs(os.waitstatus_to_exitcode(status))
+
+
+def _become(config: dict[str, Any], command: list[str], parent: int) -> NoReturn:
+    from corral.runtime import posix, sandbox
+
+    posix.die_with(parent)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    sandbox.apply(config, kit=os.path.dirname(command[0]))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.execv(command[0], command)  # noqa: S606
+
+
+def _watch(pid: int) -> int | None:
+    """The wait status of the command; None when whoever started us is gone."""
+    from corral.runtime import posix
+
+    ended = posix.exit_fd(pid)
+    poll = select.poll()
+    poll.register(0, 0)  # A hang-up is reported without asking.
+    if ended is not None:
+        poll.register(ended, select.POLLIN)
+    while True:
+        if any(fd == 0 for fd, _ in poll.poll(None if ended is not None else 50)):
+            return None
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found == pid:
+            return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

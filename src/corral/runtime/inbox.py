@@ -13,7 +13,7 @@ import os
 import select
 import sys
 from _thread import allocate_lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corral.runtime import posix
 
@@ -44,6 +44,23 @@ class Inbox:
         # Several threads of a job may ask at once; and one that outlived its attempt must not
         # look while the next one is waited for.
         self._lock = allocate_lock()
+
+    def pass_on(self) -> dict[str, Any]:
+        """What another program needs to go on reading here, once this process executes it."""
+        for fd in (self.fd, self._orders):
+            os.set_inheritable(fd, True)
+        unread = [line.decode() for line in self._lines]
+        partial = b"".join(self._partial).decode("latin-1")
+        return {"fds": (self.fd, self._orders), "unread": unread, "partial": partial}
+
+    @classmethod
+    def taken_over(cls, told: dict[str, Any]) -> Inbox:
+        for fd in told["fds"]:
+            os.set_inheritable(fd, False)
+        inbox = cls(*told["fds"])
+        inbox._lines += [line.encode() for line in told["unread"]]
+        inbox._partial += [told["partial"].encode("latin-1")]
+        return inbox
 
     def first(self) -> bytes | None:
         """The agent's first line, waited for; None when it is gone."""

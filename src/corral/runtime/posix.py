@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import mmap
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ INSIGHT = (2, 16, 17, 19, 21, 34, 38, 39, 40)
 DAC_READ_SEARCH, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, SYSLOG, PERFMON, BPF,
 CHECKPOINT_RESTORE. Containers do not have them by default either."""
 CAPABILITY_VERSION_3 = 0x20080522
+F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
 HIGH_FD = 200
 """Our own descriptors live up here, away from code that closes "3 and a few more"."""
 
@@ -105,15 +107,27 @@ def enlarge_pipe(fd: int, size: int) -> None:
         return
 
 
+def memory() -> int:
+    """A file without a name or content, which a program that is executed can take over."""
+    return move_high(os.memfd_create("corral", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+
+
+def share(fd: int, size: int) -> mmap.mmap:
+    """Memory for all who hold such a file. Nobody can shorten it any more: whoever then looked at
+    it would be killed."""
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+    return mmap.mmap(fd, size)
+
+
 class Lock:
     """A lock between processes that its owner's death releases.
 
     A record lock, not flock: forked children of a job must not share it.
     """
 
-    def __init__(self) -> None:
-        made = os.memfd_create("corral-lock")
-        self._fd = move_high(made)
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
     def __enter__(self) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_EX)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import binascii
 import json
-import mmap
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from mmap import mmap
 
 SHORTEST = 6
 """Values, and lines of values, below this length are words that occur by chance."""
@@ -102,12 +104,15 @@ class Redactor:
 
 class Screen:
     """Redacts streams piece by piece. The ends that wait for what follows lie in memory that both
-    processes of a runner share: either of them may be the one to go on."""
+    processes of a forked runner share: either of them may be the one to go on."""
 
-    def __init__(self, redactor: Redactor, streams: int) -> None:
+    def __init__(
+        self, redactor: Redactor, streams: int, share: Callable[[int], mmap] | None = None
+    ) -> None:
         self._redactor = redactor
         self._size = redactor.longest + 4
-        self._held = mmap.mmap(-1, self._size * streams)
+        size = self._size * streams
+        self._held = share(size) if share is not None else bytearray(size)
 
     def pass_on(self, stream: int, data: bytes) -> bytes:
         """What can be shown now of this stream, with what was held back before."""
@@ -124,7 +129,7 @@ class Screen:
     def _take(self, stream: int) -> bytes:
         at = stream * self._size
         size = int.from_bytes(self._held[at : at + 4], "little")
-        return self._held[at + 4 : at + 4 + size]
+        return bytes(self._held[at + 4 : at + 4 + size])
 
     def _put(self, stream: int, data: bytes) -> None:
         at = stream * self._size

@@ -16,6 +16,8 @@ import select
 import struct
 import sys
 import termios
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from corral.runtime import posix
@@ -44,12 +46,32 @@ class Road:
     """Captured pipes, the agent's end, and the page and lock that both processes share."""
 
     def __init__(self, agent_fd: int) -> None:
-        self._agent_fd = agent_fd
-        self.page = mmap.mmap(-1, mmap.PAGESIZE)
-        self._lock = posix.Lock()
-        self.output, self._output_in = _pipe()
-        self.errors, self._errors_in = _pipe()
-        self.words, self.words_in = _pipe(inheritable=True)
+        memory = (posix.memory(), posix.memory(), posix.memory())
+        self._open((agent_fd, *memory, *_pipe(), *_pipe(), *_pipe(inheritable=True)))
+
+    @classmethod
+    def taken_over(cls, fds: Sequence[int]) -> Road:
+        """The same road in the program that another process executed."""
+        road = cls.__new__(cls)
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        road._open(fds)
+        os.set_inheritable(road.words_in, True)
+        return road
+
+    def pass_on(self) -> Sequence[int]:
+        """What another program needs to take it over, once this process executes it."""
+        for fd in self._fds:
+            os.set_inheritable(fd, True)
+        return self._fds
+
+    def _open(self, fds: Sequence[int]) -> None:
+        self._fds = fds
+        self._agent_fd, page, lock, self._screen_fd, *pipes = fds
+        self.output, self._output_in, self.errors, self._errors_in, *words = pipes
+        self.words, self.words_in = words
+        self.page = posix.share(page, mmap.PAGESIZE)
+        self._lock = posix.Lock(lock)
         self.for_children = (self.words_in,)
         self._streams = (("stdout", self.output), ("stderr", self.errors))
         self.redactor: Redactor | None = None
@@ -59,11 +81,11 @@ class Road:
             self._poll.register(fd, select.POLLIN)
 
     def hide(self, redactor: Redactor) -> None:
-        """Before the two processes part: from here on no secret's value passes."""
+        """Before anything was said, in both processes: from here on no secret's value passes."""
         from corral.runtime.redaction import Screen
 
         self.redactor = redactor
-        self._screen = Screen(redactor, len(self._streams))
+        self._screen = Screen(redactor, len(self._streams), partial(posix.share, self._screen_fd))
 
     # --- both processes ------------------------------------------------------------------------
 

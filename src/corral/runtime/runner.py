@@ -1,7 +1,8 @@
-"""The entry point of a runner, started by the agent: `python -I …/corral/runtime/runner.py ORDERS`.
+"""The entry point of both processes of a runner: `python -I …/corral/runtime/runner.py ORDERS`.
 
-ORDERS is the descriptor they come by; or `spawn`, where nothing is forked: then the supervisor
-starts the job process by the word `spawned`. Kept tiny because Python compiles a main script anew
+The agent starts the supervisor, with its own Python. ORDERS is the descriptor they come by; or
+`spawn`, where nothing is forked. The supervisor starts the job process, with the environment's
+Python, by the word `confined` or `spawned`. Kept tiny because Python compiles a main script anew
 each time; the rest comes compiled.
 """
 
@@ -16,6 +17,8 @@ if __name__ == "__main__":
         from corral.runtime.spawned_process import main
     elif sys.argv[1] == "spawn" or sys.platform == "win32":
         from corral.runtime.spawning_supervisor import main
+    elif sys.argv[1] == "confined":
+        from corral.runtime.attempt_process import main
     else:
         from corral.runtime.supervisor import main
 

@@ -61,14 +61,14 @@ def apply(config: Mapping[str, Any], kit: str) -> dict[str, str]:
     limit_core_dumps()
     posix.drop_insight()
     if config.get("isolate"):
-        known = config.get("known_paths", ())
-        enforced["files"] = narrow_files(*allowed(config, kit), known)
+        known, programs = config.get("known_paths", ()), config.get("programs")
+        enforced["files"] = narrow_files(*allowed(config, kit), known, programs)
     return enforced
 
 
 def allowed(config: Mapping[str, Any], kit: str) -> tuple[list[str], list[str]]:
     """What a job may read, and what it may write."""
-    reads = [*SYSTEM_READ, sys.prefix, sys.base_prefix, kit, *config.get("read_paths", ())]
+    reads = [*SYSTEM_READ, kit, *config.get("read_paths", ())]
     return reads, [*SYSTEM_WRITE, *config.get("write_paths", ())]
 
 
@@ -129,10 +129,15 @@ def known_rights(version: int) -> int:
     return rights
 
 
-def narrow_files(reads: Iterable[str], writes: Iterable[str], known: Iterable[str] = ()) -> str:
+def narrow_files(
+    reads: Iterable[str],
+    writes: Iterable[str],
+    known: Iterable[str] = (),
+    programs: Iterable[str] | None = None,
+) -> str:
     """From here on only these paths exist for this process, of `known` folders the files whose
-    names it knows; its signals and abstract sockets stay inside, where the kernel can do that.
-    Needs no_new_privs."""
+    names it knows; its signals and abstract sockets stay inside, where the kernel can do that. Only
+    `programs` can be executed, or all that it may read where none are named. Needs no_new_privs."""
     version = landlock_version()
     if version < 1:
         return ""
@@ -150,6 +155,7 @@ def narrow_files(reads: Iterable[str], writes: Iterable[str], known: Iterable[st
     )
     if ruleset < 0:
         return ""
+    granted = handled if programs is None else handled & ~EXECUTE
     try:
         for paths, rights in (
             (reads, READ),
@@ -159,7 +165,9 @@ def narrow_files(reads: Iterable[str], writes: Iterable[str], known: Iterable[st
             (writes, WRITE),
         ):
             for path in paths:
-                _allow(ruleset, path, rights & handled)
+                _allow(ruleset, path, rights & granted)
+        for path in programs or ():
+            _allow(ruleset, path, EXECUTE | READ_FILE)
         done = posix.libc.syscall(
             ctypes.c_long(RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint(0)
         )

@@ -24,7 +24,6 @@ def main() -> int:
     system.hold_descendants()
     line = Line(port, token, mark)
     config = line.config
-    os.environ.update(config.get("environ") or {})
     if config.get("secrets"):
         from corral.runtime.redaction import Redactor
 

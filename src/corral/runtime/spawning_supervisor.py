@@ -48,6 +48,8 @@ class Supervisor:
     def __init__(self, config: bytes) -> None:
         told = json.loads(config)
         self._config = config
+        self._python: str = told["python"]
+        self._environ: dict[str, str] = told.get("environ") or {}
         self._redactor = Redactor(told["secrets"]) if told.get("secrets") else None
         self._screen = Screen(self._redactor, 2) if self._redactor else None
         self._token = secrets.token_hex(16)
@@ -63,7 +65,8 @@ class Supervisor:
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", sys.argv[0], "spawned", str(self._server.getsockname()[1])],
+            [self._python, "-I", sys.argv[0], "spawned", str(self._server.getsockname()[1])],
+            env={**os.environ, **self._environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

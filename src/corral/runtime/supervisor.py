@@ -40,12 +40,10 @@ def main() -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        from corral.runtime import attempt_process
+        from corral.runtime import confined_start
 
-        code = 1
         try:
-            attempt_process.main(line, inbox, road, parent)
-            code = 0
+            confined_start.main(line, inbox, road, own_errors, parent)
         except BaseException:
             # Nothing of ours may unwind into the supervisor's half of the program. This is no
             # word of a job, so it goes to the agent's own log.
@@ -53,7 +51,7 @@ def main() -> int:
 
             os.write(own_errors, traceback.format_exc().encode("utf-8", "replace"))
         finally:
-            os._exit(code)
+            os._exit(1)
     road.close_inputs()
     return Supervisor(pid, inbox.fd, road, hold).run()
 

@@ -1,0 +1,213 @@
+"""The commands that build an environment: each behind walls that leave it what its step needs, and
+ended together with everything it started.
+
+Code of whoever published a requirement runs in one step alone, the one that builds from source. It
+writes the new environment and a cache that goes with the build. The steps that write what others
+use later, uv's cache and its Pythons, execute nothing of a package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from corral.agent import installed, system
+
+log = structlog.get_logger("corral.agent.build_steps")
+
+BUILD_LIMIT_S = 3600.0
+END_S = 10.0
+"""How long the processes of a build have to be gone; their supervisor kills them at once."""
+TAIL = 4000
+
+
+class Workplace(Struct, frozen=True):
+    """Where an environment is made; `environment` is moved away when it is whole, the rest goes."""
+
+    path: Path
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment"
+
+    @property
+    def temporary(self) -> Path:
+        return self.path / "tmp"
+
+    @property
+    def cache(self) -> Path:
+        """Of this build alone."""
+        return self.path / "cache"
+
+    def make(self) -> None:
+        for folder in (self.environment, self.temporary, self.cache):
+            folder.mkdir(parents=True)
+
+
+class Confine(Struct, frozen=True):
+    """What builds may read, and what their steps write that is not theirs alone."""
+
+    reads: tuple[str, ...]
+    cache: str
+    pythons: str
+    kit: str
+
+    def config(self, writes: Sequence[str], *, programs: Sequence[str] | None) -> dict[str, object]:
+        own = (sys.prefix, sys.base_prefix, own_python_folder(), self.pythons, self.kit)
+        return {
+            "isolate": True,
+            "read_paths": [*self.reads, *own],
+            "write_paths": writes,
+            "programs": programs,
+        }
+
+
+class BuildSteps:
+    """Runs the steps of builds; each answers with an exit code and the end of what was said."""
+
+    def __init__(self, environ: Mapping[str, str], confine: Confine | None) -> None:
+        # Copied, or shared by the file system where it can: no file of an environment is a second
+        # name of one in a cache or in another environment.
+        told = {"UV_NO_PROGRESS": "1", "NO_COLOR": "1", "UV_LINK_MODE": "copy"}
+        self._environ = {**environ, **told}
+        self._confine = confine
+        self.uv = uv_program()
+        self._uv_alone = (self.uv, *glob.glob("/lib*/ld-*"))  # itself, and what loads it
+
+    async def venv(self, place: Workplace, *options: str) -> tuple[int, str]:
+        """May fetch a Python into uv's own folder."""
+        command = [self.uv, "venv", "--quiet", "--no-project", "--relocatable", *options]
+        writes = self._shared(pythons=True)
+        return await self._run([*command, str(place.environment)], place, writes)
+
+    async def install(self, place: Workplace, python: Path, listing: Path) -> tuple[int, str]:
+        """Wheels, with the cache of all. What comes as source cannot be built there, so it is
+        done over with a cache of its own: it may write whatever it likes into that."""
+        command = [self.uv, "pip", "install", "--quiet", "--python", str(python)]
+        command += ["-r", str(listing)]
+        if self._confine is not None:
+            # In the next step uv cannot ask the new Python, which is still empty, what it is.
+            ask = [self.uv, "pip", "list", "--quiet", "--python", str(python)]
+            await self._run(ask, place, self._shared())
+        code, said = await self._run(command, place, self._shared(), programs=self._uv_alone)
+        if not code and (damaged := await asyncio.to_thread(installed.damaged, place.environment)):
+            log.warning("cached_packages_damaged", packages=damaged)
+            clean = [self.uv, "cache", "clean", "--quiet", *damaged]
+            await self._run(clean, place, self._shared(), programs=self._uv_alone)
+            again = [*command, "--reinstall"]
+            code, said = await self._run(again, place, self._shared(), programs=self._uv_alone)
+        if code and self._confine is not None:
+            environ = {"UV_CACHE_DIR": str(place.cache)}
+            code, said = await self._run(command, place, (str(place.cache),), environ)
+        return code, said
+
+    async def compile(self, place: Workplace, interpreter: Path) -> None:
+        """Inside a job the environment is read-only, so bytecode is made now or never kept. By the
+        interpreter itself, which heeds no `.pth` file of a package."""
+        pattern = "Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"
+        for folder in place.environment.glob(pattern):
+            what = ["-I", "-S", "-m", "compileall", "-q", "-j", "0", str(folder)]
+            await self._run([str(interpreter), *what], place, ())
+
+    async def compile_kit(self, place: Workplace, command: list[str]) -> None:
+        kit = () if self._confine is None else (self._confine.kit,)
+        await self._run(command, place, kit)
+
+    def _shared(self, *, pythons: bool = False) -> tuple[str, ...]:
+        if self._confine is None:
+            return ()
+        return (self._confine.cache, *((self._confine.pythons,) if pythons else ()))
+
+    async def _run(
+        self,
+        command: list[str],
+        place: Workplace,
+        writes: Sequence[str],
+        environ: Mapping[str, str] | None = None,
+        *,
+        programs: Sequence[str] | None = None,
+    ) -> tuple[int, str]:
+        config: dict[str, object] = {}
+        if self._confine is not None:
+            own = (str(place.environment), str(place.temporary))
+            config = self._confine.config([*own, *writes], programs=programs)
+        process = await asyncio.create_subprocess_exec(
+            *_supervised(command, config),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={
+                **self._environ,
+                **system.temporary_folder(str(place.temporary)),
+                **(environ or {}),
+            },
+            cwd=os.path.abspath(os.sep),  # uv obeys, or may not read, a project around its place
+            **system.apart(),
+        )
+        try:
+            async with asyncio.timeout(BUILD_LIMIT_S):
+                said = await _end_of(process)
+                await process.wait()
+        except TimeoutError:
+            return 1, f"nothing within {BUILD_LIMIT_S:g} s, so it was stopped."
+        finally:
+            await _end(process)
+        return process.returncode or 0, said.decode(errors="replace").strip()[-TAIL:]
+
+
+def _supervised(command: list[str], config: dict[str, object]) -> list[str]:
+    if sys.platform == "win32":
+        return command
+    from corral.runtime import confined
+
+    told = msgspec.json.encode(config).decode()
+    return [sys.executable, "-I", "-S", confined.__file__, told, *command]
+
+
+async def _end_of(process: asyncio.subprocess.Process) -> bytes:
+    """A build may say more than we have memory for."""
+    assert process.stdout is not None
+    said = b""
+    while data := await process.stdout.read(1 << 16):
+        said = (said + data)[-4 * TAIL :]
+    return said
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Its supervisor takes a closed stdin for our death, and ends with everything below it."""
+    if process.returncode is not None:
+        return
+    assert process.stdin is not None
+    process.stdin.close()
+    if sys.platform != "win32":
+        try:
+            async with asyncio.timeout(END_S):
+                await process.wait()
+        except TimeoutError:
+            pass
+        else:
+            return
+    process.kill()
+    await process.wait()
+
+
+def uv_program() -> str:
+    from uv import find_uv_bin
+
+    return str(find_uv_bin())
+
+
+def own_python() -> str:
+    return getattr(sys, "_base_executable", "") or sys.executable
+
+
+def own_python_folder() -> str:
+    return str(Path(own_python()).resolve().parent.parent)
