@@ -42,7 +42,11 @@ class Extremes:
 def beside(folder: Path, found: dict[str, Any]) -> Iterator[tuple[Controller, Client]]:
     """A controller, its peak of memory, and how long `/health` took meanwhile."""
     worker = {**TWO_SLOTS["worker"], "read_paths": [str(folder)]}
-    settings = {"worker": worker, "retention": {"history_jobs": 10_000_000}}
+    settings = {
+        "worker": worker,
+        "retention": {"history_jobs": 10_000_000},
+        "limits": {"streams": 5_100},  # those that never read, and some that do
+    }
     with Controller(folder, settings) as controller, Client(home=controller.door) as client:
         figures.warm_up(client)
         door = urlsplit(controller.card["http"])

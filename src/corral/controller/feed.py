@@ -218,16 +218,23 @@ class Feed:
             while True:
                 event.clear()
                 head = self._store.head(job)
-                async for told, fact in self._facts(head, seq):
-                    if isinstance(fact, AFTER_OUTPUT):
-                        async for piece in self._drain(job, Cursor(seq, attempt, offset)):
-                            offset = piece.end.offset
-                            yield piece
-                    if isinstance(fact, AttemptPlaced):
-                        attempt, offset = fact.attempt, 0
-                    seq = told
-                    if not isinstance(fact, ResultOrphaned):
-                        yield [Seen(job, Cursor(seq, attempt, offset), attempt, fact)]
+                async for page in self._store.pages(head, seq):
+                    told: list[Seen] = []
+                    for number, fact in page:
+                        if isinstance(fact, AFTER_OUTPUT):
+                            async for piece in self._drain(job, Cursor(seq, attempt, offset)):
+                                if told:
+                                    yield told
+                                    told = []
+                                offset = piece.end.offset
+                                yield piece
+                        if isinstance(fact, AttemptPlaced):
+                            attempt, offset = fact.attempt, 0
+                        seq = number
+                        if not isinstance(fact, ResultOrphaned):
+                            told.append(Seen(job, Cursor(seq, attempt, offset), attempt, fact))
+                    if told:
+                        yield told
                 if head.state.ended:
                     return
                 async for piece in self._drain(job, Cursor(seq, attempt, offset)):
@@ -236,11 +243,6 @@ class Feed:
                 if until_now:
                     return
                 await event.wait()
-
-    async def _facts(self, head: Head, after: int) -> AsyncIterator[tuple[int, Journaled]]:
-        async for page in self._store.pages(head, after):
-            for one in page:
-                yield one
 
     async def watch_briefly(self, job: JobId, seconds: float) -> list[Seen]:
         """Everything about a job until it has ended, or for that long."""
