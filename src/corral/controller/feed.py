@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from corral.controller.loop_turns import LoopTurns
 from corral.controller.spool import READ, Piece, Spool
 from corral.controller.store import Change, Store
-from corral.controller.turns import Turns
 from corral.core.errors import InvalidJob, JobNotFound
 from corral.core.events import (
     ArtifactStored,
@@ -122,9 +122,9 @@ class Page(Sequence[Seen]):
 
 
 class Feed:
-    def __init__(self, store: Store, spool: Spool, turns: Turns | None = None) -> None:
+    def __init__(self, store: Store, spool: Spool, turns: LoopTurns | None = None) -> None:
         self._store, self._spool = store, spool
-        self._turns = turns or Turns()
+        self._turns = turns or LoopTurns()
         """Whoever reads takes one."""
         self._rounds: dict[str, asyncio.Task[None]] = {}
         self._heard_meanwhile: set[str] = set()
