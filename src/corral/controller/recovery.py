@@ -30,6 +30,7 @@ def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
 
     Most jobs have ended: what happened to those in between is proven, and not even decoded."""
     heads, history = dict[JobId, Head](), 0
+    like: Head | None = None
     later: dict[JobId, list[Record]] = {}
     for record in verified(journal):
         job, kind = record.job, record.kind
@@ -38,7 +39,7 @@ def recovered(journal: Journal) -> tuple[int, dict[JobId, Head]]:
         head = heads.get(job)
         if kind in BIRTHS:
             fact = record.fact()
-            head = heads[job] = fold(None, fact, record.seq)
+            head = like = heads[job] = fold(None, fact, record.seq, like)
             if head.state.ended:
                 history += _row(Ended.of(heads.pop(job), fact))
         elif head is None:
@@ -80,9 +81,9 @@ def _chain_end(job: JobId, last_seq: int) -> int:
     return zlib.crc32(f"{job}|{last_seq}".encode())
 
 
-def fold(head: Head | None, fact: Journaled, seq: int) -> Head:
+def fold(head: Head | None, fact: Journaled, seq: int, like: Head | None = None) -> Head:
     if isinstance(fact, (JobSubmitted, JobRejected)):
-        return born(fact, seq)
+        return born(fact, seq, like)
     assert head is not None, "a job is born first"
     return advance(head, fact, seq)
 

@@ -254,6 +254,7 @@ class Controller:
             access=access,
             herd=self._herd,
             streams=streams,
+            turns=turns,
             limits=settings.limits,
             package_limit=settings.package_limit,
             plans=plans,
