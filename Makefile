@@ -61,7 +61,7 @@ proto: $(READY) ## src/corral/api/corral_pb2.py(i) from corral.proto
 bench: $(READY) ## Corral beside its peers, with bars (ARGS=--all for every peer, --quick to try it)
 	@$(BIN)/python -m bench $(ARGS)
 
-bench-load: $(READY) ## 1 GB of output, 1,000 watchers, 100,000 queued jobs, 2 M records: memory and answers
+bench-load: $(READY) ## much output, many watchers and jobs, artifacts, 2 M records: memory and answers
 	@$(BIN)/python -m bench.load $(ARGS)
 
 bench-decide: $(READY) ## the scheduler: one decision over 50 and over 10,000 workers

@@ -42,7 +42,11 @@ class Extremes:
 def beside(folder: Path, found: dict[str, Any]) -> Iterator[tuple[Controller, Client]]:
     """A controller, its peak of memory, and how long `/health` took meanwhile."""
     worker = {**TWO_SLOTS["worker"], "read_paths": [str(folder)]}
-    settings = {"worker": worker, "retention": {"history_jobs": 10_000_000}}
+    settings = {
+        "worker": worker,
+        "retention": {"history_jobs": 10_000_000},
+        "limits": {"streams": 5_100},  # those that never read, and some that do
+    }
     with Controller(folder, settings) as controller, Client(home=controller.door) as client:
         figures.warm_up(client)
         door = urlsplit(controller.card["http"])
@@ -57,7 +61,9 @@ def beside(folder: Path, found: dict[str, Any]) -> Iterator[tuple[Controller, Cl
         assert prober.stdout.readline() == "ready\n"
         yield controller, client
         said, _ = prober.communicate(timeout=120)
-        waits = [one["s"] * 1000 for one in json.loads(said)]
+        asked = json.loads(said)
+        waits = [one["s"] * 1000 for one in asked]
+        found["health_failed"] = sum(one["failed"] for one in asked)
         found["controller_peak_mb"] = controller.peak_mb()
         found["health_calls"] = len(waits)
         found["health_p50_ms"] = figures.quantile(waits, 0.5)
@@ -112,7 +118,7 @@ def stalled_readers(folder: Path, sizes: Extremes) -> dict[str, Any]:
     with beside(folder, found) as (controller, client):
         handle = client.submit(tell, (str(ending),), priority=100)
         for line in handle.logs():
-            if "told" in line[-10:]:
+            if "told" in line:
                 break
         port = str(urlsplit(controller.card["http"]).port)
         command = [port, controller.card["grpc"], handle.id, str(sizes.readers)]
@@ -229,6 +235,7 @@ LOADS = {
 }
 BARS = (
     Figure("health_p99_ms", "/health, p99", "ms", at_most=HEALTH_MS),
+    Figure("health_failed", "/health, without an answer", "", at_most=0),
     Figure("health_p50_ms", "/health, p50", "ms"),
     Figure("health_longest_ms", "/health, longest", "ms"),
     Figure("controller_peak_mb", "controller memory, peak", "MB", at_most=MEMORY_MB),

@@ -13,7 +13,7 @@ from bench.watchers import Connection
 
 OVER_GRPC = 5
 """Every so manieth."""
-PER_S = 500.0
+PER_S = 250.0
 
 
 def main() -> None:

@@ -68,6 +68,7 @@ def words(text: str) -> list[str]:
     text = re.sub(r"\bN (ms|s|min|h)\b", "N s", text)
     text = re.sub(r"(?m)^N of N done.*; .*$", "", text)  # how far it was, while it ran
     text = re.sub(r"runs/r?N", "runs/N", text)
+    text = re.sub(r"duration: (cgroup|landlock|process_tree)", "duration: ONE", text)
     return text.split()
 
 

@@ -11,7 +11,7 @@ import pytest
 from starlette.types import ASGIApp, Message
 
 from corral.api.first_answers import FirstAnswers
-from corral.controller.turns import Turns
+from corral.controller.loop_turns import LoopTurns
 
 
 async def nothing() -> Any:
@@ -33,7 +33,7 @@ async def test_whoever_waits_for_rest_hears_that_it_stops(kind: str) -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    answers = FirstAnswers(cast(Any, None), nothing, load, Turns())
+    answers = FirstAnswers(cast(Any, None), nothing, load, LoopTurns())
     scope = {"type": kind, "path": "/jobs", "method": "GET", "headers": []}
     asking = asyncio.create_task(answers(scope, nothing, send))
     await begun.wait()

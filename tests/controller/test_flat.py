@@ -59,7 +59,7 @@ async def test_requests_that_come_together_share_no_more_than_so_large_a_commit(
         answers = await asyncio.gather(*(corral.queue.submit(jobs) for jobs in submissions))
         assert len({one.job for answer in answers for one in answer}) == 5000
         assert sum(commits) == 5000
-        assert max(commits) < 2_500
+        assert max(commits) < 1_500
 
 
 async def test_who_asks_about_a_large_batch_lets_others_have_their_turn(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from corral.core.events import AttemptExited, JobRequeued
-from corral.core.job import Failure, Head, Needs, Shape, State
+from corral.core.job import Failure, Given, Head, Needs, Shape, State
 from corral.core.worker import GPU, Capabilities, Capacity, Reading, Worker, taken_by_others
 from corral.scheduler.columns import Columns
 from corral.scheduler.fit import Held, Room, refuse_ever, refuse_now
@@ -111,7 +111,7 @@ def test_out_of_memory_beside_others_waits_for_more_than_it_had() -> None:
     shape = Shape(Needs(gpu_tenths=5))
     head = Head(
         "j", shape, State.RUNNING, 0.0, 1, 2, "d", attempt=1, worker="w", devices=("GPU-w-0",),
-        retries=3,
+        given=Given(retries=3),
     )  # fmt: skip
     exited = AttemptExited("j", 1, "w", 1.0, 1.0, failure=Failure("out_of_memory", "no room"))
     fact = settle(head, exited, now=1.0, policy=Policy(), jitter=0.5, workers=[worker])

@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket
 from corral.api.auth import Hosts
 from corral.api.correlation import Correlated
 from corral.api.worker_socket import WorkerSocket
-from corral.controller.turns import Turns
+from corral.controller.loop_turns import LoopTurns
 from corral.core.errors import Forbidden, Unavailable
 
 Health = Callable[[], Awaitable[tuple[int, dict[str, object]]]]
@@ -28,7 +28,7 @@ STOPPING = Unavailable("The controller is stopping. Ask again soon.")
 
 class FirstAnswers:
     def __init__(
-        self, workers: WorkerSocket, health: Health, load: Callable[[], ASGIApp], turns: Turns
+        self, workers: WorkerSocket, health: Health, load: Callable[[], ASGIApp], turns: LoopTurns
     ) -> None:
         self._workers, self._health, self._load = workers, health, load
         self._turns = turns

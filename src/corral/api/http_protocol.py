@@ -17,7 +17,7 @@ from corral.core.errors import CorralError, HeadersTooLarge, InvalidRequest, Req
 from corral.settings import LimitSettings as Limits
 
 TRANSPORT = "corral.transport"
-HELD = 16 << 10
+HELD = 8 << 10
 """Bytes of a stream that wait in this process for a reader, before the next are made."""
 HELD_BY_THE_SYSTEM = 64 << 10
 

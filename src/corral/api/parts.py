@@ -17,6 +17,7 @@ from corral.controller.learning import Learnings
 from corral.controller.learning_runs import LearningRuns
 from corral.controller.listing import Listing
 from corral.controller.loop import Loop
+from corral.controller.loop_turns import LoopTurns
 from corral.controller.output_text import OutputText
 from corral.controller.plans import Plans
 from corral.controller.queue import Queue
@@ -40,6 +41,7 @@ class Parts:
     access: Access
     herd: Herd
     streams: Streams
+    turns: LoopTurns
     limits: LimitSettings
     package_limit: int
     plans: Plans

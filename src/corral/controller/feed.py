@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from corral.controller.loop_turns import LoopTurns
 from corral.controller.spool import READ, Piece, Spool
 from corral.controller.store import Change, Store
-from corral.controller.turns import Turns
 from corral.core.errors import InvalidJob, JobNotFound
 from corral.core.events import (
     ArtifactStored,
@@ -123,9 +123,9 @@ class Page(Sequence[Seen]):
 
 
 class Feed:
-    def __init__(self, store: Store, spool: Spool, turns: Turns | None = None) -> None:
+    def __init__(self, store: Store, spool: Spool, turns: LoopTurns | None = None) -> None:
         self._store, self._spool = store, spool
-        self._turns = turns or Turns()
+        self._turns = turns or LoopTurns()
         """Whoever reads takes one."""
         self._rounds: dict[str, asyncio.Task[None]] = {}
         self._heard_meanwhile: set[str] = set()
@@ -228,17 +228,24 @@ class Feed:
             while True:
                 event.clear()
                 head = self._store.head(job)
-                async for told, fact in self._facts(head, seq):
-                    if isinstance(fact, AFTER_OUTPUT):
-                        self._mark_missing(job, fact)
-                        async for piece in self._drain(job, Cursor(seq, attempt, offset)):
-                            offset = piece.end.offset
-                            yield piece
-                    if isinstance(fact, AttemptPlaced):
-                        attempt, offset = fact.attempt, 0
-                    seq = told
-                    if not isinstance(fact, ResultOrphaned):
-                        yield [Seen(job, Cursor(seq, attempt, offset), attempt, fact)]
+                async for page in self._store.pages(head, seq):
+                    told: list[Seen] = []
+                    for number, fact in page:
+                        if isinstance(fact, AFTER_OUTPUT):
+                            self._mark_missing(job, fact)
+                            async for piece in self._drain(job, Cursor(seq, attempt, offset)):
+                                if told:
+                                    yield told
+                                    told = []
+                                offset = piece.end.offset
+                                yield piece
+                        if isinstance(fact, AttemptPlaced):
+                            attempt, offset = fact.attempt, 0
+                        seq = number
+                        if not isinstance(fact, ResultOrphaned):
+                            told.append(Seen(job, Cursor(seq, attempt, offset), attempt, fact))
+                    if told:
+                        yield told
                 if head.state.ended:
                     return
                 async for piece in self._drain(job, Cursor(seq, attempt, offset)):

@@ -74,6 +74,7 @@ def _behind(journal: Journal, known: JournalSnapshot) -> Recovered:
 def heads_of(journal: Journal, living: Mapping[JobId, int]) -> dict[JobId, Head]:
     """The heads of living jobs, folded from their own records, each proven."""
     heads: dict[JobId, Head] = {}
+    like: Head | None = None
     jobs = iter(sorted(living.items(), key=lambda one: one[1]))
     while some := dict(islice(jobs, JOBS_AT_ONCE)):
         chains: dict[JobId, list[Record]] = {job: [] for job in some}
@@ -85,24 +86,24 @@ def heads_of(journal: Journal, living: Mapping[JobId, int]) -> dict[JobId, Head]
                 chains[job].append(record)
             some = {record.job: record.prev for record in records if record.prev}
         for job, chain in chains.items():
-            heads[job] = head = folded(reversed(chain))
+            heads[job] = head = like = folded(reversed(chain), like)
             if head.state.ended:
                 raise Conflict(f"Job {job} has ended.", job_id=job)
     return heads
 
 
-def folded(records: Iterable[Record]) -> Head:
+def folded(records: Iterable[Record], like: Head | None = None) -> Head:
     """A job's head after all its records, oldest first."""
     head: Head | None = None
     for record in records:
-        head = fold(head, record.fact(), record.seq)
+        head = fold(head, record.fact(), record.seq, like)
     assert head is not None, "a job has records"
     return head
 
 
-def fold(head: Head | None, fact: Journaled, seq: int) -> Head:
+def fold(head: Head | None, fact: Journaled, seq: int, like: Head | None = None) -> Head:
     if isinstance(fact, (JobSubmitted, JobRejected)):
-        return born(fact, seq)
+        return born(fact, seq, like)
     assert head is not None, "a job is born first"
     return advance(head, fact, seq)
 

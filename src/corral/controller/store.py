@@ -39,7 +39,7 @@ from corral.core.worker import Worker
 
 log = structlog.get_logger()
 
-RECENT_DOCUMENTS = 24 * 1024 * 1024
+RECENT_DOCUMENTS = 16 * 1024 * 1024
 """Bytes of documents kept from submission to placement, so that short waits read no disk: the
 youngest that come to so much, and as many again that are a little older."""
 MARK_S = 0.05
@@ -48,7 +48,7 @@ would double what a commit costs (docs/decisions/0021)."""
 FEW, QUICK_S, ALONE_S = 4, 0.001, 0.00005
 SLOW_S, COMPANY_S = 0.0005, 0.002
 """On a slow disk, a fact of which nobody is told anything yet waits so long for the next one."""
-GROUP_FACTS = 2_000
+GROUP_FACTS = 1_000
 """Facts of different requests that share a commit; a request is never divided."""
 PAGE = 200
 """Facts of one job that are read before others get their turn."""
@@ -130,6 +130,8 @@ class Store:
         self._committed_at = 0.0
         self._thread = WriterThread()
         self._listeners = Listeners()
+        self.born: Head | None = None
+        """The job that came last, for the next one to share what they have in common."""
         self.committed: Callable[[float, int], None] = lambda seconds, facts: None
         """Told how long each commit took and how many facts shared it."""
         self._documents: dict[JobId, bytes] = {}
@@ -568,7 +570,8 @@ class _Group:
 
     def _next(self, fact: Journaled, seq: int) -> tuple[Head, int]:
         if isinstance(fact, (JobSubmitted, JobRejected)):
-            return born(fact, seq), 0
+            self._store.born = born(fact, seq, self._store.born)
+            return self._store.born, 0
         head = self.heads.get(fact.job) or self._store.head(fact.job)
         return advance(head, fact, seq), head.last_seq
 

@@ -227,6 +227,22 @@ class Failure(Struct, frozen=True, gc=False, omit_defaults=True):
     """The exception itself, cloudpickled by the job process; only a client unpickles it."""
 
 
+class Given(Struct, frozen=True, gc=False):
+    """What a submission said of its jobs beside what the scheduler asks. Those that came together
+    mostly share it."""
+
+    name: str = ""
+    user: str = ""
+    batch: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    duration_s: float = 3600.0
+    retries: int = 0
+    retry_of: JobId = ""
+    correlation_id: str = ""
+    secrets: tuple[str, ...] = ()
+    notify: str = ""
+
+
 class Head(Struct, frozen=True, gc=False):
     """The small part of a job that stays in memory while it lives; the document is on disk."""
 
@@ -237,15 +253,10 @@ class Head(Struct, frozen=True, gc=False):
     submitted_seq: int
     last_seq: int
     digest: str
+    given: Given = Given()
+    key: str = ""
     story_seq: int = 0
     """Its last record that tells more than that a file of it was stored."""
-    name: str = ""
-    user: str = ""
-    batch: str = ""
-    key: str = ""
-    labels: tuple[tuple[str, str], ...] = ()
-    duration_s: float = 3600.0
-    retries: int = 0
     attempt: int = 0
     worker: str = ""
     devices: tuple[str, ...] = ()
@@ -256,12 +267,48 @@ class Head(Struct, frozen=True, gc=False):
     not_before: float = 0.0
     started_at: float = 0.0
     checkpoint: str = ""
-    retry_of: JobId = ""
-    correlation_id: str = ""
-    secrets: tuple[str, ...] = ()
-    notify: str = ""
     front: int = 0
     """The record that moved it to the front, 0 where it waits in the order of submission."""
+
+    @property
+    def name(self) -> str:
+        return self.given.name
+
+    @property
+    def user(self) -> str:
+        return self.given.user
+
+    @property
+    def batch(self) -> str:
+        return self.given.batch
+
+    @property
+    def labels(self) -> tuple[tuple[str, str], ...]:
+        return self.given.labels
+
+    @property
+    def duration_s(self) -> float:
+        return self.given.duration_s
+
+    @property
+    def retries(self) -> int:
+        return self.given.retries
+
+    @property
+    def retry_of(self) -> JobId:
+        return self.given.retry_of
+
+    @property
+    def correlation_id(self) -> str:
+        return self.given.correlation_id
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return self.given.secrets
+
+    @property
+    def notify(self) -> str:
+        return self.given.notify
 
     @property
     def place(self) -> int:

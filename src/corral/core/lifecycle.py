@@ -23,7 +23,7 @@ from corral.core.events import (
     ResultOrphaned,
     Submission,
 )
-from corral.core.job import Head, Shape, State
+from corral.core.job import Given, Head, Shape, State
 
 QUEUED, PLACED, RUNNING, STOPPING = State.QUEUED, State.PLACED, State.RUNNING, State.STOPPING
 SUCCEEDED, FAILED, CANCELLED = State.SUCCEEDED, State.FAILED, State.CANCELLED
@@ -65,20 +65,14 @@ def shape_of(fact: Submission) -> Shape:
     )
 
 
-def born(fact: JobSubmitted | JobRejected, seq: int) -> Head:
-    return Head(
-        id=fact.job,
-        shape=shape_of(fact),
-        state=NEXT[None, type(fact)],
-        submitted_at=fact.at,
-        submitted_seq=seq,
-        last_seq=seq,
-        story_seq=seq,
-        digest=fact.digest,
+def born(fact: JobSubmitted | JobRejected, seq: int, like: Head | None = None) -> Head:
+    """The head of a new job; what it has in common with another one they share: very many may
+    wait."""
+    shape = shape_of(fact)
+    given = Given(
         name=fact.name,
         user=fact.user,
         batch=fact.batch,
-        key=fact.key,
         labels=fact.labels,
         duration_s=fact.duration_s,
         retries=fact.retries,
@@ -86,6 +80,21 @@ def born(fact: JobSubmitted | JobRejected, seq: int) -> Head:
         correlation_id=fact.correlation_id,
         secrets=fact.secrets,
         notify=fact.notify,
+    )
+    if like is not None:
+        shape = like.shape if like.shape == shape else shape
+        given = like.given if like.given == given else given
+    return Head(
+        id=fact.job,
+        shape=shape,
+        state=NEXT[None, type(fact)],
+        submitted_at=fact.at,
+        submitted_seq=seq,
+        last_seq=seq,
+        digest=fact.digest,
+        given=given,
+        key=fact.key,
+        story_seq=seq,
     )
 
 

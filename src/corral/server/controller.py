@@ -47,6 +47,7 @@ from corral.controller.learning import Learnings
 from corral.controller.learning_runs import LearningRuns
 from corral.controller.listing import Listing
 from corral.controller.loop import Loop
+from corral.controller.loop_turns import LoopTurns
 from corral.controller.narration import Narration
 from corral.controller.notify import Notifier, Timing
 from corral.controller.output_text import OutputText
@@ -62,7 +63,6 @@ from corral.controller.statistics import Statistics
 from corral.controller.store import Store
 from corral.controller.tailnet import MISSING, Tailnet
 from corral.controller.tokens import AttemptTokens, kept_secret
-from corral.controller.turns import Turns
 from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.access import Role
@@ -183,7 +183,7 @@ class Controller:
         self._disk = DiskGuard(
             home.path, **structs.asdict(settings.disk), changed=self._disk_changed
         )
-        turns = Turns()
+        turns = LoopTurns()
         self._feed = Feed(self._store, self._spool, turns)
         self._loop = Loop(
             self._store,
@@ -260,6 +260,7 @@ class Controller:
             access=access,
             herd=self._herd,
             streams=streams,
+            turns=turns,
             limits=settings.limits,
             package_limit=settings.package_limit,
             plans=plans,

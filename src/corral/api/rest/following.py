@@ -28,7 +28,7 @@ from corral.sdk.views import read, read_event
 
 KEEP_ALIVE_S = 15.0
 """How often a quiet stream says that it is still there."""
-PIECE = 16 << 10
+PIECE = 8 << 10
 """Of a stream on its way to whoever follows it: what is not taken stays in memory."""
 MAX_ATTEMPT = 1_000_000
 

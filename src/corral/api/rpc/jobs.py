@@ -48,9 +48,14 @@ class JobCalls(Calls):
 
     async def submit(self, request: pb.SubmitJobsRequest, caller: Caller) -> pb.SubmitJobsReply:
         """What both doors for submissions do."""
-        if len(request.calls) + len(request.jobs) <= FEW:
+        many = len(request.calls) + len(request.jobs) > FEW
+        if many:
+            await self._parts.turns.take()
+        else:
             self.asked_at = time.monotonic()
         jobs = jobs_of(request, QueueClass.BATCH, self._parts.limits, caller)
+        if many:
+            await self._parts.turns.take()
         held = request.hold_s > 0 and len(jobs) == 1
         accepted = await self._parts.queue.submit(jobs, held=held)
         reply = pb.SubmitJobsReply(

@@ -1,4 +1,4 @@
-"""Turns of the event loop: of those who all have something to do, one begins in each."""
+"""LoopTurns of the event loop: of those who all have something to do, one begins in each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 
-class Turns:
+class LoopTurns:
     """However many want one, everybody else waits for no more than a single stretch of theirs."""
 
     def __init__(self) -> None:
