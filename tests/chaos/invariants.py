@@ -41,9 +41,9 @@ class Invariants:
 
     def look(self) -> None:
         """At what was written since the last time."""
-        database = self._cluster.controller.home / "journal" / "corral.db"
-        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-            new = [Record._make(row) for row in connection.execute(SINCE, (self._seq,))]
+        new = self._new()
+        if new is None:
+            return
         touched = set()
         for record in new:
             _must(record.seq == self._seq + 1, f"record {self._seq + 1} is missing")
@@ -66,6 +66,18 @@ class Invariants:
         _must(
             "Traceback" not in log, "the controller broke:\n" + log[log.find("Traceback") :][:2000]
         )
+
+    def _new(self) -> list[Record] | None:
+        """None while no controller has it open after a power cut: whoever only reads cannot begin
+        SQLite's shared memory."""
+        database = self._cluster.controller.home / "journal" / "corral.db"
+        try:
+            with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+                return [Record._make(row) for row in connection.execute(SINCE, (self._seq,))]
+        except sqlite3.OperationalError:
+            if self._cluster.controller.healthy():
+                raise
+            return None
 
     def unended(self) -> list[str]:
         return [job for job in list(self._clients.accepted) if job not in self._clients.ended]

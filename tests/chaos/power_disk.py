@@ -5,6 +5,7 @@ mount replays its journal as after any power cut."""
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import shutil
 import struct
@@ -42,12 +43,16 @@ class PowerDisk(SmallDisk):
     def __init__(self, place: Path, size_mb: int) -> None:
         self.place, self.mounted = place, True
         self._ballast = place / "ballast"
-        self._image = place.with_name(f"{place.name}.image")
+        self._images = itertools.count()
+        self._image = self._next_image()
         with self._image.open("wb") as file:
             file.truncate(size_mb << 20)
         mkfs = shutil.which("mkfs.ext4") or "/usr/sbin/mkfs.ext4"
         subprocess.run([mkfs, "-q", "-F", str(self._image)], check=True, capture_output=True)
         self._mount()
+
+    def _next_image(self) -> Path:
+        return self.place.with_name(f"{self.place.name}.{next(self._images)}.image")
 
     def _mount(self) -> None:
         # Without the heuristics that save programs which rename without a sync.
@@ -64,6 +69,11 @@ class PowerDisk(SmallDisk):
         finally:
             os.close(folder)
         self._unmount()
+        # Somebody else's mount namespace may still hold the dead one: what is left is copied.
+        left, self._image = self._image, self._next_image()
+        copy = ["cp", "--sparse=always", str(left), str(self._image)]
+        subprocess.run(copy, check=True, capture_output=True)
+        left.unlink()
         self._mount()
 
     def _unmount(self) -> None:

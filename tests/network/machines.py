@@ -16,6 +16,7 @@ import psutil
 
 import corral
 from corral.agent.process_tree import marked
+from corral.core.errors import Unavailable
 from corral.home import read_json
 from corral.invitation import parse
 from tests import debian
@@ -264,8 +265,9 @@ class Cluster:
         return corral.Client(home=self.controller.home)
 
     def connected(self) -> set[str]:
-        with self.client() as client:
+        with self.client() as client, contextlib.suppress(Unavailable):
             return {one.name for one in client.workers() if one.connected}
+        return set()  # a client that meets nobody the first time has no patience
 
     def all_connected(self) -> bool:
         return self.connected() >= {worker.known_as for worker in self.workers.values()}
