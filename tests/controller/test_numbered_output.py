@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corral.controller.feed import Cursor, Feed, Seen
 from corral.controller.spool import OPEN_FILES, Spool
+from corral.core.events import AttemptStarted
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame, encode_frame, latest
+from tests.controller.shell import shell
 
 LIMIT = 1 << 20
 
@@ -168,21 +172,60 @@ def test_streams_that_take_turns_keep_their_numbers(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_a_reader_whose_lines_are_gone_misses_none(tmp_path: Path) -> None:
-    """A power cut took lines that it had read; others lie there now."""
+def test_a_reader_goes_on_behind_a_number(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
-    writer.tells(*(f"line {number}" for number in range(100)))
-    writer.arrive(*range(100))
-    place = writer.spool.read("job", 1, 0).next_offset
-    assert writer.spool.place("job", 1, place) == place
-    [file] = writer.files
-    os.truncate(file, 30)
-    writer.restart()
-    assert writer.spool.place("job", 1, place) == 0
-    writer.tells("x" * 10_000)
-    writer.arrive(100)
-    again = writer.spool.place("job", 1, place)
-    assert b"x" * 10_000 in writer.spool.read("job", 1, again).lines[-1]
+    writer.tells(*(f"line {number}" for number in range(10_000)))
+    writer.arrive(*range(10_000))
+    assert len(writer.files) > 2
+    for index in (0, 1, 77, 5_000, 9_998):
+        place = writer.spool.place("job", 1, writer.frames[index].n)
+        [line, *_] = writer.spool.read("job", 1, place).lines
+        assert decode_frame(line) == writer.frames[index + 1]
+    place = writer.spool.place("job", 1, writer.frames[-1].n)
+    assert writer.spool.read("job", 1, place).lines == []
+
+
+@pytest.mark.parametrize(
+    ("left", "again"), [(0, range(100)), (3000, range(60, 100)), (30, range(97, 100))]
+)
+async def test_a_reader_whose_lines_are_gone_sees_each_once(
+    tmp_path: Path, left: int, again: range
+) -> None:
+    """A power cut took lines that it had read. Some are sent again, others never: it is told of
+    neither, and of all that follows."""
+    writer = Writer(tmp_path / "spool")
+    writer.tells(*(f"line {number}" for number in range(100)), "more", "last")
+    async with shell(tmp_path, seconds=lambda _: 1e6) as corral:
+        job = await corral.submit()
+        await corral.until(job, AttemptStarted)
+        corral.store.recent[job].spoke = True
+        feed = corral.feed
+
+        def arrive(*which: int) -> None:
+            for index in which:
+                frame = writer.frames[index]
+                corral.spool.append(job, 1, encode_frame(frame), frame.n, frame.told)
+            feed.heard(job)
+
+        async def seen(after: Cursor) -> list[Seen]:
+            pages = feed.watch(job, after, until_now=True)
+            return [one async for page in pages for one in page if one.fact is None]
+
+        arrive(*range(100))
+        before = await seen(Cursor(corral.store.head(job).last_seq, 1))
+        assert len(before) == 100
+        corral.spool.close()
+        [file] = [path for path in corral.spool.folder.rglob(f"{job}*") if path.is_file()]
+        os.truncate(file, left)
+        feed = Feed(corral.store, corral.spool)
+        assert await seen(before[-1].cursor) == []
+        arrive(*again, 100)
+        (more,) = await seen(before[-1].cursor)
+        assert decode_frame(more.frame) == writer.frames[100]
+        assert more.cursor > before[-1].cursor
+        arrive(101)
+        (last,) = await seen(more.cursor)
+        assert decode_frame(last.frame) == writer.frames[101]
 
 
 def test_progress_that_is_sent_again_does_not_go_back() -> None:

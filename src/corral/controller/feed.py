@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 
 from corral.controller.loop_turns import LoopTurns
 from corral.controller.spool import READ, Piece, Spool
+from corral.controller.spool_lines import number_of
 from corral.controller.store import Change, Store
 from corral.core.errors import InvalidJob, JobNotFound
 from corral.core.events import (
@@ -60,7 +61,8 @@ class Cursor(NamedTuple):
 
     seq: int = 0
     attempt: int = 0
-    offset: int = 0
+    number: int = 0
+    """Of the last line that was seen, where its worker numbers output; else where it ends."""
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
@@ -75,7 +77,7 @@ class Cursor(NamedTuple):
             ) from None
 
     def __str__(self) -> str:
-        return f"{self.seq}.{self.attempt}.{self.offset}"
+        return f"{self.seq}.{self.attempt}.{self.number}"
 
 
 class Seen(NamedTuple):
@@ -90,36 +92,70 @@ class Seen(NamedTuple):
 
 
 class Page(Sequence[Seen]):
-    """Output that watchers with the same cursor see next, as lines of the spool: what is made of
+    """Output that watchers at the same place see next, as lines of the spool: what is made of
     them for one, others find under `encoded`."""
 
-    def __init__(self, job: JobId, start: Cursor, piece: Piece) -> None:
-        self.job, self.start, self.piece = job, start, piece
+    def __init__(self, job: JobId, cursor: Cursor, offset: int, piece: Piece) -> None:
+        self.job, self.cursor, self.piece = job, cursor, piece
+        self.offset = offset
+        """Where in the spool it begins."""
         self.encoded: dict[str, Any] = {}
 
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
-        return self.end.offset - self.start.offset - self.piece.skipped
+        return self.end - self.offset - self.piece.skipped
 
     @property
-    def end(self) -> Cursor:
-        return self.start._replace(offset=self.piece.next_offset)
+    def end(self) -> int:
+        """Where in the spool it ends."""
+        return self.piece.next_offset
+
+    @property
+    def number(self) -> int:
+        """For the cursor of whoever has seen it."""
+        if not self.piece.lines:
+            return self.cursor.number + self.piece.skipped
+        return number_of(self.piece.lines[-1]) or self.end
 
     def __len__(self) -> int:
         return len(self.piece.lines) + bool(self.piece.skipped)
 
     def __iter__(self) -> Iterator[Seen]:
-        seq, attempt, offset = self.start
-        if skipped := self.piece.skipped:
-            offset += skipped
-            yield Seen(self.job, Cursor(seq, attempt, offset), attempt, skipped=skipped)
-        for line in self.piece.lines:
+        job, attempt, lines = self.job, self.cursor.attempt, self.piece.lines
+        skipped = self.piece.skipped
+        offset = self.offset + skipped
+        if skipped:
+            number = (before(lines[0]) or offset) if lines else self.number
+            yield Seen(job, self.cursor._replace(number=number), attempt, skipped=skipped)
+        for line in lines:
             offset += len(line) + 1
-            yield Seen(self.job, Cursor(seq, attempt, offset), attempt, frame=line)
+            number = number_of(line) or offset
+            yield Seen(job, self.cursor._replace(number=number), attempt, frame=line)
 
     def __getitem__(self, index: Any) -> Any:
         return list(self)[index]
+
+    def unseen(self, number: int) -> Page | None:
+        """What of it lies behind this number. All, but for a reader that comes back after a power
+        cut and had seen lines that were lost, and sent again."""
+        lines, end, skipped = self.piece
+        if not lines or not (first := number_of(lines[0])):
+            return self
+        if first <= number:
+            lines, skipped = [line for line in lines if number_of(line) > number], 0
+        elif skipped:
+            skipped = max(0, min(skipped, before(lines[0]) - number))
+        if len(lines) == len(self.piece.lines) and skipped == self.piece.skipped:
+            return self
+        start = end - skipped - sum(len(line) + 1 for line in lines)
+        return Page(self.job, self.cursor, start, Piece(lines, end, skipped)) if lines else None
+
+
+def before(line: bytes) -> int:
+    """How much its attempt had told before this line; 0 where nobody knows."""
+    frame = decode_frame(line)
+    return frame.n - frame.told if frame is not None and frame.n else 0
 
 
 class Feed:
@@ -131,9 +167,9 @@ class Feed:
         self._heard_meanwhile: set[str] = set()
         self._all_read: dict[JobId, tuple[int, int]] = {}
         """Where the output of a watched job ended, until it goes on."""
-        self._pages: OrderedDict[tuple[JobId, Cursor], Page] = OrderedDict()
+        self._pages: OrderedDict[tuple[JobId, Cursor, int], Page] = OrderedDict()
         """Those that were read last, for the others of a crowd."""
-        self._held: WeakValueDictionary[tuple[JobId, Cursor], Page] = WeakValueDictionary()
+        self._held: WeakValueDictionary[tuple[JobId, Cursor, int], Page] = WeakValueDictionary()
         """Those that somebody is about to be sent."""
         self._pages_size = 0
         self._count = 0
@@ -221,35 +257,35 @@ class Feed:
         self, job: JobId, cursor: Cursor, *, until_now: bool = False
     ) -> AsyncGenerator[Sequence[Seen], None]:
         """Everything about one job behind the cursor, until the job has ended, or until now."""
-        seq, attempt, offset = cursor
-        if offset:
-            offset = self._spool.place(job, attempt, offset)
+        seq, attempt, number = cursor
+        offset = self._spool.place(job, attempt, number) if number else 0
         with self._watching(job) as event:
             while True:
                 event.clear()
                 head = self._store.head(job)
                 async for page in self._store.pages(head, seq):
                     told: list[Seen] = []
-                    for number, fact in page:
+                    for record, fact in page:
                         if isinstance(fact, AFTER_OUTPUT):
                             self._mark_missing(job, fact)
-                            async for piece in self._drain(job, Cursor(seq, attempt, offset)):
+                            now = Cursor(seq, attempt, number)
+                            async for piece in self._drain(job, now, offset):
                                 if told:
                                     yield told
                                     told = []
-                                offset = piece.end.offset
+                                offset, number = piece.end, piece.number
                                 yield piece
                         if isinstance(fact, AttemptPlaced):
-                            attempt, offset = fact.attempt, 0
-                        seq = number
+                            attempt, offset, number = fact.attempt, 0, 0
+                        seq = record
                         if not isinstance(fact, ResultOrphaned):
-                            told.append(Seen(job, Cursor(seq, attempt, offset), attempt, fact))
+                            told.append(Seen(job, Cursor(seq, attempt, number), attempt, fact))
                     if told:
                         yield told
                 if head.state.ended:
                     return
-                async for piece in self._drain(job, Cursor(seq, attempt, offset)):
-                    offset = piece.end.offset
+                async for piece in self._drain(job, Cursor(seq, attempt, number), offset):
+                    offset, number = piece.end, piece.number
                     yield piece
                 if until_now:
                     return
@@ -313,33 +349,36 @@ class Feed:
                 yield [Seen(job, Cursor(told), head.attempt, fact)]
                 return
 
-    async def _drain(self, job: JobId, cursor: Cursor) -> AsyncIterator[Page]:
+    async def _drain(self, job: JobId, cursor: Cursor, offset: int) -> AsyncIterator[Page]:
         recent = self._store.recent.get(job)
         if recent is not None and not recent.spoke:
             return
         size = SMALLEST_PAGE
-        while cursor.attempt and self._all_read.get(job) != cursor[1:]:
+        while cursor.attempt and self._all_read.get(job) != (cursor.attempt, offset):
             await self._turns.take()
-            page = self._page(job, cursor, size)
+            page = self._page(job, cursor, offset, size)
             if page is None:
                 return
-            cursor = page.end
+            offset, page = page.end, page.unseen(cursor.number)
+            if page is None:
+                continue
+            cursor = cursor._replace(number=page.number)
             yield page
             # One that takes a page gets a larger one: who never takes any holds little.
             size = min(2 * size, self._largest_page())
 
-    def _page(self, job: JobId, cursor: Cursor, size: int) -> Page | None:
+    def _page(self, job: JobId, cursor: Cursor, offset: int, size: int) -> Page | None:
         """Of a crowd that has come to one place the first one reads for all."""
-        key = (job, cursor)
+        key = (job, cursor, offset)
         known = self._held.get(key)
         if known is not None:
             return known
-        piece = self._spool.read(job, cursor.attempt, cursor.offset, size)
+        piece = self._spool.read(job, cursor.attempt, offset, size)
         if not piece.lines and not piece.skipped:
             if job in self._watchers:
-                self._all_read[job] = cursor[1:]
+                self._all_read[job] = (cursor.attempt, offset)
             return None
-        page = self._pages[key] = self._held[key] = Page(job, cursor, piece)
+        page = self._pages[key] = self._held[key] = Page(job, cursor, offset, piece)
         self._pages_size += page.size
         while self._pages_size > CROWD_BYTES and len(self._pages) > 1:
             self._pages_size -= self._pages.popitem(last=False)[1].size

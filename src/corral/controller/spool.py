@@ -34,7 +34,13 @@ from corral.controller.spool_files import (
     stem_in,
     taken,
 )
-from corral.controller.spool_lines import Line, last_line, number_of, whole_before
+from corral.controller.spool_lines import (
+    Line,
+    first_behind,
+    first_line,
+    last_line,
+    number_of,
+)
 from corral.core.errors import StorageFailed
 from corral.core.job import JobId
 
@@ -278,8 +284,8 @@ class Spool:
         stream, lost = self._open.get((job, attempt)), self._gaps.get((job, attempt), 0)
         if stream is None and lost:
             stream = _Stream(self._stem(job, attempt), self.limit)
-        if stream is None:
-            return piece
+        if stream is None or piece.next_offset < stream.end:
+            return piece  # or another thread has written more since it was read
         end = stream.end + stream.lost + lost
         return Piece([], max(piece.next_offset, end), max(0, end - piece.next_offset))
 
@@ -308,18 +314,19 @@ class Spool:
         lines = whole[:-1].split(b"\n") if whole else []
         return Piece(lines, offset + len(whole), skipped)
 
-    def place(self, job: JobId, attempt: int, offset: int) -> int:
-        """Where a reader goes on that had read up to `offset`: there. Only a power cut takes lines
-        that were read; then rather some lines twice than some never."""
+    def place(self, job: JobId, attempt: int, number: int) -> int:
+        """Where a reader goes on that has seen all up to this number: not behind the next line,
+        whatever a power cut took. Without numbers it is the place itself."""
         stem = self._stem(job, attempt)
         with contextlib.suppress(*UNKEPT):
             segments = segments_of(stem)
-            start, following = covering(segments, offset)
-            if start is not None and start < offset:
-                return start + whole_before(
-                    path_of(stem, start), offset - start, last=not following
-                )
-        return offset
+            first = first_line(path_of(stem, segments[0])) if segments else b""
+            if noted_length(stem) if not segments else first and not number_of(first):
+                return number
+            for start in reversed(segments):
+                if 0 < number_of(first_line(path_of(stem, start))) <= number:
+                    return start + first_behind(path_of(stem, start), number)
+        return 0
 
     def tail(self, job: JobId, attempt: int) -> list[bytes]:
         """The last whole lines of a stream, as many as one read gives."""

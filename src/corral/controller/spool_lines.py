@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
-
 from corral.core.job import JobId
-from corral.core.malformed import MALFORMED
 
 BLOCK = 4 << 10
 """It is looked for in so much of the segment first."""
@@ -20,11 +17,8 @@ Line = tuple[JobId, int, bytes, int, int]
 very many: a class would cost more than the rest."""
 
 
-class _Numbered(Struct):
-    n: int = 0
-
-
-_decode = msgspec.json.Decoder(_Numbered).decode
+_NUMBER = re.compile(rb',"n":([0-9]{1,18})}$')
+"""It is the last field of a frame."""
 
 
 def last_line(path: Path) -> tuple[int, bytes, bool]:
@@ -48,18 +42,34 @@ def last_line(path: Path) -> tuple[int, bytes, bool]:
 
 def number_of(line: bytes) -> int:
     """0 where there is none."""
-    try:
-        return _decode(line).n
-    except MALFORMED:
-        return 0
+    found = _NUMBER.search(line, max(0, len(line) - 32))
+    return int(found[1]) if found else 0
 
 
-def whole_before(path: Path, offset: int, *, last: bool) -> int:
-    """`offset`, where a line of the segment ends, or the segment ends before it and is not the
-    `last`; otherwise the end of its lines, or its beginning where other lines lie there."""
-    size, _, _ = last_line(path)
-    if offset > size:
-        return size if last else offset
+def first_line(path: Path) -> bytes:
+    """Of a segment, where it has a whole one."""
     with open(path, "rb") as file:
-        file.seek(offset - 1)
-        return offset if file.read(1) == b"\n" else 0
+        line = file.readline()
+        return line[:-1] if line.endswith(b"\n") else b""
+
+
+def first_behind(path: Path, number: int) -> int:
+    """Where in a segment the first line with a higher number begins, or the segment ends."""
+    with open(path, "rb") as file:
+        found = high = file.seek(0, os.SEEK_END)
+        low = 0
+        while low < high:
+            middle = (low + high) // 2
+            file.seek(max(0, middle - 1))
+            if middle:
+                file.readline()
+            start = file.tell()
+            if start >= high:  # no line begins in the upper half
+                high = middle
+                continue
+            line = file.readline()
+            if number_of(line.rstrip(b"\n")) > number:
+                found, high = start, middle
+            else:
+                low = start + len(line)
+        return found
