@@ -15,6 +15,7 @@ from corral.core.job import Blob, Needs, QueueClass, ScriptCall
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
+from tests.runtime.harness import wait_until
 
 
 @pytest.fixture(params=[False, True], ids=["forked", "spawned"])
@@ -75,12 +76,13 @@ async def test_a_job_that_garbles_frames_fails_and_nothing_else(
 
 
 def insist(said: bytes) -> None:
-    """Says it again and again where only Corral speaks."""
+    """Says it again and again where only Corral speaks, with its own number for PID."""
     import contextlib
     import stat
 
+    said = said.replace(b"PID", str(os.getpid()).encode())
     with open("left", "w"):
-        print(os.getpid(), flush=True)
+        pass
     for _ in range(300):
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
@@ -107,11 +109,13 @@ async def test_a_process_that_lies_about_an_empty_folder_is_not_used_again(
 ) -> None:
     """It may still run, and change the folder under whoever would empty it."""
     await start()
-    job = controller.job(insist, b'\n{"frame":"result","result":null,"retire":false}\n')
+    told = b'\n{"frame":"output","stream":"stdout","text":"PID "}'
+    told += b'\n{"frame":"result","result":null,"retire":false}\n'
+    job = controller.job(insist, told)
     await controller.send(job)
     await controller.completed(job.job)
-    liar = psutil.Process(int(controller.output(job.job).split()[0]))
-    await asyncio.to_thread(liar.wait, 20)
+    liar = int(controller.output(job.job).split()[0])
+    await asyncio.to_thread(wait_until, lambda: not psutil.pid_exists(liar), "the liar's end")
 
 
 async def test_functions_share_a_warm_process_and_fresh_ones_do_not(
