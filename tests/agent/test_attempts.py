@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 import zipfile
 from io import BytesIO
 
+import psutil
 import pytest
 
 from corral.core.job import Blob, Needs, QueueClass, ScriptCall
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
+from tests.runtime.harness import wait_until
 
 
 @pytest.fixture(params=[False, True], ids=["forked", "spawned"])
@@ -70,6 +73,49 @@ async def test_a_job_that_garbles_frames_fails_and_nothing_else(
     failure = (await controller.failed(job.job)).failure
     assert (failure.code, "could not be read" in failure.message) == ("no_result", True)
     assert await controller.value(next_one.job) == 42
+
+
+def insist(said: bytes) -> None:
+    """Says it again and again where only Corral speaks, with its own number for PID."""
+    import contextlib
+    import stat
+
+    said = said.replace(b"PID", str(os.getpid()).encode())
+    with open("left", "w"):
+        pass
+    for _ in range(300):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                mode = os.fstat(int(name)).st_mode
+                if int(name) > 2 and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+                    os.write(int(name), said)
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("spawned", [False], ids=["forked"])
+async def test_a_job_cannot_begin_again_to_have_its_duration_again(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    job = controller.job(insist, b'\n{"frame":"started"}\n', duration_s=1.0)
+    await controller.send(job)
+    assert (await controller.failed(job.job)).failure.code == "over_duration"
+    assert sum(isinstance(message, wire.JobStarted) for message in controller.heard) == 1
+
+
+@pytest.mark.parametrize("spawned", [False], ids=["forked"])
+async def test_a_process_that_lies_about_an_empty_folder_is_not_used_again(
+    controller: FakeController, start: StartAgent
+) -> None:
+    """It may still run, and change the folder under whoever would empty it."""
+    await start()
+    told = b'\n{"frame":"output","stream":"stdout","text":"PID "}'
+    told += b'\n{"frame":"result","result":null,"retire":false}\n'
+    job = controller.job(insist, told)
+    await controller.send(job)
+    await controller.completed(job.job)
+    liar = int(controller.output(job.job).split()[0])
+    await asyncio.to_thread(wait_until, lambda: not psutil.pid_exists(liar), "the liar's end")
 
 
 async def test_functions_share_a_warm_process_and_fresh_ones_do_not(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -20,11 +23,13 @@ from corral.agent.environments import Spec
 from corral.agent.nvidia import Nvml
 from corral.agent.processors import Processors
 from corral.agent.run_directory import SETTLED_NS, RunDirectory
+from corral.agent.runners import Runners
 from corral.agent.waiting import Waiting
 from corral.core.errors import InvalidSettings
 from corral.core.job import Needs, QueueClass
 from corral.core.worker import GPU, Capabilities, Capacity, DeclaredGPU
 from corral.protocol.messages import JobDispatch
+from corral.runtime import posix
 from corral.settings import WorkerSettings, agent_environment, passed_environment
 
 # --- inventory and kit ---
@@ -175,21 +180,83 @@ def test_a_run_directory_knows_whether_it_is_empty(tmp_path: Path) -> None:
     (Path(directory.work) / "file").write_text("x")
     os.utime(directory.work, ns=(past, past))
     assert not directory.empty()
-    assert directory.clear()
-    assert directory.empty()
 
 
-def test_clearing_never_follows_links(tmp_path: Path) -> None:
+def test_removing_never_follows_links(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").write_text("precious")
     directory = RunDirectory(tmp_path / "r1")
     directory.make()
+    os.symlink(kept, f"{directory.tmp}/link")
     os.rmdir(directory.work)
     os.symlink(kept, directory.work)
     assert not directory.empty()
-    assert directory.clear()
+    directory.remove()
+    assert not os.path.exists(directory.path)
     assert (kept / "file").read_text() == "precious"
+
+
+def without_capabilities(call: Callable[[], object]) -> None:
+    """As one whom permissions keep out; in a thread, which alone loses what root may."""
+
+    def called() -> None:
+        header = (ctypes.c_uint32 * 2)(posix.CAPABILITY_VERSION_3, 0)
+        assert posix.libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())) == 0
+        call()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(called).result()
+
+
+def closed_folders(top: Path, *, deep: int) -> None:
+    """As a job may leave them: closed to everybody, and deeper than a path can name."""
+    at = os.open(top, os.O_RDONLY)
+    for _ in range(deep):
+        os.mkdir("folder", dir_fd=at)
+        inner = os.open("folder", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(os.open("file", os.O_CREAT, dir_fd=at))
+    os.fchmod(at, 0)
+    os.close(at)
+
+
+@pytest.mark.parametrize("deep", [1, 3000])
+def test_what_a_job_closed_or_buried_is_removed(tmp_path: Path, deep: int) -> None:
+    directory = RunDirectory(tmp_path / "r1")
+    directory.make()
+    closed_folders(Path(directory.work), deep=deep)
+    without_capabilities(directory.remove)
+    assert not os.path.exists(directory.path)
+
+
+@pytest.mark.parametrize("deep", [1, 3000])
+def test_no_leftovers_of_a_job_keep_an_agent_from_starting(tmp_path: Path, deep: int) -> None:
+    def runners() -> Runners:
+        return Runners(
+            tmp_path,
+            tmp_path / "kit",
+            settings=WorkerSettings(),
+            passed={},
+            processors=Processors([0]),
+            max_idle=1,
+        )
+
+    runners().clear_leftovers()
+    directory = RunDirectory(tmp_path / "runs" / "r1")
+    directory.make()
+    closed_folders(Path(directory.work), deep=deep)
+    without_capabilities(runners().clear_leftovers)
+    assert not os.listdir(tmp_path / "runs")
+
+
+def test_a_kit_that_a_job_closed_is_made_anew(tmp_path: Path) -> None:
+    """Landlock says nothing of modes: a job can change those of all that its user owns."""
+    made = kit.assemble(tmp_path)
+    os.chmod(made / "corral" / "runtime", 0)
+    without_capabilities(lambda: kit.assemble(tmp_path))
+    assert (made / kit.RUNNER).exists()
 
 
 # --- processors ---

@@ -121,6 +121,39 @@ def leave(group: str) -> str:
     return "moved"
 
 
+def start_elsewhere(group: str, *, stays: bool = False) -> int:
+    """A process that is in another control group from its birth on: nothing is written for that,
+    so Landlock is not asked."""
+    import ctypes
+    import struct
+
+    at = os.open(group, os.O_PATH | os.O_DIRECTORY)
+    into_cgroup, end_signal = 0x200000000, 17
+    words = struct.pack("=11Q", into_cgroup, 0, 0, 0, end_signal, 0, 0, 0, 0, 0, at)
+    clone3, size = ctypes.c_long(435), ctypes.c_size_t(len(words))
+    pid: int = ctypes.CDLL(None).syscall(clone3, words, size)
+    if pid == 0:
+        os.setsid()
+        os.execve("/bin/sleep", ["sleep", "600"], {})
+    if stays:
+        print(pid, flush=True)
+        time.sleep(600)
+    return pid
+
+
+@pytest.mark.parametrize("worker", ["cgroup"], indirect=True)
+def test_what_was_born_in_another_group_ends_with_its_job(worker: Worker) -> None:
+    with worker.client as client:
+        born: int = client.submit(start_elsewhere, (own_group(),)).result()
+        assert born > 0
+        wait_until(lambda: not psutil.pid_exists(born), "the end of what a job left")
+        running = client.submit(start_elsewhere, (own_group(),), {"stays": True})
+        born = int(next(iter(running.logs())))
+        worker.agent().kill()
+        wait_until(lambda: not psutil.pid_exists(born), "the end of what a killed agent left")
+        running.cancel()
+
+
 @pytest.mark.parametrize("worker", ["cgroup"], indirect=True)
 def test_a_runner_stays_in_its_group_and_no_group_is_left(worker: Worker) -> None:
     note = worker.live.home / "worker" / "cgroup"

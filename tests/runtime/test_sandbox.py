@@ -151,6 +151,20 @@ def test_a_job_cannot_signal_its_supervisor(runner: Runner) -> None:
     assert runner.value(lambda: os.kill(os.getpid(), 0)) is None
 
 
+@needs_landlock
+def test_a_job_changes_no_limits_of_others(runner: Runner) -> None:
+    """A second of processor time would be the death of a controller, and none of a job's."""
+
+    def bound(pid: int) -> object:
+        return resource.prlimit(pid, resource.RLIMIT_CPU, (600, 600))
+
+    agent = os.getpid()
+    assert runner.failure(lambda: bound(os.getppid()))["type"] == "PermissionError"
+    assert runner.failure(lambda: bound(agent))["type"] == "PermissionError"
+    assert runner.value(lambda: resource.prlimit(agent, resource.RLIMIT_CPU)) == (-1, -1)
+    assert runner.value(lambda: bound(0)) == (-1, -1)
+
+
 def test_limits_and_privileges(start_runner: Callable[..., Runner]) -> None:
     cpu = min(os.sched_getaffinity(0))
     runner = start_runner(limits={"memory_bytes": 1 << 30, "cpus": [cpu]})

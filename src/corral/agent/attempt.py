@@ -58,8 +58,9 @@ class Attempt:
     """One try of one job on this worker."""
 
     __slots__ = (
-        "assumed", "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "lane", "makeup",
-        "memory_seen", "rank", "recipe", "runner", "since", "spec", "started", "told", "waiting",
+        "assumed", "begun", "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "lane",
+        "makeup", "memory_seen", "rank", "recipe", "runner", "since", "spec", "started", "told",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, dispatch: JobDispatch, recipe: Recipe, spec: Spec, arrival: int) -> None:
@@ -78,6 +79,8 @@ class Attempt:
         self.started: JobStarted | None = None
         self.assumed = False
         """It runs, by all we know: a warm runner says so only where that is not so."""
+        self.begun = False
+        """Its runner said that it begins, which counts once."""
         self.since = 0.0
         self.deadline = math.inf
         self.memory_seen = 0

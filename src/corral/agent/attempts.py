@@ -403,7 +403,7 @@ class Ledger:
         holding, attempt.holding = attempt.holding, None
         if holding is None:
             return
-        attempt.assumed, attempt.started = False, None
+        attempt.assumed, attempt.begun, attempt.started = False, False, None
         attempt.since, attempt.deadline = 0.0, math.inf
         del self._running[attempt.key]
         if runner.orders:
@@ -455,6 +455,9 @@ class Ledger:
                 else:
                     runner.settled = True
             elif isinstance(frame, Started):
+                if attempt.begun:
+                    continue  # said by the job itself, which would have its duration again
+                attempt.begun = True
                 attempt.since = time.monotonic()
                 attempt.deadline = attempt.since + attempt.dispatch.duration_s
                 self._began(attempt, runner)
@@ -567,7 +570,7 @@ class Ledger:
             self._runners.give_back(runner)
             self._release(attempt)
         else:
-            self._spawn(self._tidy(attempt, runner))
+            self._spawn(self._retire(attempt, runner))
 
     async def _retire(self, attempt: Attempt, runner: Runner) -> None:
         self._paused.discard(runner)
@@ -576,13 +579,6 @@ class Ledger:
 
     async def _bury_idle(self, runner: Runner) -> None:
         await self._runners.end(runner, grace_s=0.0)
-
-    async def _tidy(self, attempt: Attempt, runner: Runner) -> None:
-        with self._releasing(attempt):
-            if await asyncio.to_thread(runner.directory.clear) and not runner.over.is_set():
-                self._runners.give_back(runner)
-            else:
-                await self._runners.end(runner, grace_s=0.0)
 
     def _end(self, attempt: Attempt, failure: Failure, grace_s: float) -> None:
         runner = attempt.runner

@@ -7,14 +7,15 @@ from __future__ import annotations
 import compileall
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import structlog
 
 from corral.agent import manifest
+from corral.agent.run_directory import remove_tree
 
 log = structlog.get_logger("corral.agent.kit")
 
@@ -46,18 +47,18 @@ def assemble(kits: Path) -> Path:
     if _is_sound(kit):
         return kit
     building = kits / f".building-{os.getpid()}"
-    shutil.rmtree(building, ignore_errors=True)
+    _discard(building)
     for inside, content in contents:
         target = building / inside
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
     compile_kit(building)
-    shutil.rmtree(kit, ignore_errors=True)
+    _discard(kit)
     try:
         manifest.finish(building, kit)
     except OSError:
         # Somebody else finished the same kit first; theirs is as good.
-        shutil.rmtree(building, ignore_errors=True)
+        _discard(building)
         if not manifest.is_whole(kit):
             raise
     return kit
@@ -93,4 +94,9 @@ def drop_others(kits: Path, kept: Path) -> None:
     """Remove kits of earlier versions; only called when no runner of theirs is left."""
     for path in kits.iterdir():
         if path != kept:
-            shutil.rmtree(path, ignore_errors=True)
+            _discard(path)
+
+
+def _discard(path: Path) -> None:
+    with suppress(OSError):
+        remove_tree(str(path))

@@ -172,8 +172,9 @@ class Agent:
         home = self._home
         spawns = system.spawns(settings)
         cgroups = Cgroups(home)
-        swept = await asyncio.to_thread(cgroups.open)
-        swept += await asyncio.to_thread(process_tree.sweep, str(home))
+        # Supervisors that still live know what is theirs outside of their groups too.
+        swept = await asyncio.to_thread(process_tree.sweep, str(home))
+        swept += await asyncio.to_thread(cgroups.open)
         self._leftovers = swept
         if swept:
             log.warning("leftover_processes_ended", processes=swept)

@@ -1,9 +1,9 @@
 """Ending a runner and everything it ever started: terminate, grace, kill.
 
-Where a runner has a control group, that is killed as one. Else its supervisor ends what is below
-it: it is a subreaper, so while it lives, whatever its job started hangs there, daemons too. It is
-therefore killed last. Once it is dead, what got away is found by its session and by the markers in
-its environment.
+Its supervisor ends what is below it: it is a subreaper, so while it lives, whatever its job started
+hangs there, daemons too. It is therefore killed last. Where a runner has a control group, that is
+then killed as one. Else what got away is found by its session and by the markers in its
+environment. Neither is enough alone: a job can start a process in another group (`clone3`).
 """
 
 from __future__ import annotations
@@ -223,9 +223,9 @@ class Tree:
                 if not any(_alive(process) for process in tree):
                     break
                 await asyncio.sleep(min(ROUND_S, grace_s))
+        await self._supervisor_ends()
         if self.group is not None:
             return await self.group.end()
-        await self._supervisor_ends()
         for _ in range(KILL_ROUNDS):
             if await asyncio.to_thread(self._kill_round, tree):
                 return True

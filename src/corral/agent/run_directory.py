@@ -1,18 +1,19 @@
 """The directory an attempt works in: `work` (its current directory and home), `output`, `tmp`.
 
-It belongs to a runner, because what a runner may write to is settled when its process starts. It
-is emptied between attempts, and only when something was left in it.
+It belongs to a runner, because what a runner may write to is settled when its process starts. The
+runner empties it between attempts; one that says so and did not is not used again.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import secrets
 import shutil
 import stat
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -73,41 +74,78 @@ class RunDirectory:
             return False
         return not any(os.listdir(part) for part in self._parts)
 
-    def clear(self) -> bool:
-        """Make it empty again; False when something in it resists. Symbolic links are removed and
-        never followed: they may point out of what the job was allowed to touch."""
-        try:
-            for name in os.listdir(self.path):
-                remove_tree(os.path.join(self.path, name))
-            self.make()
-        except OSError:
-            return False
-        return self.empty()
-
     def remove(self) -> None:
         with suppress(OSError):
             remove_tree(self.path)
 
 
 def remove_tree(path: str) -> None:
-    """Whatever somebody made of it. Links are removed, never followed."""
+    """Whatever somebody made of it. Links are removed, never followed; OSError where some of it
+    resists, after all the rest is gone."""
     if not os.path.isdir(path) or os.path.islink(path):
         os.unlink(path)
-        return
-    try:
+    elif sys.platform == "win32":
         shutil.rmtree(path, onerror=_try_again)
-    except RecursionError:
-        # Deeper than Python recurses, and than a path can name: rm goes down step by step.
-        subprocess.run(["rm", "-rf", "--", path], check=False, stderr=subprocess.DEVNULL)
-
-
-def _try_again(function: Callable[..., Any], path: str, _error: Any) -> None:
-    """A job may have taken its own permissions away."""
-    for place in (os.path.dirname(path), path):
-        if not os.path.islink(place):
-            with suppress(OSError):
-                os.chmod(place, stat.S_IRWXU)
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
     else:
+        top = _opened(path)
+        try:
+            _empty(top)
+        finally:
+            os.close(top)
+        os.rmdir(path)
+
+
+if sys.platform == "win32":
+
+    def _try_again(function: Callable[..., Any], path: str, _error: Any) -> None:
+        """What is read-only is not removed there."""
+        os.chmod(path, stat.S_IRWXU)
         function(path)
+
+else:
+
+    def _empty(top: int) -> None:
+        """Names are looked up in open folders alone, so nobody who still writes there can lead us
+        elsewhere. Folders within folders are moved up before their turn: none lies too deep."""
+        new_names = (secrets.token_hex(8) for _ in itertools.count())
+        resists: dict[str, OSError] = {}
+        while names := [name for name in os.listdir(top) if name not in resists]:
+            for name in names:
+                try:
+                    if not _unlinked(name, top):
+                        _level(name, top, new_names)
+                except FileNotFoundError:
+                    continue  # gone by itself
+                except OSError as error:
+                    resists[name] = error
+        for reason in resists.values():
+            raise reason
+
+    def _level(name: str, top: int, new_names: Iterator[str]) -> None:
+        folder = _opened(name, top)
+        try:
+            for inner in os.listdir(folder):
+                if not _unlinked(inner, folder):
+                    os.close(_opened(inner, folder))  # only what may be written to can be moved
+                    os.rename(inner, next(new_names), src_dir_fd=folder, dst_dir_fd=top)
+        finally:
+            os.close(folder)
+        os.rmdir(name, dir_fd=top)
+
+    def _unlinked(name: str, folder: int) -> bool:
+        """False where it is a folder."""
+        try:
+            os.unlink(name, dir_fd=folder)
+        except IsADirectoryError:
+            return False
+        return True
+
+    def _opened(name: str, folder: int | None = None) -> int:
+        """A folder, and no link to one; a job may have taken its own permissions away."""
+        found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+        try:
+            with suppress(OSError):
+                os.chmod(f"/proc/self/fd/{found}", stat.S_IRWXU)
+            return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=found)
+        finally:
+            os.close(found)

@@ -8,7 +8,6 @@ import asyncio
 import hmac
 import itertools
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,7 +23,7 @@ from corral.agent.environments import OWN, Environment, own_packages
 from corral.agent.gpu_watch import Tenant
 from corral.agent.inventory import GIB
 from corral.agent.processors import Processors
-from corral.agent.run_directory import RunDirectory
+from corral.agent.run_directory import RunDirectory, remove_tree
 from corral.agent.runner_process import Listener, Makeup, Runner
 from corral.settings import WorkerSettings
 
@@ -78,7 +77,13 @@ class Runners:
 
     def clear_leftovers(self) -> None:
         """Only after the leftover processes are gone."""
-        shutil.rmtree(self._runs, ignore_errors=True)
+        for left in self._runs.parent.glob(f"{self._runs.name}*"):
+            try:
+                remove_tree(str(left))
+            except OSError as error:
+                log.warning("leftover_files_stay", folder=str(left), error=str(error))
+                if left == self._runs:  # out of the way, for the next agent to try again
+                    left.rename(f"{left}-{os.urandom(4).hex()}")
         self._runs.mkdir(parents=True)
         os.makedirs(self.turns, exist_ok=True)
         if self.artifacts:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from corral.runtime import posix
+from corral.runtime import posix, seccomp
 from corral.runtime.hints import Bounds
 
 assert sys.platform != "win32"
@@ -63,6 +63,7 @@ def apply(config: Mapping[str, Any], kit: str) -> dict[str, str]:
     if config.get("isolate"):
         known, programs = config.get("known_paths", ()), config.get("programs")
         enforced["files"] = narrow_files(*allowed(config, kit), known, programs)
+        seccomp.keep_limits_of_others()
     return enforced
 
 

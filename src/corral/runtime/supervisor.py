@@ -102,10 +102,11 @@ class Supervisor:
         try:
             status = self._watch()
             if status is None:
+                # One by one first: the kernel lets a job start something in another group.
+                self._hold.kill()
                 self._hold.end()
-            elif status:
-                code = 1
-            if status is not None:
+            else:
+                code = 1 if status else 0
                 self._report(status)
         except OSError:
             code = 1  # The agent's end of the road is gone.
