@@ -366,8 +366,8 @@ class AgentsEngine:
             progress = ProgressFrame(
                 now,
                 message.fraction,
-                message.message,
-                message.metrics,
+                message.message[: ends.DOING],
+                ends.named(message.metrics),
                 message.step,
                 message.n,
             )
@@ -437,7 +437,7 @@ class AgentsEngine:
         self._leaving.discard(worker)
         gone = replace(self._workers[worker], connected=False, left=True, seen_at=time.time())
         self._workers[worker] = self._as_wished(gone)
-        self._lose(worker, reason or "It said goodbye.", expected=True)
+        self._lose(worker, reason[:REASON] or "It said goodbye.", expected=True)
         self._note_emptied()
 
     def drain(self, grace_s: float) -> None:
