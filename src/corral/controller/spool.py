@@ -47,6 +47,8 @@ SMOOTH = 2 << 20
 """Much output goes to the disk in pieces of this size, and not when somebody waits for a commit."""
 TAIL = 64 << 10
 MARKS_AT_ONCE = 16
+MOST_GAPS = 1_000
+"""About so many of one stream are told apart: each begins a file."""
 UNKEPT = (OSError, MemoryError)
 """No room, no descriptor, no memory, a failing disk: it costs output, and nothing else."""
 
@@ -74,6 +76,7 @@ class _Stream:
         self.stem = stem
         self.limit = limit
         self.segment_size = max(4096, min(MAX_SEGMENT, limit // 8))
+        self.most_segments = limit // self.segment_size + MOST_GAPS
         self.segments = segments_of(stem)
         self.end = 0
         self.heard: int | None = 0
@@ -148,6 +151,9 @@ class _Stream:
         while tail and start - tail[0] > self.limit // 2:
             path_of(self.stem, tail.pop(0)).unlink(missing_ok=True)
         self.segments = head + tail
+        if len(self.segments) > self.most_segments:  # a line here and there, with gaps between
+            middle = self.segments.pop(self.most_segments // 2)
+            path_of(self.stem, middle).unlink(missing_ok=True)
 
     def complete(self, number: int) -> None:
         """All numbers up to this one were given: what of them is not here never will be."""
