@@ -115,10 +115,10 @@ def test_gap_after_gap_is_no_file_after_file(tmp_path: Path) -> None:
     for number in range(2, 6_000, 2):
         spool.append("job", 1, b"x", number, 1)
     spool.finish("job", 1)
-    assert sum(1 for path in tmp_path.rglob("*") if path.is_file()) <= 1_100
+    assert sum(1 for path in tmp_path.rglob("*") if path.is_file()) <= 150
     lines, skipped = everything(spool)
-    assert len(lines) >= 900
-    assert skipped + 2 * len(lines) == 2 * 2_999 + 2_999, "what is not there is told"
+    assert len(lines) >= 100
+    assert skipped + len(lines) == 2 * 2_999, "what is not there is told"
 
 
 @contextlib.contextmanager
