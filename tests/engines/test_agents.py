@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from corral.core.events import AttemptExited, AttemptReturned, WorkerJoined, WorkerLost
 from corral.core.job import Needs
 from corral.core.model import Model
@@ -104,6 +106,8 @@ async def test_a_controller_that_stops_drains_its_own_machine_alone() -> None:
 
 class Line:
     """A session that keeps what it is sent."""
+
+    paused = False
 
     def __init__(self) -> None:
         self.sent: list[wire.FromController] = []
@@ -279,14 +283,25 @@ async def test_nobody_hears_a_revoked_worker() -> None:
     assert line.sent == told
 
 
-async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there() -> None:
+@pytest.mark.parametrize(
+    "message",
+    [wire.JobOutput("j", 1, "stdout", "x"), wire.JobProgress("j", 1), wire.JobStarted("j", 1, 1.0)],
+)
+async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there(
+    message: wire.FromWorker,
+) -> None:
     engine = AgentsEngine([], grace_s=60, output_limit=1, placed_on=lambda job, attempt: "w")
-    line = Line()
+    line, again = Line(), Line()
     engine.join(line, register("w", ("j", 1)))
-    engine.hear("w", [wire.JobOutput("j", 1, "stdout", "x" * (INBOX_LIMIT + 1))])
+    engine.hear("w", [wire.WorkerHeartbeat()], INBOX_LIMIT + 1)
+    assert not line.paused, "for this nobody has to be there"
+    engine.hear("w", [message], INBOX_LIMIT + 1)
     assert line.paused
+    engine.join(again, register("w", ("j", 1)))
+    assert again.paused, "to dial again is no way around it"
     await anext(engine.events())
     assert not line.paused
+    assert not again.paused
 
 
 def output(n: int, job: str = "j") -> wire.JobOutput:

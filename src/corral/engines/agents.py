@@ -39,7 +39,7 @@ REASON = 1_000
 """Characters of a reason that are kept."""
 LEFT = "its worker left before the job was sent"
 INBOX_LIMIT = 1 << 20
-"""Bytes of output that may wait for the intake before sockets are read no further."""
+"""Bytes of frames that may wait for the intake before sockets are read no further."""
 
 
 class Session(Protocol):
@@ -249,6 +249,7 @@ class AgentsEngine:
             worker.id,
             WorkerJoined(worker.id, worker.name, worker.capabilities, mine, register.leftovers),
         )
+        self._slow_down(session)  # or each time it dials it would add another frame
         return worker
 
     def _claimed(
@@ -320,15 +321,21 @@ class AgentsEngine:
         self._away.begin(worker, silent_s)
         self._note_emptied()
 
-    def hear(self, worker: str, heard: Sequence[wire.FromWorker]) -> None:
-        """Messages of one frame. No more are read while the intake is behind."""
+    def hear(self, worker: str, heard: Sequence[wire.FromWorker], size: int = 0) -> None:
+        """Messages of one frame of that size. No more are read while the intake is behind."""
         if worker not in self._sessions:
             return  # it was revoked or said goodbye, and its socket is not closed yet
-        now = time.time()
+        now, waiting = time.time(), len(self._inbox)
         for message in heard:
             self._hear(worker, message, now)
+        if len(self._inbox) > waiting:
+            self._inbox_bytes += size
         session = self._sessions.get(worker)
-        if self._inbox_bytes > INBOX_LIMIT and session is not None:
+        if session is not None:
+            self._slow_down(session)
+
+    def _slow_down(self, session: Session) -> None:
+        if self._inbox_bytes > INBOX_LIMIT:
             session.pause()
             self._paused.add(session)
 
@@ -360,7 +367,6 @@ class AgentsEngine:
             self._report(worker, began)
         elif isinstance(message, wire.JobOutput):
             frame = OutputFrame(now, message.stream, message.text, message.data, message.n)
-            self._inbox_bytes += len(message.text) + len(message.data)
             self._report(worker, AttemptOutput(job, attempt, worker, frame))
         elif isinstance(message, wire.JobProgress):
             progress = ProgressFrame(
