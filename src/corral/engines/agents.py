@@ -26,6 +26,7 @@ from corral.core.events import (
 )
 from corral.core.frames import OutputFrame, ProgressFrame
 from corral.core.job import JobId
+from corral.core.model import kept
 from corral.core.worker import Wishes, Worker, taken_by_others
 from corral.engines import ends
 from corral.engines.engine import Attempt
@@ -217,6 +218,7 @@ class AgentsEngine:
 
     def join(self, session: Session, register: wire.WorkerRegister) -> Worker:
         """A worker registered. A second socket of the same worker replaces the first."""
+        register = _shortened(register)
         self._said[register.worker_id] = register
         self._leaving.discard(register.worker_id)
         worker = self._as_wished(
@@ -425,15 +427,16 @@ class AgentsEngine:
             load=beat.load,
             readings=beat.readings,
             taken=taken,
-            models_loaded=beat.models_loaded,
+            models_loaded=beat.models_loaded[: kept(beat.models_loaded)],
             servers=known.servers if beat.servers is None else beat.servers,
         )
         said = self._said.get(worker)
         if beat.models is not None and said is not None:
             names = tuple(model.name for model in beat.models)
+            names = names[: kept(names)]
             can = replace(said.capabilities, models_present=names)
             self._said[worker] = replace(said, capabilities=can)
-            new = self._as_wished(replace(new, models=beat.models))
+            new = self._as_wished(replace(new, models=beat.models[: len(names)]))
         self._workers[worker] = new
         if taken != known.taken or beat.models is not None:
             self.changed()
@@ -475,3 +478,15 @@ class AgentsEngine:
         self._inbox.append((worker, report))
         self.settled.clear()
         self._arrived.set()
+
+
+def _shortened(register: wire.WorkerRegister) -> wire.WorkerRegister:
+    """With as many names of models as are kept."""
+    can, loaded = register.capabilities, register.models_loaded
+    present = can.models_present
+    return replace(
+        register,
+        capabilities=replace(can, models_present=present[: kept(present)]),
+        models=register.models[: kept(model.name for model in register.models)],
+        models_loaded=loaded[: kept(loaded)],
+    )
