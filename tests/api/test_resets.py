@@ -142,8 +142,13 @@ def test_answers_that_nobody_reads_are_not_kept_for_ever(tmp_path: Path) -> None
         with contextlib.suppress(ConnectionClosed):
             while "worker_reads_nothing" not in controller.log:
                 deaf.send(wire.encode(nothing))
+        fickle = Card(controller, "fickle")
+        for _ in range(2):  # the second takes nobody's place: the first has said goodbye
+            door = doors.enter_context(Door(controller, fickle.credential))
+            door.joined(fickle.register())
+            door.say(wire.WorkerGoodbye())
         while _sockets(controller):
-            pass
+            door.say(wire.WorkerHeartbeat())
 
 
 @contextlib.contextmanager

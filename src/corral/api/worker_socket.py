@@ -239,6 +239,8 @@ class WorkerSocket:
                 session.end((wire.CLOSE_MALFORMED, _short(f"Not a frame of messages: {error}.")))
             else:
                 self._engine.hear(worker, messages, len(frame))
+                if any(isinstance(message, wire.WorkerGoodbye) for message in messages):
+                    session.hang_up()  # where it does not do so itself
 
         session.listen(heard)
         gone = asyncio.ensure_future(_hung_up(socket))
