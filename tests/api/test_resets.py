@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
+from websockets.sync.client import connect as sync_connect
 
 import corral
-from corral.api.worker_socket import Frames, WorkerSocket
+from corral.api.worker_socket import MOST_UNREAD, Frames, WorkerSocket
 from corral.core.job import Needs
 from corral.core.worker import Capabilities
 from corral.engines.agents import AgentsEngine
@@ -122,3 +128,44 @@ def _join_and_reset(controller: LiveController, fickle: Card) -> None:
         for one in heard:
             door.say(wire.JobCompleted(one.job, one.attempt, time.time(), 0.1, one.digest))
         plain.close()
+
+
+def test_answers_that_nobody_reads_are_not_kept_for_ever(tmp_path: Path) -> None:
+    """A worker that speaks and never listens: neither its answers stay, nor its sockets."""
+    environ = {"CORRAL_WORKER_ENABLED": "false", "CORRAL_GRACE_S": "60"}
+    with LiveController(tmp_path, environ=environ) as controller, contextlib.ExitStack() as doors:
+        card = Card(controller, "deaf")
+        nothing = [wire.JobReturned("nobody", 1, "") for _ in range(MOST_UNREAD * 3 // 4)]
+        for _ in range(2):  # the second takes the place of the first, which hears nothing of it
+            deaf = doors.enter_context(_deaf(controller, card))
+            deaf.send(wire.encode(nothing))
+        with contextlib.suppress(ConnectionClosed):
+            while "worker_reads_nothing" not in controller.log:
+                deaf.send(wire.encode(nothing))
+        fickle = Card(controller, "fickle")
+        for _ in range(2):  # the second takes nobody's place: the first has said goodbye
+            door = doors.enter_context(Door(controller, fickle.credential))
+            door.joined(fickle.register())
+            door.say(wire.WorkerGoodbye())
+        while _sockets(controller):
+            door.say(wire.WorkerHeartbeat())
+
+
+@contextlib.contextmanager
+def _deaf(controller: LiveController, card: Card) -> Iterator[ClientConnection]:
+    url = controller.url.replace("http", "ws", 1) + "/worker"
+    headers = {"Authorization": f"Bearer {card.credential}"}
+    opening = sync_connect(
+        url, additional_headers=headers, max_queue=(1, 1), close_timeout=0.1, proxy=None
+    )
+    with opening as line:
+        line.send(wire.encode([card.register()]))
+        yield line
+
+
+def _sockets(controller: LiveController) -> int:
+    """Connections to the controller's HTTP door that are open there."""
+    port = urlsplit(controller.url).port
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    own = [line.split() for line in lines]
+    return sum(one[1].endswith(f":{port:04X}") and one[3] == "01" for one in own)

@@ -373,6 +373,35 @@ def test_what_it_says_of_ends_is_cut_before_it_is_kept(asked: LiveController, ro
             assert Rest(asked)("GET", f"/jobs/{job.id}/why").status == 200, "it has calendar dates"
 
 
+def test_what_it_says_on_the_way_is_cut_before_it_is_kept(
+    asked: LiveController, rogue: Card
+) -> None:
+    """Everybody's list shows it, and what it says when it leaves is said of each job it had."""
+    names = {str(number) + LONG: 1.0 for number in range(3)}
+    with (
+        corral.Client(asked.address, asked.token) as client,
+        Door(asked, rogue.credential) as door,
+    ):
+        door.joined(rogue.register())
+        jobs = [client.submit(abs, (-1,), worker="rogue") for _ in range(3)]
+        for job in jobs:
+            door.dispatched(job.id)
+            door.say(
+                wire.JobProgress(job.id, 1, metrics={str(n): 1.0 for n in range(2_000)}),
+                wire.JobProgress(job.id, 1, metrics=names),
+                wire.JobProgress(job.id, 1, 0.5, LONG),
+            )
+        while Rest(asked)("GET", f"/jobs/{jobs[-1].id}").json.get("progress") is None:
+            pass
+        assert len(Rest(asked)("GET", "/jobs?limit=3").body) < 200_000
+        door.say(wire.WorkerGoodbye(LONG))
+        for job in jobs:
+            while job.status().state in ("placed", "running"):
+                pass
+            assert len(Rest(asked)("GET", f"/jobs/{job.id}/why").body) < 10_000
+            job.cancel()
+
+
 def test_a_worker_that_hands_everything_back_is_left_alone(
     tmp_path: Path,
 ) -> None:

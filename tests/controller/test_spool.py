@@ -110,6 +110,18 @@ def test_many_open_streams_do_not_run_out_of_files(tmp_path: Path) -> None:
     spool.close()
 
 
+def test_gap_after_gap_is_no_file_after_file(tmp_path: Path) -> None:
+    """A worker whose numbers are never those that come next."""
+    spool = Spool(tmp_path, 100_000_000)
+    for number in range(2, 6_000, 2):
+        spool.append("job", 1, b"x", number, 1)
+    spool.finish("job", 1)
+    assert sum(1 for path in tmp_path.rglob("*") if path.is_file()) <= 150
+    lines, skipped = everything(spool)
+    assert len(lines) >= 100
+    assert skipped + len(lines) == 2 * 2_999, "what is not there is told"
+
+
 @contextlib.contextmanager
 def no_descriptors() -> Iterator[None]:
     """This process has as many files open as it may."""

@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
 from corral.core.events import AttemptExited, AttemptReturned, WorkerJoined, WorkerLost
 from corral.core.job import Needs
-from corral.core.model import Model
+from corral.core.model import NAMES_LENGTH, Model
 from corral.core.worker import Capabilities, Reading, Wishes
 from corral.engines.agents import INBOX_LIMIT, AgentsEngine
 from corral.engines.engine import Attempt
@@ -104,6 +107,8 @@ async def test_a_controller_that_stops_drains_its_own_machine_alone() -> None:
 
 class Line:
     """A session that keeps what it is sent."""
+
+    paused = False
 
     def __init__(self) -> None:
         self.sent: list[wire.FromController] = []
@@ -279,14 +284,40 @@ async def test_nobody_hears_a_revoked_worker() -> None:
     assert line.sent == told
 
 
-async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there() -> None:
+@pytest.mark.parametrize(
+    "message",
+    [wire.JobOutput("j", 1, "stdout", "x"), wire.JobProgress("j", 1), wire.JobStarted("j", 1, 1.0)],
+)
+async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there(
+    message: wire.FromWorker,
+) -> None:
     engine = AgentsEngine([], grace_s=60, output_limit=1, placed_on=lambda job, attempt: "w")
-    line = Line()
+    line, again = Line(), Line()
     engine.join(line, register("w", ("j", 1)))
-    engine.hear("w", [wire.JobOutput("j", 1, "stdout", "x" * (INBOX_LIMIT + 1))])
+    engine.hear("w", [wire.WorkerHeartbeat()], INBOX_LIMIT + 1)
+    assert not line.paused, "for this nobody has to be there"
+    engine.hear("w", [message], INBOX_LIMIT + 1)
     assert line.paused
+    engine.join(again, register("w", ("j", 1)))
+    assert again.paused, "to dial again is no way around it"
     await anext(engine.events())
     assert not line.paused
+    assert not again.paused
+
+
+async def test_of_very_long_lists_of_models_the_beginning_is_kept() -> None:
+    """All workers are listed in one answer."""
+    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    names = tuple(f"{number:05}{'x' * 4_000}" for number in range(10_000))
+    models = tuple(Model(name) for name in names)
+    can = Capabilities(cpus=1, memory_gb=1, models_present=names)
+    engine.join(Line(), replace(register("w"), capabilities=can, models=models))
+    registered = engine.workers()[0]
+    engine.hear("w", [wire.WorkerHeartbeat(models=models, models_loaded=names)])
+    for worker in (registered, engine.workers()[0]):
+        assert len(wire.encode(worker)) < 4 * NAMES_LENGTH
+        assert worker.models == models[: len(worker.models)]
+        assert worker.capabilities.models_present == names[: len(worker.models)]
 
 
 def output(n: int, job: str = "j") -> wire.JobOutput:

@@ -31,6 +31,10 @@ TOO_BIG, LATER = 1009, 1013
 MENTION_S = 0.005
 REGISTER_WITHIN_S = 10.0
 LINGER_S = 1.0
+HANG_UP_S = 10.0
+"""How long the last word may take to reach a worker."""
+MOST_UNREAD = 200_000
+"""Messages that may wait for a worker to read them: all that it may hold, or claim, is less."""
 STRANGERS, STRANGER_BYTES = 64, 1 << 20
 """How many may say who they are at the same time, and with how many bytes, whose credential no
 worker has: a revoked worker, for one, shall still hear that it was."""
@@ -115,16 +119,24 @@ class _Session:
         frames.drained = self._leave
 
     def send(self, message: wire.FromController) -> None:
-        self._outbox.append(message)
+        self._append(message)
         if not self._leaving:
             self._leave()
             self._leaving = True
             self._loop.call_soon(self._leave)
 
     def mention(self, message: wire.FromController) -> None:
-        self._outbox.append(message)
+        self._append(message)
         if self._later is None:
             self._later = self._loop.call_later(MENTION_S, self._leave)
+
+    def _append(self, message: wire.FromController) -> None:
+        """Who speaks and speaks and never reads the answers loses its socket, and those."""
+        self._outbox.append(message)
+        if len(self._outbox) > MOST_UNREAD:
+            log.warning("worker_reads_nothing", unread=len(self._outbox))
+            self._outbox.clear()
+            self._frames.transport.abort()
 
     def _leave(self) -> None:
         self._leaving = False
@@ -149,6 +161,10 @@ class _Session:
     def close(self, code: int, reason: str) -> None:
         self._leave()
         self.end((code, reason))
+
+    def hang_up(self) -> None:
+        """A socket that nobody reads any more would wait for that for ever."""
+        self._loop.call_later(HANG_UP_S, self._frames.transport.abort)
 
     def end(self, told: tuple[int, str] | None) -> None:
         if not self.over.done():
@@ -222,13 +238,16 @@ class WorkerSocket:
                 log.warning("worker_malformed", worker=worker, error=str(error))
                 session.end((wire.CLOSE_MALFORMED, _short(f"Not a frame of messages: {error}.")))
             else:
-                self._engine.hear(worker, messages)
+                self._engine.hear(worker, messages, len(frame))
+                if any(isinstance(message, wire.WorkerGoodbye) for message in messages):
+                    session.hang_up()  # where it does not do so itself
 
         session.listen(heard)
         gone = asyncio.ensure_future(_hung_up(socket))
         try:
             ends: set[asyncio.Future[Any]] = {gone, session.over}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            session.hang_up()
             if session.over.done() and (told := session.over.result()) is not None:
                 await socket.close(*told)
         finally:

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 import structlog
@@ -53,6 +54,9 @@ SMOOTH = 2 << 20
 """Much output goes to the disk in pieces of this size, and not when somebody waits for a commit."""
 TAIL = 64 << 10
 MARKS_AT_ONCE = 16
+MOST_GAPS, GAP_S = 100, 1.0
+"""About so many of one stream are told apart, each of which begins a file; after those, one in so
+many seconds."""
 UNKEPT = (OSError, MemoryError)
 """No room, no descriptor, no memory, a failing disk: it costs output, and nothing else."""
 
@@ -80,6 +84,7 @@ class _Stream:
         self.stem = stem
         self.limit = limit
         self.segment_size = max(4096, min(MAX_SEGMENT, limit // 8))
+        self.most_segments = limit // self.segment_size + MOST_GAPS
         self.segments = segments_of(stem)
         self.end = 0
         self.heard: int | None = 0
@@ -90,6 +95,7 @@ class _Stream:
         if self.segments:
             self._find_end()
         self.file: int | None = None
+        self.rotated_at = -GAP_S
         self.unwritten = 0
         self.lost = 0
         """Bytes that are missing behind the last line that is here."""
@@ -115,6 +121,9 @@ class _Stream:
             if self.heard is not None:
                 self.lost += max(0, n - told - self.heard)
             self.heard = n
+        if self.lost and self._has_many_gaps():
+            self.lost += told if n else len(data)
+            return
         start = self.end + self.lost
         try:
             self._write(data, start)
@@ -125,6 +134,10 @@ class _Stream:
             self.lost += told if n else len(data)
         else:
             self.end, self.lost = start + len(data), 0
+
+    def _has_many_gaps(self) -> bool:
+        """Its worker's numbers lie, or now there is room for a line and now there is none."""
+        return len(self.segments) >= self.most_segments and monotonic() - self.rotated_at < GAP_S
 
     def _write(self, data: bytes, start: int) -> None:
         # Readers are told of a gap where a segment begins behind the end of the one before.
@@ -148,12 +161,16 @@ class _Stream:
 
     def _rotate(self, start: int) -> None:
         self.close()
+        self.rotated_at = monotonic()
         self.segments.append(start)
         head = [start for start in self.segments if start < self.limit // 2]
         tail = self.segments[len(head) :]
         while tail and start - tail[0] > self.limit // 2:
             path_of(self.stem, tail.pop(0)).unlink(missing_ok=True)
         self.segments = head + tail
+        if len(self.segments) > self.most_segments:
+            middle = self.segments.pop(self.most_segments // 2)
+            path_of(self.stem, middle).unlink(missing_ok=True)
 
     def complete(self, number: int) -> None:
         """All numbers up to this one were given: what of them is not here never will be."""

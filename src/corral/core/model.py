@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -10,6 +11,8 @@ from corral.core.job import Size
 
 MOST_MODELS = 10_000
 """Models that a worker tells of; a folder with more is not meant as one of models."""
+NAMES_LENGTH = 1 << 20
+"""Characters of all names together that are kept of one worker: everybody's list shows them."""
 ModelName = Annotated[str, Meta(max_length=4096)]
 ModelNames = Annotated[tuple[ModelName, ...], Meta(max_length=MOST_MODELS)]
 
@@ -22,3 +25,14 @@ class Model(Struct, frozen=True, gc=False, omit_defaults=True):
     sha256: Annotated[str, Meta(max_length=64)] = ""
     """Empty until it is known: a large file takes a while to read. Of a folder: of the list of
     its files and their digests."""
+
+
+def kept(names: Iterable[str]) -> int:
+    """How many of these names are kept: the first ones."""
+    count = length = 0
+    for name in names:
+        length += len(name)
+        if length > NAMES_LENGTH:
+            break
+        count += 1
+    return count

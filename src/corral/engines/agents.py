@@ -26,6 +26,7 @@ from corral.core.events import (
 )
 from corral.core.frames import OutputFrame, ProgressFrame
 from corral.core.job import JobId
+from corral.core.model import kept
 from corral.core.worker import Wishes, Worker, taken_by_others
 from corral.engines import ends
 from corral.engines.engine import Attempt
@@ -39,7 +40,7 @@ REASON = 1_000
 """Characters of a reason that are kept."""
 LEFT = "its worker left before the job was sent"
 INBOX_LIMIT = 1 << 20
-"""Bytes of output that may wait for the intake before sockets are read no further."""
+"""Bytes of frames that may wait for the intake before sockets are read no further."""
 
 
 class Session(Protocol):
@@ -217,6 +218,7 @@ class AgentsEngine:
 
     def join(self, session: Session, register: wire.WorkerRegister) -> Worker:
         """A worker registered. A second socket of the same worker replaces the first."""
+        register = _shortened(register)
         self._said[register.worker_id] = register
         self._leaving.discard(register.worker_id)
         worker = self._as_wished(
@@ -249,6 +251,7 @@ class AgentsEngine:
             worker.id,
             WorkerJoined(worker.id, worker.name, worker.capabilities, mine, register.leftovers),
         )
+        self._slow_down(session)  # or each time it dials it would add another frame
         return worker
 
     def _claimed(
@@ -320,15 +323,21 @@ class AgentsEngine:
         self._away.begin(worker, silent_s)
         self._note_emptied()
 
-    def hear(self, worker: str, heard: Sequence[wire.FromWorker]) -> None:
-        """Messages of one frame. No more are read while the intake is behind."""
+    def hear(self, worker: str, heard: Sequence[wire.FromWorker], size: int = 0) -> None:
+        """Messages of one frame of that size. No more are read while the intake is behind."""
         if worker not in self._sessions:
             return  # it was revoked or said goodbye, and its socket is not closed yet
-        now = time.time()
+        now, waiting = time.time(), len(self._inbox)
         for message in heard:
             self._hear(worker, message, now)
+        if len(self._inbox) > waiting:
+            self._inbox_bytes += size
         session = self._sessions.get(worker)
-        if self._inbox_bytes > INBOX_LIMIT and session is not None:
+        if session is not None:
+            self._slow_down(session)
+
+    def _slow_down(self, session: Session) -> None:
+        if self._inbox_bytes > INBOX_LIMIT:
             session.pause()
             self._paused.add(session)
 
@@ -360,14 +369,13 @@ class AgentsEngine:
             self._report(worker, began)
         elif isinstance(message, wire.JobOutput):
             frame = OutputFrame(now, message.stream, message.text, message.data, message.n)
-            self._inbox_bytes += len(message.text) + len(message.data)
             self._report(worker, AttemptOutput(job, attempt, worker, frame))
         elif isinstance(message, wire.JobProgress):
             progress = ProgressFrame(
                 now,
                 message.fraction,
-                message.message,
-                message.metrics,
+                message.message[: ends.DOING],
+                ends.named(message.metrics),
                 message.step,
                 message.n,
             )
@@ -419,15 +427,16 @@ class AgentsEngine:
             load=beat.load,
             readings=beat.readings,
             taken=taken,
-            models_loaded=beat.models_loaded,
+            models_loaded=beat.models_loaded[: kept(beat.models_loaded)],
             servers=known.servers if beat.servers is None else beat.servers,
         )
         said = self._said.get(worker)
         if beat.models is not None and said is not None:
             names = tuple(model.name for model in beat.models)
+            names = names[: kept(names)]
             can = replace(said.capabilities, models_present=names)
             self._said[worker] = replace(said, capabilities=can)
-            new = self._as_wished(replace(new, models=beat.models))
+            new = self._as_wished(replace(new, models=beat.models[: len(names)]))
         self._workers[worker] = new
         if taken != known.taken or beat.models is not None:
             self.changed()
@@ -437,7 +446,7 @@ class AgentsEngine:
         self._leaving.discard(worker)
         gone = replace(self._workers[worker], connected=False, left=True, seen_at=time.time())
         self._workers[worker] = self._as_wished(gone)
-        self._lose(worker, reason or "It said goodbye.", expected=True)
+        self._lose(worker, reason[:REASON] or "It said goodbye.", expected=True)
         self._note_emptied()
 
     def drain(self, grace_s: float) -> None:
@@ -469,3 +478,15 @@ class AgentsEngine:
         self._inbox.append((worker, report))
         self.settled.clear()
         self._arrived.set()
+
+
+def _shortened(register: wire.WorkerRegister) -> wire.WorkerRegister:
+    """With as many names of models as are kept."""
+    can, loaded = register.capabilities, register.models_loaded
+    present = can.models_present
+    return replace(
+        register,
+        capabilities=replace(can, models_present=present[: kept(present)]),
+        models=register.models[: kept(model.name for model in register.models)],
+        models_loaded=loaded[: kept(loaded)],
+    )

@@ -1,15 +1,20 @@
-"""What a worker tells of an attempt's end, cut to what a runner would say: it is journaled, and a
-worker's word, or a job's that forges its runner's, is not to be trusted."""
+"""What a worker tells of an attempt and its end, cut to what a runner would say: it is journaled or
+kept in memory, and a worker's word, or a job's that forges its runner's, is not to be trusted."""
 
 from __future__ import annotations
+
+from itertools import islice
 
 from msgspec.structs import replace
 
 from corral.core.assets import is_digest
+from corral.core.frames import MOST_METRICS
 from corral.core.job import INLINE_LIMIT, MAX_DURATION_S, Blob, Failure
 
 CODE, TYPE, MESSAGE, TRACEBACK, PICKLED = 100, 500, 17_000, 66_000, 66_000
 """Characters, and bytes, of each; a little more than the runtime has of them."""
+DOING, METRIC = 1_000, 200
+"""Characters of what a job says it is doing, and of the name of a metric."""
 
 ASTRAY_S = 366 * 24 * 3600.0
 
@@ -32,6 +37,13 @@ def short(failure: Failure) -> Failure:
         traceback=failure.traceback[:TRACEBACK],
         pickled=failure.pickled if len(failure.pickled or b"") <= PICKLED else None,
     )
+
+
+def named(metrics: dict[str, float]) -> dict[str, float]:
+    """The same, where no name is longer than any that a job can give, and they are not too many."""
+    if len(metrics) <= MOST_METRICS and all(len(name) <= METRIC for name in metrics):
+        return metrics
+    return {name[:METRIC]: value for name, value in islice(metrics.items(), MOST_METRICS)}
 
 
 def took(seconds: float) -> float:
