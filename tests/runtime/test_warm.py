@@ -232,6 +232,7 @@ def zombies():
         except OSError:
             continue
         count += state == "Z" and int(parent) in above
+        count += state != "Z" and int(parent) == os.getppid() and int(name) != os.getpid()
     return count
 
 subprocess.run(["sh", "-c", "for n in $(seq 300); do (sleep 0.01 &) ; done"], check=True)
