@@ -31,10 +31,10 @@ MEMORY_MB, HEALTH_MS, FLAT = 600.0, 100.0, 0.8
 class Extremes:
     def __init__(self, *, quick: bool) -> None:
         self.probe_s = 1.5 if quick else 30.0
-        self.outputs = 1_000 if quick else 100_000
+        self.outputs = 500 if quick else 100_000
         self.sample = 200 if quick else 4_000
         self.readers = 50 if quick else 5_000
-        self.artifacts = 300 if quick else 20_000
+        self.artifacts = 100 if quick else 20_000
         self.cancelled = 5_000 if quick else 1_000_000
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench import bars, builder, faults, report
+from bench import bars, builder, extremes, faults, report
 from bench import decide as decisions
 from bench.peers import PEERS
 
@@ -32,14 +32,19 @@ def test_a_small_round_measures_every_figure(tmp_path: Path) -> None:
 def test_loads(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.load", "--quick", "--to", str(tmp_path)]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     loads = json.loads((tmp_path / "load.json").read_text())["loads"]
     assert loads["1 GB of output"]["output_missing_bytes"] == 0
     assert loads["1,000 watchers"]["incomplete"] == 0
     assert loads["1,000 watchers"]["stalled"] == 2
-    assert all(load["submit_calls"] > 0 for load in loads.values())
+    for name in ("1 GB of output", "1,000 watchers", "100,000 queued"):
+        assert loads[name]["submit_calls"] > 0
+    for name in extremes.LOADS:
+        assert loads[name]["health_calls"] > 0
+        assert loads[name]["health_failed"] == 0
+    assert loads["1 M cancelled"]["not_cancelled"] == 0
 
 
 def test_decisions(tmp_path: Path) -> None:

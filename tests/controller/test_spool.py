@@ -295,16 +295,22 @@ def test_what_is_pruned_leaves_no_more_than_its_length(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if not path.name.startswith("by-")]
 
 
-def test_what_is_written_while_somebody_reads_is_no_gap(tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", range(10))
+def test_what_is_written_while_somebody_reads_is_no_gap(tmp_path: Path, again: int) -> None:
     """Much output is written by another thread, at any moment of a read."""
     spool = Spool(tmp_path, 1 << 30)
-    lines = [("job", 1, b"x" * 60_000, 0, 0)] * 3_000
+    lines = [("job", 1, b"x" * 10_000, 0, 0)] * 5_000
     writer = threading.Thread(target=spool.extend, args=(lines,))
-    writer.start()
-    offset = skipped = read = 0
-    while read < len(lines) and not skipped:
-        piece = spool.read("job", 1, offset, 4096)
-        offset, skipped, read = piece.next_offset, skipped + piece.skipped, read + len(piece.lines)
-    writer.join()
-    spool.close()
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # the threads meet as often as can be
+    try:
+        writer.start()
+        offset = skipped = read = 0
+        while read < len(lines) and not skipped:
+            piece = spool.read("job", 1, offset, 4096)
+            offset, skipped, read = piece.next_offset, piece.skipped, read + len(piece.lines)
+    finally:
+        writer.join()
+        sys.setswitchinterval(usual)
+        spool.close()
     assert (read, skipped) == (len(lines), 0)

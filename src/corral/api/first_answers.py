@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from corral.api.auth import Hosts
@@ -59,7 +59,19 @@ class FirstAnswers:
                 await _stopping(scope, receive, send)
                 return
             await self._turns.take()
-            await rest(scope, receive, send)
+            await rest(scope, self._one_at_a_time(receive), send)
+
+    def _one_at_a_time(self, receive: Receive) -> Receive:
+        """Thousands of streams may end at once, when the program that held them does: each is
+        cleared away in a turn of its own."""
+
+        async def received() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                await self._turns.take()
+            return message
+
+        return received
 
 
 async def _stopping(scope: Scope, receive: Receive, send: Send) -> None:
