@@ -78,10 +78,11 @@ class LiveController:
 
     def start(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
-        if not self._prefix:  # as in a home from before invitations had an end
-            key = os.open(self.home / "enrolment.key", os.O_WRONLY | os.O_CREAT, 0o600)
-            os.write(key, self.enrolment.encode())
-            os.close(key)
+        if not self._prefix and not (self.home / "journal").exists():
+            # As in a home from before invitations had an end.
+            key = self.home / "enrolment.key"
+            key.touch(0o600)
+            key.write_text(self.enrolment)
         command = [*self._prefix, CORRAL, "up", "--port", "0", "--grpc-port", "0"]
         with (self.home / "test.log").open("ab") as log:
             self.process = subprocess.Popen(

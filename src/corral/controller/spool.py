@@ -77,6 +77,13 @@ class Kept(NamedTuple):
     attempts: frozenset[int] = frozenset()
 
 
+class _Gap(NamedTuple):
+    """What is missing at the end of a stream: so many bytes, and all up to this number."""
+
+    lost: int = 0
+    upto: int = 0
+
+
 class _Stream:
     """One attempt's stream while it grows."""
 
@@ -180,6 +187,12 @@ class _Stream:
             self.lost += number - self.heard
             self.heard = number
 
+    def miss(self, gap: _Gap) -> None:
+        self.lost = gap.lost
+        if self.heard is not None:
+            self.heard += gap.lost
+        self.complete(gap.upto)
+
     def mark_gap(self) -> None:
         """An empty segment where the stream would have ended: readers are told what is missing."""
         if self.lost:
@@ -198,9 +211,9 @@ class Spool:
         self.folder = folder
         self.limit = limit
         self._open: OrderedDict[tuple[JobId, int], _Stream] = OrderedDict()
-        self._gaps: dict[tuple[JobId, int], int] = {}
-        """Bytes missing at the end of streams that are not open: nothing on the disk says so yet,
-        because nothing could be written or no file opened."""
+        self._gaps: dict[tuple[JobId, int], _Gap] = {}
+        """Of streams that are not open: nothing on the disk says so yet, because nothing could be
+        written or no file opened."""
         self.received = 0
         """Bytes of frames since the start."""
         for older in (*folder.glob("?"), *folder.glob("??")):  # as it was before 0.1 was released
@@ -215,9 +228,8 @@ class Spool:
             try:
                 stream = self._start(job, attempt)
             except UNKEPT as error:
-                # The numbers behind it will tell that it is missing, where it has one.
-                self._miss(job, attempt, 0 if n else len(line) + 1, error)
-                return
+                gap = _Gap(upto=n) if n else _Gap(lost=len(line) + 1)
+                return self._miss(job, attempt, gap, error)
         stream.append(line, n, told)
 
     def extend(self, lines: Iterable[Line]) -> None:
@@ -236,25 +248,30 @@ class Spool:
                     os.fsync(stream.file)
 
     def _start(self, job: JobId, attempt: int) -> _Stream:
-        stem = self._stem(job, attempt)
-        stream = self._open[job, attempt] = _Stream(stem, self.limit)
-        stream.lost = self._gaps.pop((job, attempt), 0)
-        if stream.heard is not None:
-            stream.heard += stream.lost
+        stream = self._open[job, attempt] = self._found(job, attempt)
+        self._gaps.pop((job, attempt), None)
         if len(self._open) > OPEN_FILES:
             key, oldest = self._open.popitem(last=False)
             self._put_away(key, oldest)
         return stream
 
+    def _found(self, job: JobId, attempt: int) -> _Stream:
+        """As it is on the disk, and what is known to be missing behind that."""
+        stream = _Stream(self._stem(job, attempt), self.limit)
+        stream.miss(self._gaps.get((job, attempt), _Gap()))
+        return stream
+
     def _put_away(self, key: tuple[JobId, int], stream: _Stream) -> None:
         stream.close()
         if stream.lost:
-            self._gaps[key] = stream.lost
+            self._gaps[key] = _Gap(stream.lost)
 
-    def _miss(self, job: JobId, attempt: int, size: int, error: Exception) -> None:
-        if (job, attempt) not in self._gaps:
+    def _miss(self, job: JobId, attempt: int, gap: _Gap, error: Exception) -> None:
+        before = self._gaps.get((job, attempt))
+        if before is None:
             log.warning("output_not_kept", stream=f"{job}.{attempt}", error=str(error))
-        self._gaps[job, attempt] = self._gaps.get((job, attempt), 0) + size
+            before = _Gap()
+        self._gaps[job, attempt] = _Gap(before.lost + gap.lost, max(before.upto, gap.upto))
 
     def complete(self, job: JobId, attempt: int, number: int) -> None:
         """The attempt has ended, and this was its last number: what is missing is marked. Told
@@ -264,7 +281,7 @@ class Spool:
             try:
                 stream = self._start(job, attempt)
             except UNKEPT as error:
-                return self._miss(job, attempt, 0, error)
+                return self._miss(job, attempt, _Gap(upto=number), error)
         stream.complete(number)
 
     def finish(self, job: JobId, attempt: int) -> None:
@@ -278,9 +295,7 @@ class Spool:
         """Written down as soon as that works again; until then `read` tells of them."""
         for key in list(islice(self._gaps, MARKS_AT_ONCE)):
             try:
-                stream = _Stream(self._stem(*key), self.limit)
-                stream.lost = self._gaps[key]
-                stream.mark_gap()
+                self._found(*key).mark_gap()
             except UNKEPT:
                 return
             del self._gaps[key]
@@ -298,12 +313,12 @@ class Spool:
 
     def _missing(self, job: JobId, attempt: int, piece: Piece) -> Piece:
         """What is missing at the end of a stream, and only known here so far."""
-        stream, lost = self._open.get((job, attempt)), self._gaps.get((job, attempt), 0)
-        if stream is None and lost:
-            stream = _Stream(self._stem(job, attempt), self.limit)
+        stream = self._open.get((job, attempt))
+        if stream is None and (job, attempt) in self._gaps:
+            stream = self._found(job, attempt)
         if stream is None or piece.next_offset < stream.end:
             return piece  # or another thread has written more since it was read
-        end = stream.end + stream.lost + lost
+        end = stream.end + stream.lost
         return Piece([], max(piece.next_offset, end), max(0, end - piece.next_offset))
 
     def _read(self, job: JobId, attempt: int, offset: int, about: int) -> Piece:

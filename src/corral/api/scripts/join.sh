@@ -110,7 +110,7 @@ sys.exit(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest() != sys.argv[
 END
         install_into "$place" "$download"
         # On the disk before it counts as complete: a power cut would leave empty files.
-        sync -f "$place" 2>/dev/null || sync
+        "$place/bin/python" -c 'import os; os.sync()'
         : >"$place/.complete"
     fi
     ln -sfn "$folder" "$home/software/current"
