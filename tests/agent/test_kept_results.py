@@ -87,7 +87,9 @@ def test_nothing_of_another_worker_is_said(tmp_path: Path) -> None:
     KeptResults(tmp_path / "kept", "w1").add([completed("a")])
     other = KeptResults(tmp_path / "kept", "w2")
     assert other.read() == []
-    assert not (tmp_path / "kept").exists()
+    assert (tmp_path / "kept").exists(), "whoever reads deletes nothing"
+    other.add([completed("b")])
+    assert other.read() == [completed("b")]
 
 
 async def test_a_killed_agent_delivers_what_ended_while_the_controller_was_away(

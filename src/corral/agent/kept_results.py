@@ -40,7 +40,8 @@ class KeptResults:
         self._path, self._worker, self._limit = path, worker, limit
 
     def read(self) -> list[Ended]:
-        """What an agent before us left, as far as it came to write; nothing of another worker."""
+        """What an agent before us left, as far as it came to write; nothing of another worker.
+        Whoever reads deletes nothing: its first line may just be on its way."""
         most = self._limit + HEAD_BYTES
         try:
             with self._path.open("rb") as file:
@@ -51,7 +52,6 @@ class KeptResults:
         if size > most:  # we never write so much: who did?
             log.warning("kept_results_too_large", path=str(self._path), bytes=size, read=most)
         if _body(lines[0]) != self._worker.encode():
-            self.clear()
             return []
         found = []
         for line in lines[1:]:
@@ -63,6 +63,8 @@ class KeptResults:
     def add(self, ended: Sequence[Ended]) -> int:
         """Appends; on disk when this returns. How many were written: not all where there would be
         too much of it."""
+        if not self._is_ours():
+            self.clear()
         room = self._limit - (self._path.stat().st_size if self._path.exists() else 0)
         lines, size = [], 0
         for line in map(_line, map(_encode, ended)):
@@ -76,6 +78,13 @@ class KeptResults:
 
     def clear(self) -> None:
         self._path.unlink(missing_ok=True)
+
+    def _is_ours(self) -> bool:
+        try:
+            with self._path.open("rb") as file:
+                return _body(file.readline(HEAD_BYTES).rstrip(b"\n")) == self._worker.encode()
+        except FileNotFoundError:
+            return False
 
     def _append(self, lines: Sequence[bytes]) -> None:
         new = not self._path.exists()
