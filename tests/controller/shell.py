@@ -104,9 +104,8 @@ class Shell:
             self.spool,
             policy=policy,
             breaker=breaker,
+            loop=self.loop,
             heard=self.feed.heard,
-            wake=self.loop.wake,
-            early=self.loop.early,
             stop_grace_s=1.0,
             notice=self.notifier.worker,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -25,35 +26,38 @@ from tests.controller.shell import shell
 class Talkative:
     """An engine with very much to say at once."""
 
+    name = "talkative"
+
     async def events(self) -> AsyncIterator[Sequence[EngineReport]]:
         yield [AttemptReturned(f"j{number}", 1, "w", "") for number in range(BITE + 1)]
+        await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize(("asked", "bites"), [(False, [BITE + 1]), (True, [BITE, 1])])
 async def test_who_waits_for_an_answer_gets_a_turn_in_between(
-    asked: bool, bites: list[int], monkeypatch: pytest.MonkeyPatch
+    asked: bool, bites: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nothing: object = None
-    intake = Intake(
-        Talkative(),  # type: ignore[arg-type]
-        nothing,  # type: ignore[arg-type]
-        nothing,  # type: ignore[arg-type]
-        policy=Policy(),
-        heard=lambda job: None,
-        wake=lambda: None,
-        early={},
-        stop_grace_s=1.0,
-        others_ask=lambda: asked,
-    )
-    taken: list[int] = []
+    async with shell(tmp_path) as there:
+        intake = Intake(
+            Talkative(),  # type: ignore[arg-type]
+            there.store,
+            there.spool,
+            policy=Policy(),
+            loop=there.loop,
+            heard=lambda job: None,
+            stop_grace_s=1.0,
+            others_ask=lambda: asked,
+        )
+        taken: list[int] = []
 
-    async def take(reports: Sequence[EngineReport]) -> None:
-        taken.append(len(reports))
+        async def take(reports: Sequence[EngineReport]) -> None:
+            taken.append(len(reports))
 
-    monkeypatch.setattr(intake, "take", take)
-    async with asyncio.timeout(5):
-        await intake.run()
-    assert taken == bites
+        monkeypatch.setattr(intake, "take", take)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await intake.run()
+        assert taken == bites
 
 
 async def test_what_another_worker_says_hides_nothing_of_the_right_one(tmp_path: Path) -> None:

@@ -164,9 +164,8 @@ class Station:
             self.store,
             self.spool,
             policy=Policy(backoff_s=0.0),
+            loop=self.loop,
             heard=lambda job: None,
-            wake=self.loop.wake,
-            early=self.loop.early,
             stop_grace_s=1.0,
         )
         self._say = say

@@ -97,12 +97,13 @@ async def test_a_controller_that_stops_drains_its_own_machine_alone() -> None:
     here, there = Line(), Line()
     engine.join(here, register("here"))
     engine.join(there, register("there"))
-    engine.drain(5.0)
+    drained = asyncio.ensure_future(engine.drain(5.0))
+    await asyncio.sleep(0)
     assert here.sent == [wire.Drain(grace_s=5.0)]
     assert not there.sent
-    assert not engine.emptied.is_set()
+    assert not drained.done()
     engine.hear("here", [wire.WorkerGoodbye()])
-    assert engine.emptied.is_set()
+    await asyncio.wait_for(drained, 5)
 
 
 class Line:

@@ -28,7 +28,11 @@ STOPPING = Unavailable("The controller is stopping. Ask again soon.")
 
 class FirstAnswers:
     def __init__(
-        self, workers: WorkerSocket, health: Health, load: Callable[[], ASGIApp], turns: LoopTurns
+        self,
+        workers: WorkerSocket | None,
+        health: Health,
+        load: Callable[[], ASGIApp],
+        turns: LoopTurns,
     ) -> None:
         self._workers, self._health, self._load = workers, health, load
         self._turns = turns
@@ -47,7 +51,7 @@ class FirstAnswers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind, path = scope["type"], scope.get("path")
-        if kind == "websocket" and path == "/worker":
+        if kind == "websocket" and path == "/worker" and self._workers is not None:
             await self._workers.serve(WebSocket(scope, receive, send))
         elif kind == "http" and path == "/health" and scope["method"] == "GET":
             status, body = await self._health()

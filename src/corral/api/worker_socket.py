@@ -18,7 +18,7 @@ from websockets.protocol import OPEN
 from corral.api.auth import bearer
 from corral.core.errors import Unauthorized
 from corral.core.malformed import MALFORMED
-from corral.engines.agents import AgentsEngine
+from corral.engines.dialled import Dialled
 from corral.protocol import messages as wire
 
 log = structlog.get_logger()
@@ -185,7 +185,7 @@ class _Session:
 class WorkerSocket:
     def __init__(
         self,
-        engine: AgentsEngine,
+        engine: Dialled,
         is_worker: Callable[[str, str], bool],
         *,
         heartbeat_s: float,

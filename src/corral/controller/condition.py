@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from corral.controller.loop import Loop
+from corral.controller.queue import Queue
+from corral.controller.store import Store
 
-def condition(*, stopping: bool, damage: str, full: str) -> tuple[str, str]:
-    """
-    >>> condition(stopping=False, damage="", full="95 % of the disk is full.")
-    ('full', '95 % of the disk is full.')
-    """
-    word = "stopping" if stopping else "damaged" if damage else "full" if full else "ok"
-    return word, " ".join(filter(None, (damage, full)))
+
+def condition(queue: Queue, store: Store, loop: Loop) -> tuple[str, str]:
+    damage, full, trouble = store.snapshots.damage, loop.full, " ".join(loop.trouble().values())
+    worst = {"stopping": queue.stopping, "damaged": damage, "full": full, "degraded": trouble}
+    word = next((word for word, is_so in worst.items() if is_so), "ok")
+    return word, " ".join(filter(None, (damage, full, trouble)))

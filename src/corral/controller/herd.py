@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -15,7 +15,7 @@ from corral.controller.store import Store
 from corral.controller.tailnet import TOKEN, Tailnet
 from corral.core.errors import Conflict, InvalidRequest, WorkerNotFound
 from corral.core.worker import Capabilities, Worker
-from corral.engines.agents import AgentsEngine
+from corral.engines.engine import Engine, Steered
 from corral.invitation import Invitation
 
 log = structlog.get_logger()
@@ -25,13 +25,13 @@ class Herd:
     def __init__(
         self,
         roster: Roster,
-        engine: AgentsEngine,
+        engines: Mapping[str, Engine],
         store: Store,
         loop: Loop,
         access: Access,
         address: str,
     ) -> None:
-        self._roster, self._engine, self._store = roster, engine, store
+        self._roster, self._engines, self._store = roster, engines, store
         self._loop, self._access = loop, access
         self._address = address
         self._ports = (0, 0)
@@ -152,7 +152,7 @@ class Herd:
     # --- steering ---
 
     def find(self, name: str) -> Worker:
-        for worker in self._engine.workers():
+        for worker in self._loop.workers():
             if name in (worker.id, worker.name):
                 return worker
         raise WorkerNotFound(f"No worker is called {name[:100]!r}. `corral workers` lists them.")
@@ -169,11 +169,12 @@ class Herd:
         if new_name is None and draining is None and labels is None:
             raise InvalidRequest("Say what shall change: its name, its labels, or draining.")
         worker = self.find(name)
+        engine = self._steered(worker)
         others = [one for one in self._names() if one != worker.name]
         await self._roster.change(
             worker.id, worker.name, name=new_name, draining=draining, labels=labels, taken=others
         )
-        changed = self._engine.wish(worker.id)
+        changed = engine.wish(worker.id)
         if changed is None:
             raise WorkerNotFound(f"The worker {name[:100]!r} was revoked meanwhile.")
         await self._store.append([], workers=[changed])
@@ -189,15 +190,25 @@ class Herd:
     async def revoke(self, name: str) -> Worker:
         enrolled = self._roster.find(name)
         if enrolled is not None and not any(
-            worker.id == enrolled.id for worker in self._engine.workers()
+            worker.id == enrolled.id for worker in self._loop.workers()
         ):  # it never connected; its credential is good until now all the same
+            await self._roster.revoke(enrolled.id)
             nothing = Capabilities(cpus=0, memory_gb=0)
-            worker = Worker(enrolled.id, enrolled.name, self._engine.name, nothing, connected=False)
-        else:
-            worker = self.find(name)
+            return Worker(enrolled.id, enrolled.name, "agents", nothing, connected=False)
+        worker = self.find(name)
+        engine = self._steered(worker)
         await self._roster.revoke(worker.id)
-        self._engine.revoke(worker.id)
+        engine.revoke(worker.id)
         return worker
 
+    def _steered(self, worker: Worker) -> Steered:
+        engine = self._engines[worker.engine]
+        if not isinstance(engine, Steered):
+            raise Conflict(
+                f"The worker {worker.name!r} belongs to the engine {worker.engine}, which takes no "
+                "wishes: drain, label or remove it with that platform's own commands."
+            )
+        return engine
+
     def _names(self) -> list[str]:
-        return [worker.name for worker in self._engine.workers()]
+        return [worker.name for worker in self._loop.workers()]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import structlog
 
-from corral.controller.loop import Early
+from corral.controller.loop import Loop
 from corral.controller.record import UNREADABLE
 from corral.controller.spool import Spool
 from corral.controller.store import Change, Store
@@ -41,6 +41,7 @@ from corral.scheduler.settle import Policy, settle
 log = structlog.get_logger()
 
 DISK_PAUSE_S = 1.0
+ENGINE_PAUSE_S = 1.0
 MUCH = 64 * 1024
 """Bytes of output that are written without another thread."""
 
@@ -61,19 +62,22 @@ class Intake:
         *,
         policy: Policy,
         breaker: Breaker = Breaker(),  # noqa: B008 (it is frozen)
+        loop: Loop,
         heard: Callable[[JobId], None],
-        wake: Callable[[], None],
-        early: Mapping[JobId, Early],
         stop_grace_s: float,
         notice: Callable[[WorkerJoined | WorkerLost, int], None] = lambda report, attempts: None,
         others_ask: Callable[[], bool] = lambda: False,
     ) -> None:
         self._engine, self._store, self._spool = engine, store, spool
         self._policy, self._breaker, self._stop_grace_s = policy, breaker, stop_grace_s
-        self._heard, self._wake, self._early = heard, wake, early
+        self._loop, self._early, self._heard = loop, loop.early, heard
         self._others_ask = others_ask
         self._notice = notice
         """Told of workers that come and go, and how many attempts are affected."""
+        self._away = set(store.world.held)
+        """Workers that had attempts when we began and were not met since: what they lost, they may
+        have lost with us."""
+        self._began_at = store.seq
         self._judged: list[tuple[str, Failure | None, str]] = []
         """What this batch says of workers: who, how it ended, and what."""
         self._orphaned: set[tuple[JobId, int]] = set()
@@ -83,10 +87,40 @@ class Intake:
         self._random = random.Random()  # noqa: S311 (spreads retries, hides nothing)
 
     async def run(self) -> None:
-        async for reports in self._engine.events():
-            bite = BITE if self._others_ask() else len(reports)
-            for first in range(0, len(reports), bite):
-                await self.take(reports[first : first + bite])
+        while True:
+            async for reports in self._reports():
+                bite = BITE if self._others_ask() else len(reports)
+                for first in range(0, len(reports), bite):
+                    await self.take(reports[first : first + bite])
+
+    async def _reports(self) -> AsyncIterator[Sequence[EngineReport]]:
+        """Until the engine fails: that is silence, the end of nothing, and it is asked again."""
+        events = self._engine.events()
+        while True:
+            try:
+                reports = await anext(events)
+            except Exception as error:
+                await self._troubled(error)
+                return
+            self._loop.silent.pop(self._engine.name, None)
+            yield reports
+
+    async def _troubled(self, error: Exception) -> None:
+        name = self._engine.name
+        if name not in self._loop.silent:
+            log.error("engine_failed", engine=name, exc_info=error)
+        self._loop.silent[name] = f"The engine {name} cannot be asked now: {error}"
+        await asyncio.sleep(ENGINE_PAUSE_S)
+
+    async def _running(self) -> set[tuple[JobId, int]]:
+        while True:
+            try:
+                running = set(await self._engine.running())
+            except Exception as error:
+                await self._troubled(error)
+            else:
+                self._loop.silent.pop(self._engine.name, None)
+                return running
 
     async def take(self, reports: Sequence[EngineReport]) -> None:
         """Facts of a batch share one commit; when this returns they are on disk."""
@@ -95,7 +129,7 @@ class Intake:
         await self._keep_output([one for one in reports if isinstance(one, AttemptOutput)])
         facts: list[Journaled] = []
         ended: set[tuple[JobId, int]] = set()
-        workers = self._engine.workers()
+        workers = self._loop.workers()
         for report in reports:
             if isinstance(report, AttemptBegan):
                 facts.extend(self._began(report))
@@ -121,7 +155,7 @@ class Intake:
         for job, attempt in ended:
             self._spool.finish(job, attempt)
         if known:
-            self._wake()
+            self._loop.wake()
 
     async def _until_written(self, reports: Sequence[EngineReport]) -> None:
         """A job that was sent early may speak before it is written. That it began and ended can
@@ -290,10 +324,13 @@ class Intake:
     ) -> list[Journaled]:
         """What the worker has and we want goes on; what it lacks is lost; the rest is stopped."""
         has = set(report.attempts)
-        sent_since = set(await self._engine.running())
+        sent_since = await self._running()
         facts = []
         for head in list(self._store.world.held.get(report.worker, {}).values()):
             if (head.id, head.attempt) not in has | sent_since:
+                if head.state is State.PLACED and head.last_seq <= self._began_at:
+                    self._loop.start(head)  # it may be that we ended before it was sent
+                    continue
                 ended.add((head.id, head.attempt))
                 reason = f"Worker {report.name} came back without it.{_ended(report.leftovers)}"
                 facts.append(self._gone(head, "worker_lost", reason, workers))
@@ -305,6 +342,7 @@ class Intake:
                 await self._stop(job, attempt)
         if facts:
             self._blame(report.worker, f"Worker {report.name} came back without its attempts.")
+        self._away.discard(report.worker)
         self._tell_of(report, len(has))
         log.info(
             "worker_joined",
@@ -338,6 +376,7 @@ class Intake:
         ended.update((head.id, head.attempt) for head in held)
         if held and not report.expected:
             self._blame(report.worker, report.reason)
+        self._away.discard(report.worker)
         return [self._gone(head, "worker_lost", report.reason, workers) for head in held]
 
     def _gone(self, head: Head, code: str, message: str, workers: Sequence[Worker]) -> Journaled:
@@ -350,7 +389,10 @@ class Intake:
     # --- whose fault it was ---
 
     def _blame(self, worker: str, reason: str) -> None:
-        """A worker that is lost fails once, however many attempts it takes along."""
+        """A worker that is lost fails once, however many attempts it takes along; and not for what
+        may have gone down with us."""
+        if worker in self._away:
+            return
         lost = Failure(code="worker_lost", message=reason)
         self._judged.append((worker, lost, f"lost at {time.time()}"))
 
@@ -368,7 +410,7 @@ class Intake:
                     error=failure.message[:500] if failure else "",
                 )
         if world.circuits:
-            self._wake()
+            self._loop.wake()
 
     # --- around it ---
 

@@ -76,6 +76,8 @@ class Loop:
         self.early: dict[JobId, Early] = {}
         self.paused = False
         """Because the controller is stopping."""
+        self.silent: dict[str, str] = {}
+        """Engines that could not be asked what runs, and why, as long as that is so."""
         self.full = ""
         """Why nothing is placed though nobody paused it: the disk has no room."""
         self.decided: Callable[[float], None] = lambda seconds: None
@@ -94,14 +96,7 @@ class Loop:
             sent = [head for head in placed if head.id not in self.early]
             engines, documents = self._by_worker(), self._store.documents(sent)
             for head in sent:
-                engine = engines.get(head.worker)
-                if engine is None:
-                    self._give_back(head, "Its worker was revoked before the job was sent.")
-                    continue
-                try:
-                    self._start(head, engine, documents.get(head.submitted_seq))
-                except Exception as error:
-                    self._not_sent(head, error)
+                self._start(head, engines.get(head.worker), documents.get(head.submitted_seq))
         if self._store.world.anybody_waits and not all(
             type(change.fact) is JobSubmitted and change.head.shape in self._left
             for change in changes
@@ -169,6 +164,11 @@ class Loop:
         """Every known worker of every engine, asleep or not."""
         return [worker for engine in self._engines.values() for worker in engine.workers()]
 
+    def trouble(self) -> dict[str, str]:
+        """What is wrong with engines, by name."""
+        said = {name: one.trouble or self.silent.get(name) for name, one in self._engines.items()}
+        return {name: trouble for name, trouble in said.items() if trouble}
+
     async def turn(self) -> float | None:
         """One decision and its consequences; returns when to look again if nothing happens."""
         world, now = self._store.world, time.time()
@@ -228,7 +228,20 @@ class Loop:
                 times.append(probe)
         return max(0.0, min(times) - now) if times else None
 
-    def _start(self, placed: Head, engine: Engine, document: bytes | None) -> None:
+    def start(self, placed: Head) -> None:
+        """Again, where nobody knows whether that was done before: twice is once."""
+        self._start(placed, self._by_worker().get(placed.worker), None)
+
+    def _start(self, placed: Head, engine: Engine | None, document: bytes | None) -> None:
+        if engine is None:
+            self._give_back(placed, "Its worker was revoked before the job was sent.")
+            return
+        try:
+            self._try_to_start(placed, engine, document)
+        except Exception as error:
+            self._not_sent(placed, error)
+
+    def _try_to_start(self, placed: Head, engine: Engine, document: bytes | None) -> None:
         head = self._store.world.heads.get(placed.id)
         if head is None or head.state is not State.PLACED or head.attempt != placed.attempt:
             return  # it went on in the same commit

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from typing import Protocol
 
 import structlog
 from msgspec import Raw
@@ -29,7 +28,8 @@ from corral.core.job import JobId
 from corral.core.model import kept
 from corral.core.worker import Wishes, Worker, taken_by_others
 from corral.engines import ends
-from corral.engines.engine import Attempt
+from corral.engines.dialled import Session
+from corral.engines.engine import Attempt, EngineContext
 from corral.engines.graces import Graces
 from corral.engines.output_receipts import OutputReceipts
 from corral.protocol import messages as wire
@@ -43,29 +43,16 @@ INBOX_LIMIT = 1 << 20
 """Bytes of frames that may wait for the intake before sockets are read no further."""
 
 
-class Session(Protocol):
-    """One open socket to a worker."""
-
-    def send(self, message: wire.FromController) -> None:
-        """Sends a message, or queues it: those of one turn of the event loop share frames."""
-        ...
-
-    def mention(self, message: wire.FromController) -> None:
-        """The same for what nobody waits for: it goes along with the next frame, or a little
-        later in its own."""
-        ...
-
-    def rename(self, name: str) -> None:
-        """Tells the worker what it is called from now on."""
-        ...
-
-    def close(self, code: int, reason: str) -> None: ...
-
-    def pause(self) -> None:
-        """Reads nothing more for now: the worker then waits too."""
-        ...
-
-    def resume(self) -> None: ...
+def build(context: EngineContext) -> AgentsEngine:
+    return AgentsEngine(
+        [worker for worker in context.known if context.is_enrolled(worker.id)],
+        grace_s=context.settings.grace_s,
+        output_limit=context.settings.output_limit,
+        local_id=context.local_id,
+        wishes=context.wishes,
+        placed_on=context.placed_on,
+        stop_grace_s=context.settings.cancel_grace_s,
+    )
 
 
 class AgentsEngine:
@@ -111,12 +98,12 @@ class AgentsEngine:
         reason = f"It did not come back within {grace_s:g} s."
         self._away = Graces(grace_s, lambda worker: self._lose(worker, reason))
         self.stopping = False
-        self.emptied = asyncio.Event()
+        self._emptied = asyncio.Event()
         """Set whenever this machine's own worker is not connected."""
-        self.settled = asyncio.Event()
+        self._settled = asyncio.Event()
         """Set whenever everything heard is on disk."""
+        self.trouble = ""
         self.changed: Callable[[], None] = lambda: None
-        """Told when a worker can do something that it could not do a moment ago."""
 
     def open(self, holding: Collection[str] = ()) -> None:
         """Starts the grace period of all known workers that did not say goodbye, and of any other
@@ -176,7 +163,7 @@ class AgentsEngine:
     async def events(self) -> AsyncIterator[Sequence[EngineReport]]:
         while True:
             if not self._inbox:
-                self.settled.set()
+                self._settled.set()
             await self._arrived.wait()
             self._arrived.clear()
             batch, size, self._inbox, self._inbox_bytes = self._inbox, self._inbox_bytes, [], 0
@@ -244,7 +231,7 @@ class AgentsEngine:
         self._sessions[worker.id] = session
         self._workers[worker.id] = worker
         if worker.local:
-            self.emptied.clear()
+            self._emptied.clear()
         self._forget(worker.id)
         mine = self._claimed(session, worker.id, register.attempts)
         self._report(
@@ -449,7 +436,7 @@ class AgentsEngine:
         self._lose(worker, reason[:REASON] or "It said goodbye.", expected=True)
         self._note_emptied()
 
-    def drain(self, grace_s: float) -> None:
+    async def drain(self, grace_s: float) -> None:
         """Asks this machine's own worker to finish and say goodbye; nobody comes back from now
         on. Other machines go on with what they run, and tell of it when we are back."""
         self.stopping = True
@@ -457,10 +444,14 @@ class AgentsEngine:
         if session is not None:
             session.send(wire.Drain(grace_s=grace_s))
         self._note_emptied()
+        await self._emptied.wait()
+
+    async def close(self) -> None:
+        await self._settled.wait()
 
     def _note_emptied(self) -> None:
         if self._local_id not in self._sessions:
-            self.emptied.set()
+            self._emptied.set()
 
     def _lose(self, worker: str, reason: str, *, expected: bool = False) -> None:
         self._away.end(worker)
@@ -476,7 +467,7 @@ class AgentsEngine:
 
     def _report(self, worker: str, report: EngineReport) -> None:
         self._inbox.append((worker, report))
-        self.settled.clear()
+        self._settled.clear()
         self._arrived.set()
 
 

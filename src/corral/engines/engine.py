@@ -1,15 +1,17 @@
-"""The port between the controller and the ways to reach workers: five verbs."""
+"""The port between the controller and the ways to reach workers: five verbs and a life."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from corral.core.events import EngineReport
 from corral.core.job import JobId, Needs, QueueClass
-from corral.core.worker import Worker
+from corral.core.worker import Wishes, Worker
+from corral.home import Home
+from corral.settings import Settings
 
 
 class Attempt(Struct, frozen=True, gc=False):
@@ -35,10 +37,45 @@ class Attempt(Struct, frozen=True, gc=False):
         return f"Attempt(job={self.job!r}, number={self.number!r}, worker={self.worker!r}, …)"
 
 
+class EngineContext(Struct, frozen=True):
+    """What a controller gives an engine to be built with."""
+
+    settings: Settings
+    home: Home
+    known: Sequence[Worker] = ()
+    """Its workers as the journal remembers them: known again, also while their platform is down."""
+    wishes: Callable[[str], Wishes] = lambda worker: Wishes()
+    """What the operator wishes of a worker."""
+    placed_on: Callable[[JobId, int], str] = lambda job, attempt: ""
+    """The worker that an attempt was placed on, if it is there now."""
+    is_enrolled: Callable[[str], bool] = lambda worker: True
+    """Whether a worker that dials in was invited, and not revoked since."""
+    local_id: str = ""
+    """The worker that is the controller's own machine."""
+
+
 class Engine(Protocol):
     """An engine only starts, stops and reports; it decides nothing and concludes nothing."""
 
     name: str
+    trouble: str
+    """Why its platform cannot be asked now, in a sentence for the owner; empty: it can."""
+    changed: Callable[[], None]
+    """Told when a worker can do something that it could not do a moment ago."""
+
+    def open(self, holding: Collection[str]) -> None:
+        """Called once, before anything else: from now on it reports. Workers that are `holding`
+        attempts by the journal and do not turn up within their grace are reported lost."""
+        ...
+
+    async def drain(self, grace_s: float) -> None:
+        """The controller stops: what would end with it is asked to end within this time. Returns
+        when that is so; everything else goes on, and is reported to the next controller."""
+        ...
+
+    async def close(self) -> None:
+        """The last word: returns when everything that was reported is on disk."""
+        ...
 
     def workers(self) -> Sequence[Worker]:
         """Every worker it knows, also those that are asleep."""
@@ -63,4 +100,18 @@ class Engine(Protocol):
     def events(self) -> AsyncIterator[Sequence[EngineReport]]:
         """What it saw, in batches that arrived together. Asking for the next batch says that the
         one before is on disk: only then may the engine forget it."""
+        ...
+
+
+@runtime_checkable
+class Steered(Protocol):
+    """An engine whose workers the operator can rename, label, drain and revoke. Others lack it:
+    their platform has commands of its own for that."""
+
+    def wish(self, worker: str) -> Worker | None:
+        """The operator wishes something else of a worker now; what it looks like then."""
+        ...
+
+    def revoke(self, worker: str) -> None:
+        """It is no worker of ours any more: out at once, and what it had goes elsewhere."""
         ...

@@ -41,12 +41,20 @@ class SimulatedEngine:
         self._inbox: list[EngineReport] = []
         self._arrived = asyncio.Event()
         self.most_running = 0
+        self.trouble = ""
+        self.changed: Callable[[], None] = lambda: None
         self.answer: Callable[[Attempt], bytes] = lambda _: b""
         """What an attempt that succeeds returns."""
 
-    def open(self) -> None:
+    def open(self, holding: Collection[str] = ()) -> None:
         for worker in self._workers.values():
             self._report(WorkerJoined(worker.id, worker.name, worker.capabilities))
+
+    async def drain(self, grace_s: float) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
 
     # --- the five verbs ---
 

@@ -69,8 +69,9 @@ from corral.core.access import Role
 from corral.core.errors import CorralError
 from corral.core.worker import Worker
 from corral.discovery import Announcement
-from corral.engines.agents import AgentsEngine
-from corral.engines.engine import Engine
+from corral.engines import built
+from corral.engines.dialled import Dialled
+from corral.engines.engine import EngineContext
 from corral.engines.local_agent import LocalAgent
 from corral.home import Home, write_private_json
 from corral.invitation import bracketed
@@ -166,17 +167,18 @@ class Controller:
             local_id=self._local.worker_id,
             local_credential=self._local.credential,
         )
-        ours = [one for one in journal.workers() if self._roster.knows(one.id)]
-        self._agents = AgentsEngine(
-            ours,
-            grace_s=settings.grace_s,
-            output_limit=settings.output_limit,
-            local_id=self._local.worker_id,
-            wishes=self._roster.wishes,
-            placed_on=lambda job, attempt: self._loop.placed_on(job, attempt),
-            stop_grace_s=settings.cancel_grace_s,
+        engines = self._engines = built(
+            settings.engines,
+            EngineContext(
+                settings,
+                home,
+                known=journal.workers(),
+                wishes=self._roster.wishes,
+                is_enrolled=self._roster.knows,
+                placed_on=lambda job, attempt: self._loop.placed_on(job, attempt),
+                local_id=self._local.worker_id,
+            ),
         )
-        engines: dict[str, Engine] = {self._agents.name: self._agents}
         self._retention = Retention(
             self._store, blobs, self._spool, Limits(**structs.asdict(settings.retention))
         )
@@ -196,7 +198,8 @@ class Controller:
             backoff_max_s=settings.backoff_max_s,
         )
         self._recalling = Recalling(self._store, engines, self._loop)
-        self._agents.changed = self._loop.wake
+        for engine in engines.values():
+            engine.changed = self._loop.wake
         self._queue = Queue(
             self._store,
             blobs,
@@ -221,23 +224,25 @@ class Controller:
         stack.push_async_callback(self._notifier.close)
         self._learnings = Learnings(self._store, blobs, home.learning)
         stack.callback(self._learnings.close)
-        self._intake = Intake(
-            self._agents,
-            self._store,
-            self._spool,
-            policy=Policy(settings.max_losses, settings.backoff_s, settings.backoff_max_s),
-            breaker=Breaker(**structs.asdict(settings.circuit)),
-            heard=self._feed.heard,
-            wake=self._loop.wake,
-            early=self._loop.early,
-            stop_grace_s=settings.cancel_grace_s,
-            notice=self._notifier.worker,
-            others_ask=lambda: self._orchestrator.is_asked(),
-        )
+        self._intakes = [
+            Intake(
+                engine,
+                self._store,
+                self._spool,
+                policy=Policy(settings.max_losses, settings.backoff_s, settings.backoff_max_s),
+                breaker=Breaker(**structs.asdict(settings.circuit)),
+                loop=self._loop,
+                heard=self._feed.heard,
+                stop_grace_s=settings.cancel_grace_s,
+                notice=self._notifier.worker,
+                others_ask=lambda: self._orchestrator.is_asked(),
+            )
+            for engine in engines.values()
+        ]
         self._address = settings.advertise or own_address(settings.host)
         self._herd = Herd(
             self._roster,
-            self._agents,
+            engines,
             self._store,
             self._loop,
             access,
@@ -316,15 +321,19 @@ class Controller:
                 clock=time.time,
             )
 
-        workers = WorkerSocket(
-            self._agents,
-            self._roster.is_worker,
-            heartbeat_s=settings.heartbeat_s,
-            grace_s=settings.grace_s,
-            knows=self._roster.knows,
-            recognises=self._roster.recognises,
-            artifacts=artifacts.where,
-        )
+        dialled = next((one for one in engines.values() if isinstance(one, Dialled)), None)
+        workers: WorkerSocket | None = None
+        if dialled is not None:
+            workers = WorkerSocket(
+                dialled,
+                self._roster.is_worker,
+                heartbeat_s=settings.heartbeat_s,
+                grace_s=settings.grace_s,
+                knows=self._roster.knows,
+                recognises=self._roster.recognises,
+                artifacts=artifacts.where,
+            )
+        self._has_own_worker = settings.worker.enabled and dialled is not None
         self._first_answers = FirstAnswers(workers, self._health, rest, turns)
         own = [settings.host, settings.advertise, hostname, f"{hostname}.local"]
         self._app = guarded(self._first_answers, Hosts(own, any_address=self._secure))
@@ -337,7 +346,8 @@ class Controller:
         self._url = f"{'https' if self._secure else 'http'}://{reachable}:{port}"
         certificate, key = kept_certificate(self._home.tls) if self._secure else (None, None)
         pem = certificate.read_text(encoding="ascii") if certificate else ""
-        self._agents.open(self._world.held)
+        for engine in self._engines.values():
+            engine.open(self._world.held)
         self._disk.look()
         http = http_server(
             self._app, settings.limits, http_share(self._descriptors), certificate, key
@@ -373,7 +383,7 @@ class Controller:
         self._local.introduce(self._url, pem)
         self._tasks += [
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
-            asyncio.create_task(self._intake.run(), name="intake"),
+            *(asyncio.create_task(intake.run(), name="intake") for intake in self._intakes),
             asyncio.create_task(self._loop.run(), name="loop"),
             self._beside("recalling", self._recalling.run),
             self._beside("disk guard", self._disk.run),
@@ -385,7 +395,7 @@ class Controller:
             self._beside("loading", self._load_the_rest),
             self._beside("remembering workers", self._remember_workers),
         ]
-        if settings.worker.enabled:
+        if self._has_own_worker:
             self._tasks.append(self._beside("local agent", self._local.run))
             stack.push_async_callback(self._local.end)
         await rpc.start()
@@ -469,9 +479,9 @@ class Controller:
         self._queue.stopping = self._loop.paused = self._local.stopping = True
         grace_s = 0.0 if now else self._settings.shutdown_grace_s
         log.info("controller_stopping", grace_s=grace_s)
-        self._agents.drain(grace_s)
-        waits: Sequence[asyncio.Task[Any]] = [
-            asyncio.create_task(self._agents.emptied.wait()),
+        engines = self._engines.values()
+        waits: Sequence[asyncio.Future[Any]] = [
+            asyncio.gather(*(one.drain(grace_s) for one in engines), return_exceptions=True),
             asyncio.create_task(self._asked_twice.wait()),
         ]
         await asyncio.wait(waits, timeout=grace_s + 5.0, return_when=asyncio.FIRST_COMPLETED)
@@ -479,7 +489,8 @@ class Controller:
             task.cancel()
         if not now:
             with contextlib.suppress(TimeoutError):  # what the goodbyes meant goes to the disk
-                await asyncio.wait_for(self._agents.settled.wait(), 5.0)
+                async with asyncio.timeout(5.0):
+                    await asyncio.gather(*(one.close() for one in engines), return_exceptions=True)
             await self._note_workers()
 
     async def _remember_workers(self) -> None:
@@ -489,7 +500,7 @@ class Controller:
 
     async def _note_workers(self) -> None:
         """When those that are connected were last heard of."""
-        there = [worker for worker in self._agents.workers() if worker.connected]
+        there = [worker for worker in self._loop.workers() if worker.connected]
         if there:
             with contextlib.suppress(CorralError):  # a full disk is told of elsewhere
                 await self._store.append([], workers=there)
@@ -503,7 +514,7 @@ class Controller:
         deadline = self._started_at + FIRST_WORKER_WITHIN_S
         while (
             not any(worker.connected for worker in workers)
-            and self._settings.worker.enabled
+            and self._has_own_worker
             and time.time() < deadline
         ):
             await asyncio.sleep(0.02)
@@ -526,11 +537,13 @@ class Controller:
     async def _health(self) -> tuple[int, dict[str, object]]:
         workers = self._loop.workers()
         stopping, damage = self._queue.stopping, self._store.snapshots.damage
-        status, reason = condition(stopping=stopping, damage=damage, full=self._disk.reason)
+        trouble = self._loop.trouble()
+        status, reason = condition(self._queue, self._store, self._loop)
         unproven = not damage and self._store.snapshots.unproven
         return 503 if stopping else 200, {
             "status": status,
             "reason": reason,
+            "engines": {name: trouble.get(name, "ok") for name in self._engines},
             "journal": "damaged" if damage else "being proven" if unproven else "whole",
             "version": __version__,
             "pid": os.getpid(),

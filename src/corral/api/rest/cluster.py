@@ -118,11 +118,7 @@ def routes(parts: Parts) -> APIRouter:
         succeeded, failed = (counted.states.get(s, 0) for s in (State.SUCCEEDED, State.FAILED))
         ran = succeeded + failed
         queue = read(queue_view(parts.store.world, parts.loop.pause))
-        word, reason = condition(
-            stopping=parts.queue.stopping,
-            damage=parts.store.snapshots.damage,
-            full=parts.loop.full,
-        )
+        word, reason = condition(parts.queue, parts.store, parts.loop)
         return json(
             ClusterStatus(
                 status=word,

@@ -62,11 +62,7 @@ class OperatingCalls(Calls):
     ) -> pb.HealthReply:
         world = self._parts.store.world
         workers = self._parts.loop.workers()
-        status, reason = condition(
-            stopping=self._parts.queue.stopping,
-            damage=self._parts.store.snapshots.damage,
-            full=self._parts.loop.full,
-        )
+        status, reason = condition(self._parts.queue, self._parts.store, self._parts.loop)
         return pb.HealthReply(
             status=status,
             reason=reason,
