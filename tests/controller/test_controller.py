@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from msgspec.structs import replace
@@ -28,6 +30,7 @@ from corral.core.events import (
     AttemptPlaced,
     AttemptStarted,
     CheckpointStored,
+    EngineReport,
     JobCancelled,
     JobFailed,
     JobRequeued,
@@ -512,3 +515,74 @@ async def test_what_was_sent_after_a_worker_registered_is_not_lost(tmp_path: Pat
         (known,) = corral.engine.workers()
         await corral.intake.take([WorkerJoined(known.id, known.name, known.capabilities, ())])
         assert corral.store.head(job).state is State.RUNNING
+
+
+async def test_what_was_placed_and_perhaps_never_sent_is_started_again(tmp_path: Path) -> None:
+    """kill -9 between the placement and its start: the same attempt begins, and nobody failed."""
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        corral.engine.start = lambda attempt: None  # type: ignore[method-assign]
+        job = await corral.submit()
+        await corral.until(job, AttemptPlaced)
+    async with shell(tmp_path) as corral:
+        head = await corral.until_ended(job)
+        assert (head.state, head.attempt) == (State.SUCCEEDED, 1)
+        assert not corral.store.world.circuits
+        assert "JobRequeued" not in corral.facts(job)
+
+
+async def test_a_worker_is_not_blamed_for_what_went_down_with_the_controller(
+    tmp_path: Path,
+) -> None:
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        job = await corral.submit()
+        await _running(corral, job, 1)
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        await _running(corral, job, 2)
+        assert not corral.store.world.circuits
+        corral.engine.lose("w1")
+        await corral.eventually(lambda: not corral.store.world.held)
+        assert len(corral.store.world.circuits["w1"].failed) == 1, "but for what came after"
+
+
+async def test_an_engine_that_cannot_be_asked_is_silent_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        job = await corral.submit()
+        await _running(corral, job, 1)
+        running, asked = corral.engine.running, asyncio.Event()
+
+        async def unreachable() -> NoReturn:
+            asked.set()
+            raise ConnectionError("Docker does not answer")
+
+        corral.engine.running = unreachable  # type: ignore[method-assign]
+        corral.engine.restore("w1")
+        await asked.wait()
+        assert "Docker does not answer" in corral.loop.trouble()["simulated"]
+        assert corral.store.head(job).state is State.RUNNING
+        corral.engine.running = running  # type: ignore[method-assign]
+        other = await corral.submit(text="other", needs=Needs())
+        await _running(corral, other, 1)
+        assert corral.store.head(job).attempt == 1
+        assert not corral.loop.trouble()
+
+
+async def test_an_engine_that_fails_is_asked_again(tmp_path: Path) -> None:
+    async with shell(tmp_path, []) as corral:
+        intake, again = corral.intake, asyncio.Event()
+
+        class Failing:
+            name, asked = "failing", 0
+
+            async def events(self) -> AsyncIterator[Sequence[EngineReport]]:
+                self.asked += 1
+                if self.asked == 1:
+                    raise ConnectionError("the platform is away")
+                again.set()
+                yield []
+                await asyncio.Event().wait()
+
+        intake._engine = Failing()  # type: ignore[assignment]
+        task = asyncio.create_task(intake.run())
+        await asyncio.wait_for(again.wait(), 10)
+        assert not task.done()
+        task.cancel()

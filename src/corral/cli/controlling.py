@@ -30,6 +30,9 @@ def up(
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="HTTP; 0 takes a free one.")] = None,
     grpc_port: Annotated[int | None, typer.Option(help="gRPC; 0 takes a free one.")] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(help="A way to reach workers; may be given several times.")
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Leave it running and return once it is healthy.")
     ] = False,
@@ -38,11 +41,13 @@ def up(
     """Starts the controller here, with a worker on this machine."""
     from corral import settings
 
-    flags = {"host": host, "port": port, "grpc_port": grpc_port}
+    flags = {"host": host, "port": port, "grpc_port": grpc_port, "engines": engine or None}
     config = settings.load(flags=flags)
     _tell_of_login(config.home)
     if detach:
-        given = [f"--{k.replace('_', '-')}={v}" for k, v in flags.items() if v is not None]
+        alone = {"--host": host, "--port": port, "--grpc-port": grpc_port}
+        given = [f"{flag}={value}" for flag, value in alone.items() if value is not None]
+        given += [f"--engine={name}" for name in engine or ()]
         worker = config.settings.worker.enabled
         raise typer.Exit(_start_detached(config.home, given, worker=worker, as_json=as_json))
     settings.quiet_grpc()  # before gRPC is loaded, which reads it then

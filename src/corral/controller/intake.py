@@ -89,7 +89,7 @@ class Intake:
     async def run(self) -> None:
         while True:
             async for reports in self._reports():
-                bite = BITE if self._others_ask() else len(reports)
+                bite = BITE if self._others_ask() else max(1, len(reports))
                 for first in range(0, len(reports), bite):
                     await self.take(reports[first : first + bite])
 
