@@ -55,7 +55,7 @@ format: $(READY) ## what `check` can repair by itself
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-proto: $(READY) ## src/corral/api/corral_pb2.py(i) from corral.proto
+proto: $(READY) ## src/corral/contract/corral_pb2.py(i) from corral.proto
 	@$(BIN)/python tools/generated.py write
 
 bench: $(READY) ## Corral beside its peers, with bars (ARGS=--all for every peer, --quick to try it)

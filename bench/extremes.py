@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from bench.bars import Figure
 from bench.controllers import TWO_SLOTS, Controller, held_slots
 from bench.run import ROOT
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
 from corral.sdk import figures
 from corral.sdk.aio import AsyncClient
 from corral.sdk.client import Client

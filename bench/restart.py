@@ -26,8 +26,8 @@ import cloudpickle
 import grpc
 import psutil
 
-from corral.api import corral_pb2 as pb
-from corral.api import service
+from corral.contract import corral_pb2 as pb
+from corral.contract import service
 
 BIN = Path(sys.executable).parent
 BAR_S = 5.0

@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 SRC = Path(__file__).resolve().parent.parent / "src"
-PROTO = "corral/api/corral.proto"
-MADE = ("corral/api/corral_pb2.py", "corral/api/corral_pb2.pyi")
+PROTO = "corral/contract/corral.proto"
+MADE = ("corral/contract/corral_pb2.py", "corral/contract/corral_pb2.pyi")
 VERSION = re.compile(r"Protobuf Python Version: (\S+)")
 DESCRIPTOR = re.compile(r"AddSerializedFile\((b'.*')\)")
 

@@ -12,8 +12,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from corral.api import corral_pb2 as pb
-from corral.api import service
+from corral.contract import corral_pb2 as pb
+from corral.contract import service
 from tests.live import LiveController
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Orchestrator"]

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 import corral
-from corral.api import service
+from corral.contract import service
 from corral.controller.tokens import AttemptTokens, kept_secret
 from corral.home import Home, read_json
 from corral.protocol import messages as wire

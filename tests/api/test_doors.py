@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 import corral
-from corral.api import corral_pb2 as pb
-from corral.api import service
+from corral.contract import corral_pb2 as pb
+from corral.contract import service
 from tests.live import LiveController
 
 

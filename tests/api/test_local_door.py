@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
 from corral.core.errors import Forbidden, Unauthorized
 from corral.protocol import parcels
 from corral.sdk.aio import AsyncClient

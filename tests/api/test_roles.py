@@ -16,8 +16,8 @@ import pytest
 from starlette.routing import Route, WebSocketRoute
 
 import corral
-from corral.api import service
 from corral.api.roles import METHODS, ROUTES
+from corral.contract import service
 from corral.controller.access import Access
 from corral.core.access import Role
 from tests.api.described import described

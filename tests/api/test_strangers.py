@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 import corral
-from corral.api.service import CHANNEL_OPTIONS, SERVICE
+from corral.contract.service import CHANNEL_OPTIONS, SERVICE
 from corral.protocol import parcels
 from tests.live import LiveController
 

@@ -19,8 +19,9 @@ from typing import Any, Protocol
 import cloudpickle
 
 import corral
+from corral.contract import views
 from corral.core.errors import CorralError, JobFailed
-from corral.sdk import packages, views
+from corral.sdk import packages
 from corral.sdk.handles import Text
 from tests.api.rest import Rest
 from tests.chaos.history import Looked, Watched, now

@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 
 import corral
-from corral.api import corral_pb2 as pb
 from corral.cli import batching
 from corral.cli.imaging import folder_name
+from corral.contract import corral_pb2 as pb
+from corral.contract.views import BatchView, BatchWorker
 from corral.core.errors import ArtifactPruned, InvalidPlan, JobError, Unavailable
 from corral.sdk import contact_sheet, plan_files, results
 from corral.sdk.batches import AsyncBatchHandle
-from corral.sdk.views import BatchView, BatchWorker
 from tests.cli.test_running import Terminal
 from tests.e2e.test_batch import PLAN
 from tests.live import LiveController

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from corral import __version__
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
 from tests.cli.conftest import Corral
 from tests.sdk.orchestrator import Orchestrator, Served
 

@@ -12,7 +12,7 @@ import pytest
 
 from corral.cli import output
 from corral.cli.bar import render
-from corral.sdk.plain import rounded
+from corral.contract.plain import rounded
 
 ID = "1m7fbb7bm7d7azk"
 COLUMNS = ("JOB", "STATE", "NAME", "CLASS", "TRY")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.api import corral_pb2 as pb
 from corral.cli.running import seconds
+from corral.contract import corral_pb2 as pb
 from corral.core.errors import InvalidJob, NoGpuWorkers
 from tests.cli.conftest import Corral
 from tests.sdk.orchestrator import Orchestrator, Served

@@ -16,7 +16,7 @@ import pytest
 import corral
 from corral.agent.main import KEPT
 from corral.agent.process_tree import marked
-from corral.sdk import views
+from corral.contract import views
 from tests.crash.conftest import free_port
 from tests.crash.test_kills import until
 from tests.live import LiveController

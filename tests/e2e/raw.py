@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import grpc
 
-from corral.api import corral_pb2 as pb
-from corral.api import service
+from corral.contract import corral_pb2 as pb
+from corral.contract import service
 from tests.live import LiveController
 
 

@@ -16,8 +16,8 @@ import pytest
 
 import corral
 from corral import correlation
-from corral.api import corral_pb2 as pb
-from corral.api import service
+from corral.contract import corral_pb2 as pb
+from corral.contract import service
 from corral.core.errors import InvalidJob, JobFailed, JobNotFound
 from tests.live import LiveController
 

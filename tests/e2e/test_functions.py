@@ -12,9 +12,9 @@ import cloudpickle
 import pytest
 
 import corral
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
+from corral.contract.views import Output, Progress
 from corral.core.errors import InvalidJob, JobCancelled, JobFailed
-from corral.sdk.views import Output, Progress
 from tests.e2e import shapes
 from tests.e2e.raw import submit_and_wait
 from tests.live import LiveController
@@ -347,7 +347,7 @@ def test_a_reader_that_stops_reading_slows_nobody(controller: LiveController) ->
     """Its stream fills up and stays full; the job, the controller and other readers go on."""
     import grpc
 
-    from corral.api import service
+    from corral.contract import service
     from tests.e2e.raw import bearer
 
     def chatter() -> int:

@@ -27,8 +27,8 @@ import cloudpickle
 import grpc
 import grpc.aio
 
-from corral.api import corral_pb2 as pb
-from corral.api import service
+from corral.contract import corral_pb2 as pb
+from corral.contract import service
 from corral.core.errors import CorralError, InvalidJob, JobNotFound, Unauthorized
 from corral.sdk import results
 

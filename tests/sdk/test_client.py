@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.contract.views import Ended, Output, StateChanged
 from corral.core.errors import InvalidJob, JobNotFound, NoGpuWorkers, Unauthorized, Unavailable
 from corral.sdk.client import Client
 from corral.sdk.results import with_source
-from corral.sdk.views import Ended, Output, StateChanged
 from tests.sdk.orchestrator import TOKEN, Orchestrator, Served
 
 
@@ -75,7 +75,7 @@ def test_cancelled_and_rejected_are_typed(client: Client, served: Served) -> Non
     with pytest.raises(corral.JobCancelled):
         handle.result()
     other = client.submit(len, ("abc",))
-    from corral.api import corral_pb2 as pb
+    from corral.contract import corral_pb2 as pb
 
     failure = pb.Failure(code="no_gpu_workers", message="No GPU workers available")
     served.call(served.orchestrator.end, other.id, pb.Ended(state="rejected", failure=failure))
@@ -114,7 +114,7 @@ def test_handle_events_logs_status_why(client: Client) -> None:
 
 
 def test_logs_until_now_of_a_live_job(client: Client, served: Served) -> None:
-    from corral.api import corral_pb2 as pb
+    from corral.contract import corral_pb2 as pb
 
     served.orchestrator.hold = True
     handle = client.submit(len, ("abc",))

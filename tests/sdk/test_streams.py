@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
+from corral.contract.views import Output
 from corral.core.errors import CorralError, Unavailable
 from corral.sdk.aio import AsyncClient
 from corral.sdk.connection import Connection, Door, Patience
-from corral.sdk.views import Output
 from tests.sdk.orchestrator import TOKEN, Orchestrator, Served
 
 

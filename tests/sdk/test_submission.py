@@ -9,8 +9,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from corral.api import corral_pb2 as pb
-from corral.api import service
+from corral.contract import corral_pb2 as pb
+from corral.contract import service
 from corral.core.errors import InvalidJob, InvalidSettings
 from corral.core.job import QueueClass
 from corral.sdk import requirements, submission

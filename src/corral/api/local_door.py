@@ -21,10 +21,10 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from corral import correlation
-from corral.api import corral_pb2 as pb
 from corral.api.correlation import refused
 from corral.api.roles import METHODS
 from corral.api.unix_peer import is_confined, is_own_program
+from corral.contract import corral_pb2 as pb
 from corral.controller.access import Access
 from corral.core.access import Caller
 from corral.core.errors import CorralError, InvalidRequest, Unauthorized

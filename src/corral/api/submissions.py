@@ -11,7 +11,7 @@ from functools import lru_cache
 import msgspec
 from msgspec.structs import replace
 
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
 from corral.core.access import Caller
 from corral.core.assets import check_input_names, is_digest
 from corral.core.errors import (

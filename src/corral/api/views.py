@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import msgspec
 from msgspec.structs import asdict
 
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
 from corral.controller.access import Token
 from corral.controller.batches import Batch
 from corral.controller.feed import Feed, Seen

@@ -21,8 +21,8 @@ from corral.core.printable import printable
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from corral.contract.views import BatchView, JobView
     from corral.sdk.batches import Answered, AsyncBatchHandle
-    from corral.sdk.views import BatchView, JobView
 
 LOOK_S = 0.5
 """How often a batch that is followed is looked at."""

@@ -12,9 +12,9 @@ from corral.cli import output
 from corral.core.errors import Unavailable
 
 if TYPE_CHECKING:
+    from corral.contract.views import Health
     from corral.sdk.aio import AsyncClient
     from corral.sdk.client import Client
-    from corral.sdk.views import Health
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 

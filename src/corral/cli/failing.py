@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from corral.sdk.views import JobView
+    from corral.contract.views import JobView
 
 FAILED = ("failed", "rejected")
 SHOWN = 3

@@ -17,8 +17,8 @@ from corral.cli.watching import AsJson, JobArgument
 from corral.core.errors import BlobNotFound, Conflict
 
 if TYPE_CHECKING:
+    from corral.contract.views import Artifact
     from corral.sdk.client import Handle
-    from corral.sdk.views import Artifact
 
 LISTED = 5
 Target = tuple["Artifact", Path]

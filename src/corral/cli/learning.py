@@ -18,9 +18,9 @@ from corral.cli.watching import AsJson, JobArgument, moment
 from corral.core.errors import InvalidJob
 
 if TYPE_CHECKING:
+    from corral.contract.views import LearningRunView
     from corral.sdk.client import Client
     from corral.sdk.learning import Chosen
-    from corral.sdk.views import LearningRunView
 
 SHOWN = 20
 

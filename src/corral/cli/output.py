@@ -20,7 +20,7 @@ from corral.core.errors import CorralError, InvalidJob, InvalidPlan
 from corral.core.printable import printable, printable_json
 
 if TYPE_CHECKING:
-    from corral.sdk.views import QueueView
+    from corral.contract.views import QueueView
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -92,7 +92,7 @@ def show_json(value: object) -> None:
     """One JSON document on stdout."""
     import msgspec
 
-    from corral.sdk.plain import rounded
+    from corral.contract.plain import rounded
 
     print(as_json(rounded(msgspec.to_builtins(value)), indent=2))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from corral.sdk.views import WorkerView
+    from corral.contract.views import WorkerView
 
 DIFFUSERS = "diffusers"
 

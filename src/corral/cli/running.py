@@ -18,9 +18,9 @@ from corral.cli.wording import in_options
 from corral.core.errors import CorralError, InvalidJob
 
 if TYPE_CHECKING:
+    from corral.contract.views import Ended, Event
     from corral.sdk.aio import AsyncClient
     from corral.sdk.handles import AsyncHandle
-    from corral.sdk.views import Ended, Event
 
 Target = Annotated[
     Path, typer.Argument(metavar="TARGET", help="A script, or a folder with an entry.")
@@ -288,7 +288,7 @@ async def follow(handle: AsyncHandle, *, as_json: bool) -> int:
 
 
 async def _show(handle: AsyncHandle, screen: Screen) -> Ended:
-    from corral.sdk.views import Ended
+    from corral.contract.views import Ended
 
     async for event in handle.events():
         await screen.free.wait()
@@ -347,7 +347,7 @@ class Screen:
             output.say(f"waiting; `corral why {job_id}` says for what", style="dim")
 
     def show(self, event: Event) -> None:
-        from corral.sdk import views
+        from corral.contract import views
 
         self._waits = self._waits and getattr(event, "state", "") == "queued"
         if isinstance(event, views.Output):
@@ -371,7 +371,7 @@ class JsonLines(Screen):
         """The events say it."""
 
     def show(self, event: Event) -> None:
-        from corral.sdk.plain import plain_event
+        from corral.contract.plain import plain_event
 
         output.show_json_line(plain_event(event))
 

@@ -14,9 +14,9 @@ from corral.cli.watching import AsJson, JobsArgument
 from corral.core.errors import CorralError, JobNotFound
 
 if TYPE_CHECKING:
+    from corral.contract.views import JobView, QueueView, TokenView
     from corral.sdk.batches import BatchHandle
     from corral.sdk.client import Client, Handle
-    from corral.sdk.views import JobView, QueueView, TokenView
 
 queue = typer.Typer(help="The queue: how long it is, pausing it, going on.", no_args_is_help=True)
 token = typer.Typer(help="Tokens of clients, each with a name and a role.", no_args_is_help=True)
@@ -38,7 +38,7 @@ AGAIN = ("failed", "rejected", "cancelled")
 @output.guarded
 def cancel(job: JobsOrBatches, as_json: AsJson = False) -> None:
     """Cancels jobs, waiting or running, or all of a batch."""
-    from corral.sdk.plain import plain
+    from corral.contract.plain import plain
 
     told: list[Any] = []
     with _client() as client:
@@ -101,7 +101,7 @@ def _unsuccessful(jobs: Sequence[JobView]) -> list[str]:
 @output.guarded
 def front(job: JobsArgument, as_json: AsJson = False) -> None:
     """Moves waiting jobs to the front of their line, the first one named first."""
-    from corral.sdk.plain import plain
+    from corral.contract.plain import plain
 
     with _client() as client:
         found = [find(client, one) for one in job]

@@ -13,9 +13,9 @@ from corral.cli.rendering import rendering
 from corral.core.errors import CorralError, JobNotFound
 
 if TYPE_CHECKING:
+    from corral.contract.views import BatchView, GpuView, JobView, WorkerView
     from corral.sdk.client import Client
     from corral.sdk.submission import Filters
-    from corral.sdk.views import BatchView, GpuView, JobView, WorkerView
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="A job id, the beginning of one, or last.")
@@ -278,8 +278,8 @@ def logs(
 ) -> None:
     """What a job wrote."""
     from corral.cli.bar import Bar
-    from corral.sdk.plain import plain_event
-    from corral.sdk.views import Output
+    from corral.contract.plain import plain_event
+    from corral.contract.views import Output
 
     bar = Bar(enabled=False)
     with _client() as client:
@@ -402,6 +402,6 @@ def worker_state(worker: WorkerView) -> str:
 
 
 def _plain(view: JobView) -> Any:
-    from corral.sdk.plain import plain
+    from corral.contract.plain import plain
 
     return plain(view)

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from corral import __version__, settings, trust
+from corral.contract.views import WorkerView
 from corral.core.errors import CorralError, Forbidden, Unauthorized
 from corral.doctor.findings import Check, Finding, fail, ok, warn
 from corral.home import Home, read_json
 from corral.sdk.client import Client
 from corral.sdk.connection import locate
-from corral.sdk.views import WorkerView
 
 ASKED = 20
 """Waiting jobs that are asked why."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
+from corral.contract import views
 from corral.core.errors import InvalidRequest
-from corral.sdk import views
 from corral.sdk.connection import Connection
 
 

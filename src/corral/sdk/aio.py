@@ -11,10 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
+from corral.contract import views
 from corral.core.errors import CorralError, Unavailable
 from corral.core.job import QueueClass
-from corral.sdk import assets, batches, mapping, packages, results, submission, views
+from corral.sdk import assets, batches, mapping, packages, results, submission
 from corral.sdk.administration import AsyncAdministration
 from corral.sdk.assets import Asset
 from corral.sdk.batches import AsyncBatchHandle, Plan

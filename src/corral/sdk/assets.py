@@ -19,7 +19,7 @@ from corral.core.assets import check_input_names, inside_root, named_in_root
 from corral.core.errors import InvalidJob, Unavailable
 
 if TYPE_CHECKING:
-    from corral.api import corral_pb2 as pb
+    from corral.contract import corral_pb2 as pb
     from corral.sdk.connection import Connection
 
 BLOCK = 1 << 20
@@ -47,7 +47,7 @@ def shared(path: str | os.PathLike[str]) -> Asset:
 
 def messages(inputs: Any) -> list[pb.Input]:
     """What `inputs` means on the wire, or an InvalidJob that says what is wrong with it."""
-    from corral.api import corral_pb2 as pb
+    from corral.contract import corral_pb2 as pb
 
     if not isinstance(inputs, Mapping):
         raise InvalidJob(f"inputs is a mapping such as {{'data.csv': asset}}; got {inputs!r}.")
@@ -65,7 +65,7 @@ def messages(inputs: Any) -> list[pb.Input]:
 
 async def put(connection: Connection, path: str | os.PathLike[str]) -> Asset:
     """Hands a file over, unless the controller has it already."""
-    from corral.api import corral_pb2 as pb
+    from corral.contract import corral_pb2 as pb
 
     file = Path(path)
     if not file.is_file():

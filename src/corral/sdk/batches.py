@@ -30,7 +30,7 @@ from corral.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from corral.sdk import views
+    from corral.contract import views
     from corral.sdk.connection import Connection
 
 T = TypeVar("T")
@@ -76,8 +76,8 @@ class AsyncBatchHandle:
 
     async def progress(self) -> views.BatchView:
         """How far it is: by state, by worker, and about how long it still takes."""
-        from corral.api import corral_pb2 as pb
-        from corral.sdk import views
+        from corral.contract import corral_pb2 as pb
+        from corral.contract import views
 
         request = pb.BatchRequest(batch=self.id)
         view: views.BatchView = views.read(await self._connection.call("GetBatch", request))
@@ -98,7 +98,7 @@ class AsyncBatchHandle:
 
     async def ends(self) -> AsyncGenerator[views.Ended, None]:
         """How each of its jobs ended, in the order in which they do."""
-        from corral.sdk import views
+        from corral.contract import views
 
         count = (await self.progress()).jobs
         seen = set[str]()
@@ -128,8 +128,8 @@ class AsyncBatchHandle:
 
     async def jobs(self, states: Sequence[str] = ()) -> list[views.JobView]:
         """All of them, or those in these states, in the order in which they were submitted."""
-        from corral.api import corral_pb2 as pb
-        from corral.sdk import views
+        from corral.contract import corral_pb2 as pb
+        from corral.contract import views
 
         found: list[views.JobView] = []
         while True:
@@ -211,7 +211,7 @@ class AsyncBatchHandle:
 
     async def cancel(self) -> int:
         """Cancels everything of it that lives; how many."""
-        from corral.api import corral_pb2 as pb
+        from corral.contract import corral_pb2 as pb
 
         request = pb.BatchRequest(batch=self.id)
         return int((await self._connection.call("CancelBatch", request)).cancelled)
@@ -289,7 +289,7 @@ async def build(
 ) -> Answered:
     """Hands a plan over; `before` hears what it means before any of it is submitted. The key makes
     asking again the same batch, so an interrupted call is simply made again."""
-    from corral.api import corral_pb2 as pb
+    from corral.contract import corral_pb2 as pb
     from corral.sdk.plan_files import whole_plan
 
     value = await whole_plan(connection, plan)
@@ -323,8 +323,8 @@ async def build(
 
 
 async def listed(connection: Connection, limit: int) -> list[views.BatchView]:
-    from corral.api import corral_pb2 as pb
-    from corral.sdk import views
+    from corral.contract import corral_pb2 as pb
+    from corral.contract import views
 
     reply = await connection.call("ListBatches", pb.ListBatchesRequest(limit=limit))
     return [views.read(one) for one in reply.batches]
@@ -332,7 +332,7 @@ async def listed(connection: Connection, limit: int) -> list[views.BatchView]:
 
 def images_of(job: views.JobView) -> list[views.ImageView]:
     """Images of a job and their cards, by name."""
-    from corral.sdk import views
+    from corral.contract import views
 
     return [
         views.ImageView(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from corral.core.errors import CorralError, Unavailable
 
 if TYPE_CHECKING:
-    from corral.sdk import views
+    from corral.contract import views
     from corral.sdk.administration import Administration
     from corral.sdk.aio import AsyncClient, Sink
     from corral.sdk.assets import Asset

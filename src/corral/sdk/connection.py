@@ -20,8 +20,8 @@ import grpc
 import grpc.aio
 
 from corral import correlation, settings
-from corral.api import corral_pb2 as pb
-from corral.api import service
+from corral.contract import corral_pb2 as pb
+from corral.contract import service
 from corral.core import errors
 from corral.sdk.local_door import AsyncLocalSocket, socket_of
 from corral.trust import NAME

@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc
 
-from corral.api import corral_pb2 as pb
-from corral.api import service
+from corral.contract import corral_pb2 as pb
+from corral.contract import service, views
 from corral.core.job import State
-from corral.sdk import results, views
+from corral.sdk import results
 from corral.sdk.aio import HOLD_S, Errand, Sink, shower
 from corral.sdk.connection import Connection
 from corral.sdk.local_door import LocalSockets, socket_of

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar, Unpack
 
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
 from corral.sdk import client as client_module
 from corral.sdk.aio import AsyncClient
 from corral.sdk.client import Client

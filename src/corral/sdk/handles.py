@@ -13,10 +13,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
+from corral.contract import views
 from corral.core.errors import BlobNotFound, Forbidden
 from corral.core.job import State
-from corral.sdk import downloads, results, views
+from corral.sdk import downloads, results
 from corral.sdk.connection import Connection
 
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from corral.api import corral_pb2 as pb
-from corral.sdk import views
+from corral.contract import corral_pb2 as pb
+from corral.contract import views
 from corral.sdk.batches import AsyncBatchHandle, Plan
 from corral.sdk.connection import Connection
 from corral.sdk.plan_files import read as read_plan

@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from corral.api import corral_pb2 as pb
-from corral.api.service import MAX_MESSAGE_BYTES
+from corral.contract import corral_pb2 as pb
+from corral.contract.service import MAX_MESSAGE_BYTES
 from corral.core.errors import CorralError, from_view
 from corral.protocol import parcels
 

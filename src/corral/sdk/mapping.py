@@ -16,10 +16,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from itertools import islice
 from typing import Any, NamedTuple
 
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
+from corral.contract import views
 from corral.core.errors import CorralError
 from corral.core.job import State
-from corral.sdk import packages, results, submission, views
+from corral.sdk import packages, results, submission
 from corral.sdk.connection import Connection
 
 OUTSTANDING = 10_000

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from typing import Any
 
+    from corral.contract.views import PresetView
     from corral.sdk.connection import Connection
-    from corral.sdk.views import PresetView
 
 
 class AsyncPresets:
@@ -21,31 +21,31 @@ class AsyncPresets:
 
     async def save(self, name: str, base: Mapping[str, Any]) -> PresetView:
         """Keeps settings by stage under this name, in the place of older ones."""
-        from corral.api import corral_pb2 as pb
-        from corral.sdk import views
+        from corral.contract import corral_pb2 as pb
+        from corral.contract import views
 
         request = pb.SavePresetRequest(name=name, value=json.dumps(base).encode())
         found: PresetView = views.read(await self._connection.call("SavePreset", request))
         return found
 
     async def list(self) -> list[PresetView]:
-        from corral.api import corral_pb2 as pb
-        from corral.sdk import views
+        from corral.contract import corral_pb2 as pb
+        from corral.contract import views
 
         reply = await self._connection.call("ListPresets", pb.ListPresetsRequest())
         return [views.read(one) for one in reply.presets]
 
     async def get(self, name: str) -> dict[str, Any]:
         """The settings that are kept under this name."""
-        from corral.api import corral_pb2 as pb
+        from corral.contract import corral_pb2 as pb
 
         reply = await self._connection.call("GetPreset", pb.PresetRequest(name=name))
         found: dict[str, Any] = json.loads(reply.value)
         return found
 
     async def remove(self, name: str) -> PresetView:
-        from corral.api import corral_pb2 as pb
-        from corral.sdk import views
+        from corral.contract import corral_pb2 as pb
+        from corral.contract import views
 
         request = pb.PresetRequest(name=name)
         found: PresetView = views.read(await self._connection.call("RemovePreset", request))

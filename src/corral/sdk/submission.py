@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal, TypedDict
 
 from corral import correlation
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
 from corral.core.errors import InvalidJob
 from corral.core.job import INLINE_LIMIT, MAX_DURATION_S, QueueClass, gpu_needs
 from corral.sdk import assets, requirements

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from corral.contract.views import SecretView
     from corral.sdk.connection import Connection
-    from corral.sdk.views import SecretView
 
 
 class AsyncSecrets:
@@ -20,8 +20,8 @@ class AsyncSecrets:
 
     async def set(self, name: str, value: str) -> SecretView:
         """Keeps the value under this name, in the place of an older one."""
-        from corral.api import corral_pb2 as pb
-        from corral.sdk import views
+        from corral.contract import corral_pb2 as pb
+        from corral.contract import views
 
         request = pb.SetSecretRequest(name=name, value=value)
         found: SecretView = views.read(await self._connection.call("SetSecret", request))
@@ -29,15 +29,15 @@ class AsyncSecrets:
 
     async def list(self) -> list[SecretView]:
         """Names and when each was set; never values."""
-        from corral.api import corral_pb2 as pb
-        from corral.sdk import views
+        from corral.contract import corral_pb2 as pb
+        from corral.contract import views
 
         reply = await self._connection.call("ListSecrets", pb.ListSecretsRequest())
         return [views.read(one) for one in reply.secrets]
 
     async def remove(self, name: str) -> SecretView:
-        from corral.api import corral_pb2 as pb
-        from corral.sdk import views
+        from corral.contract import corral_pb2 as pb
+        from corral.contract import views
 
         request = pb.RemoveSecretRequest(name=name)
         found: SecretView = views.read(await self._connection.call("RemoveSecret", request))

@@ -25,9 +25,9 @@ from corral.api.first_answers import FirstAnswers, guarded
 from corral.api.local_door import LocalDoor
 from corral.api.parts import Parts
 from corral.api.rpc import Orchestrator
-from corral.api.service import handler, server_options
 from corral.api.streams import Streams
 from corral.api.worker_socket import WorkerSocket
+from corral.contract.service import handler, server_options
 from corral.controller.access import Access
 from corral.controller.artifact_index import ArtifactIndex
 from corral.controller.artifacts import Artifacts

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from corral.api.correlation import refused as logged
+from corral.contract.plain import plain
 from corral.core.errors import (
     BY_CODE,
     CorralError,
@@ -22,7 +23,6 @@ from corral.core.errors import (
     StorageFailed,
 )
 from corral.core.malformed import MALFORMED
-from corral.sdk.plain import plain
 
 log = structlog.get_logger()
 

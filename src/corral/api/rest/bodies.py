@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from corral.api import corral_pb2 as pb
+from corral.contract import corral_pb2 as pb
 from corral.core.errors import InvalidJob, InvalidRequest
 
 _Count = Annotated[int, Meta(ge=0, le=2**32 - 1)]

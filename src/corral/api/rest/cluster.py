@@ -15,12 +15,12 @@ from corral.api.rest import routing
 from corral.api.rest.answers import answer, body_of, errors, json
 from corral.api.rest.routing import caller_of
 from corral.api.views import queue_view, token_view, worker_views
+from corral.contract import views
+from corral.contract.views import read
 from corral.controller.condition import condition
 from corral.core.errors import WorkerNotFound
 from corral.core.job import State
 from corral.core.worker import Worker
-from corral.sdk import views
-from corral.sdk.views import read
 
 LATELY_S = 24 * 3600.0
 

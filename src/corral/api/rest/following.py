@@ -17,14 +17,14 @@ from corral.api.parts import Parts
 from corral.api.rest import ranges, routing
 from corral.api.rest.answers import answer, errors, json
 from corral.api.views import artifact_view, event_of
+from corral.contract import views
+from corral.contract.plain import plain_event
+from corral.contract.views import read, read_event
 from corral.controller.feed import Cursor, Page, Seen
 from corral.controller.kept import result_of
 from corral.controller.output_text import gap
 from corral.core.frames import OutputFrame, decode_frame
 from corral.core.job import Blob
-from corral.sdk import views
-from corral.sdk.plain import plain_event
-from corral.sdk.views import read, read_event
 
 KEEP_ALIVE_S = 15.0
 """How often a quiet stream says that it is still there."""

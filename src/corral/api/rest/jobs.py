@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from corral.api import corral_pb2 as pb
 from corral.api import incoming
 from corral.api.parts import Parts
 from corral.api.rest import routing
@@ -18,12 +17,13 @@ from corral.api.rest.bodies import JobBody, JobsBody, Submission, submissions_of
 from corral.api.rest.routing import caller_of
 from corral.api.submissions import jobs_of
 from corral.api.views import explanation_view, shown, shown_in_full, views_of
+from corral.contract import corral_pb2 as pb
+from corral.contract import views
+from corral.contract.views import read
 from corral.controller.listing import Filters
 from corral.core.access import Role
 from corral.core.errors import InvalidRequest
 from corral.core.job import QueueClass
-from corral.sdk import views
-from corral.sdk.views import read
 
 SHOWN = 100
 """Up to so many submitted jobs are shown at once; of more only the ids."""

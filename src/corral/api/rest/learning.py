@@ -17,10 +17,10 @@ from corral.api.rest.answers import answer, body_of, errors, json
 from corral.api.rest.jobs import Moment, moment
 from corral.api.rest.routing import caller_of
 from corral.api.views import rating_view
+from corral.contract import views
+from corral.contract.views import read
 from corral.controller.learning import Chosen
 from corral.controller.learning_runs import Run, Started
-from corral.sdk import views
-from corral.sdk.views import read
 
 
 class RatingBody(msgspec.Struct, forbid_unknown_fields=True):

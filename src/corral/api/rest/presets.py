@@ -11,8 +11,8 @@ from corral.api import incoming
 from corral.api.parts import Parts
 from corral.api.rest import routing
 from corral.api.rest.answers import answer, errors, json
+from corral.contract import views
 from corral.controller.presets import Preset
-from corral.sdk import views
 
 
 class PresetList(msgspec.Struct):

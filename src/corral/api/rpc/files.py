@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from corral.api import corral_pb2 as pb
 from corral.api.rpc.guard import Calls, Context, answers, checked, streams
 from corral.api.views import artifact_view
+from corral.contract import corral_pb2 as pb
 from corral.controller.kept import result_of
 from corral.core.errors import BlobNotFound
 

@@ -15,7 +15,7 @@ from corral.api.auth import bearer
 from corral.api.correlation import refused
 from corral.api.parts import Parts
 from corral.api.roles import METHODS
-from corral.api.service import ERROR_KEY
+from corral.contract.service import ERROR_KEY
 from corral.core.access import Caller
 from corral.core.errors import CorralError, InvalidRequest
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from corral.api import corral_pb2 as pb
 from corral.api.rpc.guard import Calls, Context, answers, streams
 from corral.api.views import (
     batch_view,
@@ -14,6 +13,7 @@ from corral.api.views import (
     run_view,
     whole_batch_view,
 )
+from corral.contract import corral_pb2 as pb
 from corral.controller.batches import look
 from corral.controller.learning import Chosen
 

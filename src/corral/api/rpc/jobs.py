@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from corral.api import corral_pb2 as pb
 from corral.api.rpc.guard import Calls, Context, answers, streams
 from corral.api.submissions import job_of, jobs_of
 from corral.api.views import (
@@ -15,6 +14,7 @@ from corral.api.views import (
     shown_in_full,
     views_of,
 )
+from corral.contract import corral_pb2 as pb
 from corral.controller.feed import Cursor, Page, Seen
 from corral.controller.listing import Filters
 from corral.core.access import Caller, Role

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from corral.api import corral_pb2 as pb
 from corral.api.rpc.guard import Calls, Context, answers, streams
 from corral.api.views import (
     queue_view,
     token_view,
 )
+from corral.contract import corral_pb2 as pb
 from corral.controller.condition import condition
 
 

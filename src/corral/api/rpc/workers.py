@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from corral.api import corral_pb2 as pb
 from corral.api.rpc.guard import Calls, Context, answers
 from corral.api.views import (
     worker_views,
 )
+from corral.contract import corral_pb2 as pb
 from corral.core.access import Role
 from corral.core.worker import Worker
 

@@ -14,7 +14,7 @@ import grpc
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
-from corral.api import corral_pb2
+from corral.contract import corral_pb2
 
 if TYPE_CHECKING:
     from corral.settings import LimitSettings

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from corral.sdk import views
+from corral.contract import views
 
 
 def plain(view: Any) -> Any:
