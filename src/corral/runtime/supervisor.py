@@ -17,7 +17,7 @@ import signal
 import time
 from typing import Any
 
-from corral.runtime import posix, sandbox
+from corral.runtime import permissions, posix, sandbox
 from corral.runtime.frames import CANCEL, CHUNK, COALESCE_S, IDLE, STATE, WAITING
 from corral.runtime.inbox import Inbox
 from corral.runtime.road import Road
@@ -80,6 +80,7 @@ class Hold:
     def end(self) -> None:
         """The whole group and this process with it, where there is one."""
         if self._group:
+            permissions.restore(f"{self._group}/cgroup.kill")
             with open(f"{self._group}/cgroup.kill", "w") as file:
                 file.write("1")
 
