@@ -211,6 +211,8 @@ class Agent:
             ],
             kit_compiled=lambda: kit.vouch(self._kit),
             confine=self._confinement() if settings.isolate and not spawns else None,
+            memory_gb=inventory.memory_gb(settings),
+            cgroups=cgroups,
         )
         self._environments.clear_leftovers()
         self._assets = Assets(
