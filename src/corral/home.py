@@ -10,11 +10,20 @@ import stat
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.core.errors import HomeUnusable
+from corral.permissions import READ_FILE, USE_FILE
 
 LOCKED_BYTE = 1 << 30
+
+
+class Kept(NamedTuple):
+    """A folder, and how deep below it; what its owner must be able to do with files there."""
+
+    folder: Path
+    depth: int
+    files: int = READ_FILE
 
 
 class Home:
@@ -56,6 +65,11 @@ class Home:
             self.login,
             self.agent,
             self.tls / "key.pem",
+        )
+        self.kept_open = (
+            Kept(path, 1),
+            Kept(self.journal, 1, USE_FILE),
+            *(Kept(folder, 1) for folder in (self.blobs, self.tls, self.learning, self.presets)),
         )
         self._lock_fd: int | None = None
 

@@ -19,6 +19,7 @@ import platformdirs
 import yaml
 from msgspec import Meta, Struct
 
+from corral import permissions
 from corral.core.backends import Entry, SketchEntry
 from corral.core.errors import InvalidSettings
 from corral.core.worker import MOST_GPUS, DeclaredGPU, Name, Names, Places, Words
@@ -274,6 +275,7 @@ def load(
     values: dict[str, Any] = {}
     sources = {key: "default" for key, _ in keys()}
     path = home / "corral.yaml"
+    permissions.restore(str(path), permissions.READ_FILE)  # A job of this user may have shut it.
     for key, value in _flatten(_read_yaml(path)):
         values[key] = value
         sources[key] = str(path)

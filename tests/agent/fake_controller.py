@@ -162,16 +162,16 @@ class FakeController:
         return cloudpickle.loads(completed.result.data)
 
     async def completed(self, job: str) -> wire.JobCompleted:
-        ended = await self._ended(job)
+        ended = await self.ended(job)
         assert isinstance(ended, wire.JobCompleted), ended
         return ended
 
     async def failed(self, job: str) -> wire.JobFailed:
-        ended = await self._ended(job)
+        ended = await self.ended(job)
         assert isinstance(ended, wire.JobFailed), ended
         return ended
 
-    async def _ended(self, job: str) -> wire.Message:
+    async def ended(self, job: str) -> wire.Message:
         ends = (wire.JobCompleted, wire.JobFailed)
         return await self.expect(wire.Message, job, lambda message: isinstance(message, ends))
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from corral import permissions
+from corral.agent import manifest
 from corral.agent.cgroups import Cgroups
-from corral.runtime import permissions, posix
+from corral.home import Home
+from corral.protocol import messages as wire
+from corral.reopening import reopen
+from corral.runtime import posix
+from corral.settings import load
+from tests.agent.conftest import StartAgent
+from tests.agent.fake_controller import FakeController
 
 OVERRIDE = 0b110
 """By which root passes over the modes of files: DAC_OVERRIDE and DAC_READ_SEARCH."""
@@ -97,3 +107,61 @@ def test_a_job_keeps_no_others_out_of_their_groups(
         sleeper.wait(20)
         second.remove()
     assert not [name for name in os.listdir(base) if name.endswith(("r1", "r2"))]
+
+
+def shut(*paths: str) -> None:
+    for path in paths:
+        os.chmod(path, 0)
+
+
+async def test_an_agent_whose_folders_a_job_shut_opens_them_again(
+    controller: FakeController, start: StartAgent, tmp_path: Path
+) -> None:
+    with ordinary():
+        await start()
+        worker = tmp_path / "worker"
+        kit = next(worker.glob("kit/*/corral/runtime"))
+        places = [kit / "runner.py", kit, worker / "assets" / "parts"]
+        places += [path for path in worker.iterdir() if path.is_dir()]
+        job = controller.job(shut, *map(str, (*places, worker, tmp_path)))
+        await controller.send(job)
+        await controller.completed(job.job)
+        until = time.monotonic() + 20
+        while True:  # as a controller does with what is no fault of a job's
+            again = controller.job(os.getpid, fresh=True)
+            await controller.send(again)
+            ended = await controller.ended(again.job)
+            if isinstance(ended, wire.JobCompleted):
+                break
+            assert time.monotonic() < until, ended
+            await asyncio.sleep(0.2)
+
+
+def test_a_home_that_a_job_shut_is_opened_by_the_next_start(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.take()
+    home.release()
+    (database := home.journal / "corral.db").write_text("facts")
+    (settings := home.path / "corral.yaml").write_text("port: 1234\n")
+    database.chmod(0o400)
+    for place in (settings, *(place.folder for place in reversed(home.kept_open))):
+        with contextlib.suppress(FileNotFoundError):
+            place.chmod(0)
+    with ordinary():
+        assert load(home.path, environ={}).settings.port == 1234
+        reopen(home.kept_open)
+        home.take()
+        home.release()
+        with database.open("a") as file:
+            file.write(" and more")
+
+
+@pytest.mark.parametrize("size", [1 << 10, 17 << 20])
+def test_an_environment_with_a_file_that_was_shut_is_not_whole(tmp_path: Path, size: int) -> None:
+    """Proven by content, or by sizes alone."""
+    with (module := tmp_path / "module.py").open("wb") as file:
+        file.truncate(size)
+    manifest.list_files(tmp_path)
+    assert manifest.is_whole(tmp_path)
+    module.chmod(0)
+    assert not manifest.is_whole(tmp_path)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from corral.runtime import permissions
+from corral import permissions
 
 PREFIX = "corral-"
 END_S = 10.0

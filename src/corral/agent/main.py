@@ -53,7 +53,7 @@ from corral.core.errors import CorralError
 from corral.core.job import Needs
 from corral.core.model import MOST_MODELS, Model
 from corral.core.worker import GPU, ImageServer
-from corral.home import Home, is_locked, lock_file, read_json, write_private_json
+from corral.home import Home, Kept, is_locked, lock_file, read_json, write_private_json
 from corral.protocol.messages import (
     VERSION,
     Drain,
@@ -69,6 +69,7 @@ from corral.protocol.messages import (
     WorkerRegister,
     WorkerWelcome,
 )
+from corral.reopening import keep_open, reopen
 from corral.settings import (
     Config,
     build_environment,
@@ -88,6 +89,7 @@ BEYOND_GRACE_S = 90.0
 time has not failed."""
 PROBE_S = 20.0
 TIDY_EVERY_S = 3600.0
+KIT_DEPTH = 8
 KILL_GRACE_S = 1.0
 IDLE_POLL_S = 0.5
 FINISH_S = 7 * 86_400.0
@@ -126,6 +128,7 @@ class Agent:
         leaving = asyncio.create_task(self._left.wait())
         beside = [
             asyncio.create_task(self._tidy()),
+            asyncio.create_task(keep_open((Kept(self._home, 2), Kept(self._kit, KIT_DEPTH)))),
             asyncio.create_task(self._gpus.run()),
             asyncio.create_task(self._offers.run()),
             self._looking_for_models,
@@ -600,6 +603,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--embedded", action="store_true")
     options = parser.parse_args(arguments)
     try:
+        reopen((Kept(options.home / "worker", 2),))
         config = load(options.home.resolve())
         inventory.declared_gpus(config.settings.worker.gpus)  # refused here, before anything runs
         lock = take_lock(config.home / "worker" / "lock")

@@ -17,7 +17,8 @@ import signal
 import time
 from typing import Any
 
-from corral.runtime import permissions, posix, sandbox
+from corral import permissions
+from corral.runtime import posix, sandbox
 from corral.runtime.frames import CANCEL, CHUNK, COALESCE_S, IDLE, STATE, WAITING
 from corral.runtime.inbox import Inbox
 from corral.runtime.road import Road
