@@ -273,7 +273,7 @@ DONE = len(held)
 """
 
 
-@pytest.mark.parametrize(("processes", "mb", "seconds"), [(1, 1000, 0), (5, 200, 600)])
+@pytest.mark.parametrize(("processes", "mb", "seconds"), [(1, 4000, 0), (5, 200, 600)])
 async def test_a_build_holds_no_more_memory_than_its_worker_has(
     environments: MakeEnvironments, tmp_path: Path, processes: int, mb: int, seconds: int
 ) -> None:

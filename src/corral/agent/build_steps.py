@@ -30,6 +30,8 @@ log = structlog.get_logger("corral.agent.build_steps")
 
 BUILD_LIMIT_S = 3600.0
 WEIGH_S = 0.5
+STACKS = 2 << 30
+"""What a process may reserve beyond its memory and not use: uv has threads for every processor."""
 END_S = 10.0
 """How long the processes of a build have to be gone; their supervisor kills them at once."""
 TAIL = 4000
@@ -157,7 +159,8 @@ class BuildSteps:
         if self._confine is not None:
             own = (str(place.environment), str(place.temporary))
             config = self._confine.config([*own, *writes], programs=programs)
-        config["limits"] = {"memory_bytes": self._memory_bytes or None}
+        if self._memory_bytes:
+            config["limits"] = {"memory_bytes": self._memory_bytes + STACKS}
         group = self._cgroups.make(f"b{next(self._names)}") if self._cgroups else None
         if group is not None:
             config["cgroup"] = group.path

@@ -7,6 +7,7 @@ and ends all below it when the command ends or when whoever started it is gone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -53,8 +54,9 @@ def _become(config: dict[str, Any], command: list[str], parent: int) -> NoReturn
     posix.die_with(parent)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # Of all on this machine a build is the one to do over.
+    # Of all on this machine a build is the one to do over. Some containers refuse it.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
     sandbox.apply(config, kit=os.path.dirname(command[0]))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.execv(command[0], command)  # noqa: S606
