@@ -1,0 +1,49 @@
+"""The WebSocket of an agent: heard where its frames arrive, and given up when nothing comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from websockets.asyncio.client import ClientConnection
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Event, State
+
+CLOSE_S = 1.0
+
+
+class AgentSocket(ClientConnection):
+    """A WebSocket whose frames are heard where they arrive: waking a task for each of them costs
+    more than most of them say."""
+
+    heard: Callable[[bytes], None] | None = None
+    drained: Callable[[], None] | None = None
+
+    @property
+    def writable(self) -> bool:
+        return self.state is State.OPEN and not self.paused
+
+    def process_event(self, event: Event) -> None:
+        if (
+            self.heard is not None
+            and isinstance(event, Frame)
+            and event.opcode is Opcode.BINARY
+            and event.fin
+        ):
+            self.heard(bytes(event.data))
+        else:
+            super().process_event(event)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.drained is not None:
+            self.drained()
+
+
+async def hang_up(socket: ClientConnection) -> None:
+    """Close; without waiting for a controller that no longer reads."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await socket.close()
+    except TimeoutError:
+        socket.transport.abort()
