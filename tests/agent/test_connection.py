@@ -12,7 +12,11 @@ from typing import cast
 
 import msgspec
 import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.protocol import State
 
+from corral.agent.agent_socket import AgentSocket
 from corral.agent.connection import MAX_FRAME_BYTES, Address, Connection, Side, jittered
 from corral.agent.runner_process import LINE_LIMIT
 from corral.core.model import MOST_MODELS, NAMES_BYTES, Model, kept
@@ -113,6 +117,34 @@ async def test_dialling_again_slows_down_and_is_left_to_chance() -> None:
     chances = {jittered(1.0) for _ in range(20)}
     assert len(chances) > 10
     assert all(0.5 <= one <= 1.0 for one in chances)
+
+
+async def test_a_controller_that_reads_nothing_but_says_something_is_there() -> None:
+    unread: asyncio.Queue[ServerConnection] = asyncio.Queue()
+
+    async def reads_nothing(line: ServerConnection) -> None:
+        line.transport.pause_reading()
+        unread.put_nowait(line)
+        await line.wait_closed()
+
+    async with (
+        serve(reads_nothing, "127.0.0.1", 0, ping_interval=None, close_timeout=0.1) as server,
+        asyncio.timeout(30),
+    ):
+        port = next(iter(server.sockets)).getsockname()[1]
+        line = await connect(
+            f"ws://127.0.0.1:{port}",
+            create_connection=AgentSocket,
+            ping_interval=0.1,
+            proxy=None,
+        )
+        there = await unread.get()
+        for _ in range(50):
+            await there.pong()
+            await asyncio.sleep(0.01)
+        assert line.state is State.OPEN, "though no ping was answered"
+        await line.wait_closed()  # from now on nothing comes
+        there.transport.abort()
 
 
 def wordy() -> None:

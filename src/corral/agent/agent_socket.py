@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 from websockets.asyncio.client import ClientConnection
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import Event, State
 
 CLOSE_S = 1.0
+QUIET_LOOKS = 2
+"""So many pings in a row may stay without an answer, or anything else."""
 
 
 class AgentSocket(ClientConnection):
@@ -18,10 +20,30 @@ class AgentSocket(ClientConnection):
 
     heard: Callable[[bytes], None] | None = None
     drained: Callable[[], None] | None = None
+    _is_quiet = False
+    """Nothing came since the last look."""
 
     @property
     def writable(self) -> bool:
         return self.state is State.OPEN and not self.paused
+
+    def data_received(self, data: bytes) -> None:
+        self._is_quiet = False
+        super().data_received(data)
+
+    async def keepalive(self) -> None:
+        """A controller that reads nothing for now, because its disk is full, answers no ping; but
+        it says something. One from which nothing comes is out of reach."""
+        assert self.ping_interval is not None
+        quiet = 0
+        while quiet < QUIET_LOOKS:
+            self._is_quiet = True
+            if self.writable:
+                await self.ping()
+            await asyncio.sleep(self.ping_interval)
+            quiet = quiet + 1 if self._is_quiet else 0
+        self.protocol.fail(CloseCode.INTERNAL_ERROR, "nothing came from the controller")
+        self.transport.abort()
 
     def process_event(self, event: Event) -> None:
         if (

@@ -224,7 +224,6 @@ class Connection:
             max_size=None,
             open_timeout=OPEN_S,
             ping_interval=PING_S,
-            ping_timeout=2 * PING_S,
             close_timeout=CLOSE_S,
             proxy=None,
             create_connection=AgentSocket,
