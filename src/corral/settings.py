@@ -93,7 +93,7 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     body_bytes: Bytes = 64_000_000
     message_bytes: Bytes = 64 << 20
-    frame_bytes: Annotated[int, Meta(ge=1 << 20)] = 64 << 20
+    frame_bytes: Annotated[int, Meta(ge=1 << 20)] = 8 << 20
     header_bytes: Bytes = 65_536
     headers: Count = 100
     header_s: Seconds = 10.0

@@ -51,7 +51,7 @@ from corral.agent.updates import Updates
 from corral.core.backends import Entry, WebUIEntry
 from corral.core.errors import CorralError
 from corral.core.job import Needs
-from corral.core.model import MOST_MODELS, Model
+from corral.core.model import MOST_MODELS, Model, kept
 from corral.core.worker import GPU, ImageServer
 from corral.home import Home, Kept, is_locked, lock_file, read_json, write_private_json
 from corral.protocol.messages import (
@@ -429,11 +429,10 @@ class Agent:
     def _all_models(self) -> tuple[Model, ...]:
         """Those of files first: their digests are known."""
         files, served = self._models.models, self._offers.models
-        if not served:
-            return files
-        known = {model.name for model in files}
-        both = (*files, *(model for model in served if model.name not in known))
-        return both[:MOST_MODELS]
+        if served:
+            known = {model.name for model in files}
+            files = (*files, *(model for model in served if model.name not in known))[:MOST_MODELS]
+        return files[: kept(model.name for model in files)]
 
     def _offers_seen(self) -> None:
         """Other stages than we introduced ourselves with: once more then. Models, and who does not
