@@ -154,4 +154,4 @@ def held_slots(client: Client, folder: Path, slots: int = 2) -> Iterator[Callabl
     finally:
         ending.touch()
         for handle in handles:
-            handle.result(timeout=30)
+            handle.result(timeout=300)

@@ -60,7 +60,7 @@ def beside(folder: Path, found: dict[str, Any]) -> Iterator[tuple[Controller, Cl
         assert prober.stdout
         assert prober.stdout.readline() == "ready\n"
         yield controller, client
-        said, _ = prober.communicate(timeout=120)
+        said, _ = prober.communicate(timeout=600)
         asked = json.loads(said)
         waits = [one["s"] * 1000 for one in asked]
         found["health_failed"] = sum(one["failed"] for one in asked)
@@ -140,7 +140,7 @@ def stalled_readers(folder: Path, sizes: Extremes) -> dict[str, Any]:
         found["reader_kb"] = (controller.peak_mb() - 100) * 1000 / sizes.readers
         ending.touch()
         handle.result()
-        readers.communicate(timeout=60)
+        readers.communicate(timeout=600)
     return found
 
 

@@ -66,7 +66,7 @@ class Prober:
         assert self._process.stdout.readline() == "ready\n"
 
     def stop(self) -> list[dict[str, Any]]:
-        said, _ = self._process.communicate(timeout=120)
+        said, _ = self._process.communicate(timeout=600)
         found: list[dict[str, Any]] = json.loads(said)
         return found
 
@@ -168,7 +168,7 @@ def many_watchers(folder: Path, sizes: Sizes) -> dict[str, Any]:
         found["load_since"] = time.time()
         go.touch()
         handle.result()
-        said, _ = watching.communicate(timeout=120)
+        said, _ = watching.communicate(timeout=600)
         found |= json.loads(said)
         found["incomplete"] = found["watchers"] - found["complete"]
     return found

@@ -177,7 +177,7 @@ async def _missing(
     first = 0.0
     async with AsyncClient(home=door) as client:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 async for events in client._connection.watch(batch=batch):
                     for event in events:
                         if event.at > since and not first:

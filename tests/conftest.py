@@ -13,12 +13,19 @@ from typing import Any
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from tests.beside import Beside, longest_first
 from tests.live import LiveController
 
 NOT_HERE = ("gpu", "windows")
 """Markers of what no CI machine has: deselected, and counted in the summary."""
+
+# How long an example takes says how busy the machine is, and nothing of what is tested.
+settings.register_profile(
+    "any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any_machine")
 
 _deselected: Counter[str] = Counter()
 

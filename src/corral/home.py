@@ -10,11 +10,20 @@ import stat
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.core.errors import HomeUnusable
+from corral.permissions import READ_FILE, USE_FILE
 
 LOCKED_BYTE = 1 << 30
+
+
+class Kept(NamedTuple):
+    """A folder, and how deep below it; what its owner must be able to do with files there."""
+
+    folder: Path
+    depth: int
+    files: int = READ_FILE
 
 
 class Home:
@@ -37,6 +46,8 @@ class Home:
         self.presets = path / "presets"
         self.controller = path / "controller.json"
         self.journal = path / "journal"
+        self.repaired_journal = path / "journal.new"
+        """What `corral repair` writes, until it takes the damaged one's place."""
         self.blobs = path / "blobs"
         self.spool = path / "spool"
         self.log = path / "log"
@@ -56,6 +67,11 @@ class Home:
             self.login,
             self.agent,
             self.tls / "key.pem",
+        )
+        self.kept_open = (
+            Kept(path, 1),
+            Kept(self.journal, 1, USE_FILE),
+            *(Kept(folder, 1) for folder in (self.blobs, self.tls, self.learning, self.presets)),
         )
         self._lock_fd: int | None = None
 
@@ -81,6 +97,7 @@ class Home:
                 "`corral down`, or choose another CORRAL_HOME."
             )
         self._lock_fd = lock_fd
+        self._finish_repair()
         os.ftruncate(lock_fd, 0)
         os.lseek(lock_fd, 0, os.SEEK_SET)
         os.write(lock_fd, f"{os.getpid()}\n".encode())
@@ -90,6 +107,17 @@ class Home:
         for folder in (self.journal, self.blobs, self.spool, self.log, self.worker):
             folder.mkdir(mode=0o700, exist_ok=True)
         sync_folder(self.path)
+
+    def _finish_repair(self) -> None:
+        """One that was killed after the damaged journal had left its place: the new one is whole
+        by then, and an empty one in its stead would forget every job. A restore that was killed
+        brings its own."""
+        if self.restore.exists() or not self.repaired_journal.is_dir():
+            return
+        if not any(self.journal.iterdir()):
+            self.journal.rmdir()
+            self.repaired_journal.rename(self.journal)
+            sync_folder(self.path)
 
     def close_to_others(self) -> list[str]:
         """Files that only their owner may read, as far as somebody opened them to others or shut

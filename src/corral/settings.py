@@ -19,6 +19,7 @@ import platformdirs
 import yaml
 from msgspec import Meta, Struct
 
+from corral import permissions
 from corral.core.backends import Entry, SketchEntry
 from corral.core.errors import InvalidSettings
 from corral.core.worker import MOST_GPUS, DeclaredGPU, Name, Names, Places, Words
@@ -92,7 +93,7 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     body_bytes: Bytes = 64_000_000
     message_bytes: Bytes = 64 << 20
-    frame_bytes: Annotated[int, Meta(ge=1 << 20)] = 64 << 20
+    frame_bytes: Annotated[int, Meta(ge=1 << 20)] = 8 << 20
     header_bytes: Bytes = 65_536
     headers: Count = 100
     header_s: Seconds = 10.0
@@ -275,6 +276,7 @@ def load(
     values: dict[str, Any] = {}
     sources = {key: "default" for key, _ in keys()}
     path = home / "corral.yaml"
+    permissions.restore(str(path), permissions.READ_FILE)  # A job of this user may have shut it.
     for key, value in _flatten(_read_yaml(path)):
         values[key] = value
         sources[key] = str(path)

@@ -16,10 +16,13 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 
 from corral.core.job import Blob, FunctionCall, Job, encode_document, record_digest
 from corral.protocol import messages as wire
+from corral.settings import LimitSettings
 
 M = TypeVar("M", bound=wire.Message)
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PATIENCE_S = 30.0
+FRAME_BYTES = LimitSettings().frame_bytes
+"""Larger ones it hangs up on, as a real one does."""
 
 
 class FakeController:
@@ -45,7 +48,7 @@ class FakeController:
 
     async def listen(self) -> None:
         self._server = await serve(
-            self._serve, "127.0.0.1", self.port, compression=None, max_size=None
+            self._serve, "127.0.0.1", self.port, compression=None, max_size=FRAME_BYTES
         )
         self.port = next(iter(self._server.sockets)).getsockname()[1]
 
@@ -162,16 +165,16 @@ class FakeController:
         return cloudpickle.loads(completed.result.data)
 
     async def completed(self, job: str) -> wire.JobCompleted:
-        ended = await self._ended(job)
+        ended = await self.ended(job)
         assert isinstance(ended, wire.JobCompleted), ended
         return ended
 
     async def failed(self, job: str) -> wire.JobFailed:
-        ended = await self._ended(job)
+        ended = await self.ended(job)
         assert isinstance(ended, wire.JobFailed), ended
         return ended
 
-    async def _ended(self, job: str) -> wire.Message:
+    async def ended(self, job: str) -> wire.Message:
         ends = (wire.JobCompleted, wire.JobFailed)
         return await self.expect(wire.Message, job, lambda message: isinstance(message, ends))
 

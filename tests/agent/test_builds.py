@@ -12,12 +12,14 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from corral.agent.build_steps import Confine
-from corral.agent.environments import RECORD, Environments
+from corral.agent.cgroups import Cgroups
+from corral.agent.environments import RECORD, BuildFailed, Environments
 from corral.runtime import confined, sandbox
 from corral.settings import build_environment, build_paths
 from tests.agent.conftest import StartAgent
@@ -45,7 +47,7 @@ def uv_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def environments(tmp_path: Path, uv_home: Path) -> MakeEnvironments:
-    def make(*, confine: bool) -> Environments:
+    def make(*, confine: bool, **limits: Any) -> Environments:
         reads, cache, pythons = build_paths()
         for folder in (cache, pythons):
             Path(folder).mkdir(parents=True, exist_ok=True)
@@ -60,6 +62,7 @@ def environments(tmp_path: Path, uv_home: Path) -> MakeEnvironments:
             compile_kit=lambda python: [str(python), "-c", ""],
             kit_compiled=lambda: None,
             confine=walls if confine else None,
+            **limits,
         )
         made.clear_leftovers()
         return made
@@ -229,6 +232,57 @@ async def test_the_processes_of_a_build_that_is_given_up_go_with_it(
     await made.close()
     await asyncio.gather(asked, return_exceptions=True)
     assert daemons(code) == []
+
+
+MURDER = """\
+import os, signal
+pid = os.getpid()
+while "confined.py" not in open(f"/proc/{pid}/cmdline").read():
+    pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+os.kill(pid, signal.SIGKILL)
+"""
+
+
+async def test_a_build_that_kills_its_supervisor_leaves_nothing_either(
+    environments: MakeEnvironments, tmp_path: Path
+) -> None:
+    """Where signals are not confined."""
+    cgroups = Cgroups(tmp_path)
+    cgroups.open()
+    if (trial := cgroups.make("trial")) is None:
+        pytest.skip("no control groups of our own here")
+    trial.remove()
+    code = f"{STAY} # {tmp_path}"
+    made = environments(confine=False, cgroups=cgroups)
+    attack = DAEMON.format(code=code) + MURDER
+    with pytest.raises(BuildFailed):
+        await made.get(made.spec("", (make_sdist(tmp_path, "murderous", attack),)))
+    assert daemons(code) == []
+    cgroups.close()
+    assert not os.path.exists(os.path.dirname(trial.path))
+
+
+HOLD = """\
+import os, time
+for _ in range({processes} - 1):
+    if not os.fork():
+        break
+held = bytearray(os.urandom(1 << 20)) * {mb}
+time.sleep({seconds})
+DONE = len(held)
+"""
+
+
+@pytest.mark.parametrize(("processes", "mb", "seconds"), [(1, 4000, 0), (5, 200, 600)])
+async def test_a_build_holds_no_more_memory_than_its_worker_has(
+    environments: MakeEnvironments, tmp_path: Path, processes: int, mb: int, seconds: int
+) -> None:
+    """Neither one of its processes nor all of them together."""
+    attack = HOLD.format(processes=processes, mb=mb, seconds=seconds)
+    made = environments(confine=True, memory_gb=0.6)
+    line = make_sdist(tmp_path, "greedy", attack)
+    with pytest.raises(BuildFailed, match="MemoryError" if processes == 1 else "held .* of memory"):
+        await made.get(made.spec("", (line,)))
 
 
 def test_the_processes_of_a_build_end_when_its_agent_is_killed(tmp_path: Path) -> None:

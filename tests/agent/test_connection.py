@@ -12,12 +12,19 @@ from typing import cast
 
 import msgspec
 import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.protocol import State
 
-from corral.agent.connection import Address, Connection, Side, jittered
+from corral.agent.agent_socket import AgentSocket
+from corral.agent.connection import MAX_FRAME_BYTES, Address, Connection, Side, jittered
+from corral.agent.runner_process import LINE_LIMIT
+from corral.core.model import MOST_MODELS, NAMES_BYTES, Model, kept
+from corral.core.worker import Capabilities
 from corral.home import lock_file
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
-from tests.agent.fake_controller import FakeController
+from tests.agent.fake_controller import FRAME_BYTES, FakeController
 
 
 def wait_for(path: str) -> str:
@@ -110,6 +117,72 @@ async def test_dialling_again_slows_down_and_is_left_to_chance() -> None:
     chances = {jittered(1.0) for _ in range(20)}
     assert len(chances) > 10
     assert all(0.5 <= one <= 1.0 for one in chances)
+
+
+async def test_a_controller_that_reads_nothing_but_says_something_is_there() -> None:
+    unread: asyncio.Queue[ServerConnection] = asyncio.Queue()
+
+    async def reads_nothing(line: ServerConnection) -> None:
+        line.transport.pause_reading()
+        unread.put_nowait(line)
+        await line.wait_closed()
+
+    async with (
+        serve(reads_nothing, "127.0.0.1", 0, ping_interval=None, close_timeout=0.1) as server,
+        asyncio.timeout(30),
+    ):
+        port = next(iter(server.sockets)).getsockname()[1]
+        line = await connect(
+            f"ws://127.0.0.1:{port}",
+            create_connection=AgentSocket,
+            ping_interval=0.1,
+            proxy=None,
+        )
+        there = await unread.get()
+        for _ in range(50):
+            await there.pong()
+            await asyncio.sleep(0.01)
+        assert line.state is State.OPEN, "though no ping was answered"
+        await line.wait_closed()  # from now on nothing comes
+        there.transport.abort()
+
+
+def wordy() -> None:
+    raise ValueError("x" * 60_000)
+
+
+async def test_results_that_are_said_again_together_fit_into_frames(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    controller.receives = False
+    jobs = [controller.job(wordy) for _ in range(70)]
+    await controller.send(*jobs)
+    said = [await controller.failed(job.job) for job in jobs]
+    assert len(wire.encode(said)) > FRAME_BYTES
+    await controller.sockets[-1].close()
+    await controller.expect(wire.JobFailed, count=2 * len(jobs))
+    assert len(controller.sockets) == 2, "and none of them was too large"
+
+
+def test_one_message_fits_with_a_frame_before_it() -> None:
+    assert LINE_LIMIT + MAX_FRAME_BYTES < FRAME_BYTES
+    names = tuple(
+        f"{number:08}" + "x" * (NAMES_BYTES // MOST_MODELS - 8) for number in range(MOST_MODELS)
+    )
+    models = tuple(Model(name, 1 << 40, "f" * 64) for name in names)
+    assert kept(names) == MOST_MODELS
+    register = wire.WorkerRegister(
+        worker_id="w",
+        software_version="1",
+        runner_protocol="1",
+        capabilities=Capabilities(cpus=1, memory_gb=1, models_present=names),
+        supported_models=names,
+        models=models,
+        models_loaded=names,
+        attempts=tuple((f"j-{number:024}", 1) for number in range(20_000)),
+    )
+    assert len(wire.encode([register])) < FRAME_BYTES
 
 
 def busy(path: str) -> int:

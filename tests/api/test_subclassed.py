@@ -11,6 +11,7 @@ import pytest
 from uvicorn import Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.asyncio.connection import Connection
 from websockets.protocol import Protocol
 
 USED = [
@@ -38,8 +39,15 @@ USED = [
     (
         "websockets",
         Protocol,
-        "src/corral/api/worker_socket.py and src/corral/agent/connection.py",
-        "close_sent data_to_send fail send_binary state",
+        "src/corral/api/worker_socket.py and src/corral/agent/agent_socket.py",
+        "close_sent data_to_send fail send_binary send_pong state",
+    ),
+    (
+        "websockets",
+        Connection,
+        "src/corral/agent/agent_socket.py",
+        "data_received keepalive paused ping ping_interval process_event protocol resume_writing "
+        "transport",
     ),
 ]
 

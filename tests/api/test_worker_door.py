@@ -246,6 +246,10 @@ def test_each_no_has_a_code_of_its_own(asked: LiveController, rogue: Card) -> No
             door.say_bytes(b"[" + b" " * FRAME_BYTES + b"]")
             code, reason = door.closed()
             assert (code, "limit" in reason) == (TOO_BIG, True), reason
+    with Door(asked, rogue.credential) as door:
+        door.joined(rogue.register())
+        door.say(*[wire.WorkerHeartbeat()] * (wire.MOST_MESSAGES + 1))
+        assert sentence(door.closed()) == wire.CLOSE_MALFORMED
     with Door(asked, rogue.credential) as first, Door(asked, rogue.credential) as second:
         first.joined(rogue.register())
         second.joined(rogue.register())

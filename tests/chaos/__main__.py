@@ -71,7 +71,7 @@ def _cluster() -> Iterator[Cluster]:
         stack.callback(network.close)
         place = Path(tempfile.mkdtemp(prefix="corral-chaos-"))
         stack.callback(shutil.rmtree, place, ignore_errors=True)
-        cluster = Cluster(network, place, WORKERS, own_worker=True, disk=power_disk.PowerDisk)
+        cluster = Cluster(network, place, WORKERS, own_worker=True, disk=power_disk.roomy)
         stack.callback(cluster.stop)
         try:
             cluster.start()

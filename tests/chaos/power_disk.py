@@ -87,3 +87,8 @@ class PowerDisk(SmallDisk):
     def close(self) -> None:
         self._unmount()
         self._image.unlink()
+
+
+def roomy(place: Path, size_mb: int) -> PowerDisk:
+    """With room for what half an hour writes, however small others are: here no disk runs full."""
+    return PowerDisk(place, 1024)

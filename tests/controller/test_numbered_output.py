@@ -228,6 +228,41 @@ async def test_a_reader_whose_lines_are_gone_sees_each_once(
         assert decode_frame(last.frame) == writer.frames[101]
 
 
+@pytest.mark.parametrize("written_down", [True, False])
+@pytest.mark.parametrize(("came", "seen_before"), [(100, 100), (0, 0), (60, 90)])
+async def test_a_gap_at_the_end_is_told_once(
+    tmp_path: Path, came: int, seen_before: int, written_down: bool
+) -> None:
+    """To a reader that comes back just then, too; also where a power cut took what it had read."""
+    writer = Writer(tmp_path / "spool")
+    writer.tells(*(f"line {number}" for number in range(100)), "what never came")
+    told = writer.frames[-1].n
+    async with shell(tmp_path, seconds=lambda _: 1e6) as corral:
+        job = await corral.submit()
+        await corral.until(job, AttemptStarted)
+        corral.store.recent[job].spoke = True
+
+        async def seen(after: Cursor) -> list[Seen]:
+            pages = Feed(corral.store, corral.spool).watch(job, after, until_now=True)
+            return [one async for page in pages for one in page if one.fact is None]
+
+        for frame in writer.frames[:came]:
+            corral.spool.append(job, 1, encode_frame(frame), frame.n, frame.told)
+        corral.spool.complete(job, 1, told)
+        if written_down:
+            corral.spool.finish(job, 1)
+        known = writer.frames[seen_before - 1].n if seen_before else 0
+        (gap,) = await seen(Cursor(corral.store.head(job).last_seq, 1, known))
+        assert (gap.skipped, gap.cursor.number) == (told - known, told)
+        assert await seen(gap.cursor) == []
+        if not written_down:  # it went on after all
+            last = OutputFrame(1.0, "stdout", "and more", n=told + 8)
+            corral.spool.append(job, 1, encode_frame(last), last.n, last.told)
+            (more,) = await seen(gap.cursor)
+            assert decode_frame(more.frame) == last
+            assert await seen(more.cursor) == []
+
+
 def test_progress_that_is_sent_again_does_not_go_back() -> None:
     half, most = ProgressFrame(1.0, 0.5, n=1), ProgressFrame(2.0, 0.9, n=2)
     known = latest(latest(half, most), half)

@@ -1,5 +1,5 @@
-"""Kills upkeep (upgrade, pruning, restore, learning) at each system call that changes a file, and
-checks what is left.
+"""Kills upkeep (upgrade, pruning, restore, repair, learning) at each system call that changes a
+file, and checks what is left.
 
 A program of its own, `python -m tests.crash.upkeep WHAT FOLDER`, like `sweep`: it forks for each
 call, and prints one JSON object for each.
@@ -22,11 +22,13 @@ from msgspec.structs import replace
 from corral.controller import restore, sql
 from corral.controller.backup import Backups
 from corral.controller.journal import Journal
+from corral.controller.repair import repair
 from corral.controller.retention import DAY_S, Retention
 from corral.controller.store import Store
 from corral.controller.world import World
 from corral.core.job import Head, Needs, decode_document
 from corral.home import Home
+from tests.controller.test_pruning import damage
 from tests.controller.test_retention import KEEP
 from tests.controller.version_1 import contents, make_version_1
 from tests.crash import painting, scenario, tracing
@@ -143,6 +145,29 @@ async def _pruned(home: Path) -> None:
     assert len(list(home.glob("spool/*/*"))) <= 1
 
 
+async def _prepare_repair(home: Path) -> None:
+    await _prepare_pruning(home)
+    damage(home / "journal", "UPDATE journal SET body = body || ' ' WHERE seq = 3")
+
+
+def _repair(home: Path) -> None:
+    repair(home, yes=True)
+
+
+def _repaired(home: Path) -> None:
+    """Whatever it came to, somebody asks for it again; what is intact is there."""
+    repair(home, yes=True)
+    place = Home(home)
+    place.take()
+    store = Store(Journal(place.journal), World())
+    store.recover()
+    assert "waiting" in {head.name for head in store.world.heads.values()}
+    assert len(store.world.heads) + len(_ended(store)) == 5
+    store.journal.close()
+    place.release()
+    assert len(list(home.glob("journal.damaged-*"))) == 1
+
+
 def _learn(home: Path) -> None:
     with home.with_suffix(".said").open("ab", buffering=0) as file:
         asyncio.run(painting.play(home, lambda line: file.write(line.encode())))
@@ -163,6 +188,7 @@ PARTS: dict[str, tuple[Part, Part, Part]] = {
     "upgrade": (lambda home: make_version_1(home / "journal"), upgrade, upgraded),
     "restore": (runs(_prepare_restore), swap, swapped),
     "prune": (runs(_prepare_pruning), runs(_prune), runs(_pruned)),
+    "repair": (runs(_prepare_repair), _repair, _repaired),
     "learn": (lambda home: home.mkdir(parents=True), _learn, _learned),
 }
 """What is there, what is interrupted, and what must be true after the next start."""

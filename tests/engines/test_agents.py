@@ -3,25 +3,56 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+from websockets.asyncio.client import connect
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Event
 
+from corral.api.worker_socket import WorkerSocket
 from corral.core.events import AttemptExited, AttemptReturned, WorkerJoined, WorkerLost
 from corral.core.job import Needs
-from corral.core.model import NAMES_LENGTH, Model
+from corral.core.model import NAMES_BYTES, Model
 from corral.core.worker import Capabilities, Reading, Wishes
 from corral.engines.agents import INBOX_LIMIT, AgentsEngine
 from corral.engines.engine import Attempt
 from corral.engines.graces import ASLEEP_S
 from corral.engines.output_receipts import RECEIPT_S
 from corral.protocol import messages as wire
+from corral.server.listening import http_server
+from corral.settings import LimitSettings
 from tests.engines.conftest import AgentsLab, agents_lab
+
+
+@contextlib.asynccontextmanager
+async def served(*, heartbeat_s: float) -> AsyncIterator[tuple[AgentsEngine, str]]:
+    """An engine behind a real socket, and where that is."""
+    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    door = WorkerSocket(engine, lambda worker, shown: True, heartbeat_s=heartbeat_s, grace_s=60.0)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await door.serve(WebSocket(scope, receive, send))
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = http_server(app, LimitSettings(), 8, None, None)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield engine, f"ws://127.0.0.1:{listening.getsockname()[1]}/worker"
+    finally:
+        server.should_exit = True
+        await serving
+        listening.close()
 
 
 async def test_a_silent_worker_is_gone_after_three_beats_and_its_grace(tmp_path: Path) -> None:
@@ -35,6 +66,34 @@ async def test_a_silent_worker_is_gone_after_three_beats_and_its_grace(tmp_path:
             os.kill(lab.pid, signal.SIGCONT)
             reading.cancel()
         assert isinstance(lost, WorkerLost)
+
+
+async def test_a_worker_of_whom_nothing_is_read_is_not_silent() -> None:
+    """While the disk is full nobody takes what it says, for hours perhaps. It stays connected, and
+    hears that we are there."""
+    async with served(heartbeat_s=0.3) as (engine, url):
+        line = await connect(url, additional_headers={"Authorization": "Bearer x"}, proxy=None)
+        stirred = asyncio.Event()
+        process_event = line.process_event
+
+        def heard(event: Event) -> None:
+            if isinstance(event, Frame) and event.opcode is Opcode.PONG:
+                stirred.set()
+            process_event(event)
+
+        line.process_event = heard  # type: ignore[method-assign]
+        await line.send(wire.encode([register("w")]))
+        await line.recv()
+        engine.start(attempt("w"))
+        await line.send(wire.encode([wire.JobOutput("j", 1, "stdout", "x" * INBOX_LIMIT)]))
+        async with asyncio.timeout(30):
+            await stirred.wait()  # longer than a silent one would be waited for
+        assert engine.workers()[0].connected
+        events = engine.events()
+        assert len(await anext(events)) == 2
+        async with asyncio.timeout(30):
+            await line.wait_closed()  # now it is silent
+        assert not engine.workers()[0].connected
 
 
 async def test_the_grace_of_a_silent_worker_began_with_its_last_word() -> None:
@@ -307,16 +366,16 @@ async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there
 
 
 async def test_of_very_long_lists_of_models_the_beginning_is_kept() -> None:
-    """All workers are listed in one answer."""
+    """Everybody's list of workers has them, and their bytes count there."""
     engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
-    names = tuple(f"{number:05}{'x' * 4_000}" for number in range(10_000))
+    names = tuple(f"{number:05}{'説' * 4_000}" for number in range(2_000))
     models = tuple(Model(name) for name in names)
     can = Capabilities(cpus=1, memory_gb=1, models_present=names)
     engine.join(Line(), replace(register("w"), capabilities=can, models=models))
     registered = engine.workers()[0]
     engine.hear("w", [wire.WorkerHeartbeat(models=models, models_loaded=names)])
     for worker in (registered, engine.workers()[0]):
-        assert len(wire.encode(worker)) < 4 * NAMES_LENGTH
+        assert len(wire.encode(worker)) < 4 * NAMES_BYTES
         assert worker.models == models[: len(worker.models)]
         assert worker.capabilities.models_present == names[: len(worker.models)]
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import glob
 import os
 import resource
 import signal
 import socket
+import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cloudpickle
 import pytest
 
-from corral.runtime import hints, sandbox
+from corral.runtime import hints, posix, sandbox
 from tests.runtime.harness import Runner
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -69,7 +73,8 @@ def test_a_denial_that_is_not_ours_stays_as_it_is(tmp_path: Path) -> None:
 
     assert hint(str(tmp_path / "mine")).startswith("no. Jobs see only their own folder")
     assert hint(str(tmp_path / "w" / "mine")) == "no"
-    assert hint("/dev/kvm") == "no"
+    assert hint("/dev/null") == "no"
+    assert hint("/dev/kvm").startswith("no. Jobs see only")
     assert hint(None) == "no"
     assert hint(str(tmp_path / "mine"), free) == "no"
     # Links are followed, as the kernel does.
@@ -91,6 +96,10 @@ def test_what_a_job_needs_still_works(runner: Runner) -> None:
         os.makedirs("a/b")
         os.rename("here", "a/b/there")
         open("/dev/null", "w").close()
+        with open("/dev/urandom", "rb") as random, open("/dev/full", "rb"):
+            assert any(random.read(16))
+        with open("/dev/stdout", "w") as again:
+            again.write("to the log")
         memory = multiprocessing.shared_memory.SharedMemory(create=True, size=16)
         memory.close()
         memory.unlink()
@@ -100,6 +109,58 @@ def test_what_a_job_needs_still_works(runner: Runner) -> None:
         )
 
     assert runner.value(needs) == "fine\n"
+
+
+@needs_landlock
+def test_terminals_consoles_and_disks_are_out_of_reach(runner: Runner) -> None:
+    """A job that opens the terminal of its user reads the passwords that are typed there."""
+    master, terminal = os.openpty()
+    names = ("console", "tty0", "tty1", "vcs", "vcsa", "mem", "kmsg", "loop0", "sda", "vda")
+    others = [*(f"/dev/{name}" for name in names), *glob.glob("/dev/input/event*")]
+
+    def opened(*paths: str) -> list[str]:
+        found = []
+        for path in paths:
+            for flag in (os.O_RDONLY, os.O_WRONLY):
+                with contextlib.suppress(OSError):
+                    os.close(os.open(path, flag | os.O_NOCTTY | os.O_NONBLOCK))
+                    found.append(path)
+        return found
+
+    path = os.ttyname(terminal)
+    try:
+        assert runner.failure(os.open, path, os.O_RDWR)["type"] == "PermissionError"
+        assert runner.value(opened, path, *others) == []
+        assert os.path.basename(path) in runner.value(os.listdir, "/dev/pts")
+    finally:
+        os.close(master)
+        os.close(terminal)
+
+
+@needs_landlock
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
+def test_root_makes_no_device_of_its_own(runner: Runner) -> None:
+    def console() -> None:
+        os.mknod("console", stat.S_IFCHR | 0o600, os.makedev(5, 1))
+
+    assert runner.failure(console)["type"] == "PermissionError"
+
+
+@needs_landlock
+def test_a_device_that_the_settings_name_can_be_used(
+    start_runner: Callable[..., Runner], tmp_path: Path
+) -> None:
+    """Terminals too, for a worker that has none that matter."""
+
+    def own_terminal() -> bool:
+        _, terminal = os.openpty()
+        return os.isatty(terminal)
+
+    own = str(tmp_path / "runner0")
+    runner = start_runner(write_paths=[own, "/dev/ptmx", "/dev/pts"])
+    assert runner.value(own_terminal)
+    runner = start_runner(write_paths=[str(tmp_path / "runner1")])
+    assert runner.failure(own_terminal)["type"] in ("PermissionError", "OSError")
 
 
 def test_only_rights_that_the_kernel_knows_are_named() -> None:
@@ -163,6 +224,42 @@ def test_a_job_changes_no_limits_of_others(runner: Runner) -> None:
     assert runner.failure(lambda: bound(agent))["type"] == "PermissionError"
     assert runner.value(lambda: resource.prlimit(agent, resource.RLIMIT_CPU)) == (-1, -1)
     assert runner.value(lambda: bound(0)) == (-1, -1)
+
+
+ADD_KEY, KEYCTL = posix.KEYCTL.get(os.uname().machine, 2) - 2, posix.KEYCTL.get(os.uname().machine)
+SESSION_KEYRING, USER_KEYRING = -3, -4
+UNLINK, SEARCH = 9, 10
+
+
+def find_key(keyring: int, name: bytes) -> int:
+    """As programs of a session find what its login left for them; its number, -1 for none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return int(libc.syscall(KEYCTL, SEARCH, keyring, b"user", name, 0))
+
+
+@pytest.fixture(params=[SESSION_KEYRING, USER_KEYRING])
+def a_key(request: pytest.FixtureRequest) -> Iterator[tuple[int, bytes]]:
+    name = f"corral-test-{os.getpid()}".encode()
+    number = posix.libc.syscall(ADD_KEY, b"user", name, b"hidden", 6, request.param)
+    if number < 0:
+        pytest.skip("this kernel keeps no keys")
+    yield request.param, name
+    posix.libc.syscall(KEYCTL, UNLINK, number, request.param)
+
+
+@needs_landlock
+def test_a_job_finds_no_keys_of_its_user(a_key: tuple[int, bytes], runner: Runner) -> None:
+    assert find_key(*a_key) > 0
+    assert runner.value(find_key, *a_key) == -1
+
+
+def test_a_session_left_is_a_session_without_its_keys(a_key: tuple[int, bytes]) -> None:
+    """What the kernel itself looks for there, on behalf of a job, is not filtered."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if posix.leave_session_keyring() and find_key(*a_key) < 0 else 1)
+    found = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0
+    assert found is (a_key[0] == USER_KEYRING)
 
 
 def test_limits_and_privileges(start_runner: Callable[..., Runner]) -> None:

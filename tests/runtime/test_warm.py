@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -254,6 +255,48 @@ def test_what_lost_its_parent_is_reaped_while_the_job_runs(runner: Runner, kind:
     assert frame["frame"] == "result", frame
     assert runner.output() == b"left 0\n"
     assert frame["retire"] is (kind == "script")
+
+
+HEADLESS = """
+import ctypes, os, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)  # this thread alone
+"""
+
+
+@pytest.mark.forked
+@pytest.mark.parametrize("isolate", [True, False])
+def test_a_process_whose_first_thread_ended_is_no_process_that_ended(
+    start_runner: Callable[..., Runner], isolate: bool
+) -> None:
+    runner = start_runner(isolate=isolate)
+
+    def leave() -> int:
+        command = [sys.executable, "-c", HEADLESS]
+        pid = subprocess.Popen(command, start_new_session=True).pid
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.001)
+        return pid
+
+    frame = runner.run(leave)
+    assert frame["retire"]
+    assert runner.gone() == 0
+    assert not Path(f"/proc/{runner.load(frame)}").exists()
+
+
+@pytest.mark.forked
+def test_what_ended_and_was_not_reaped_is_not_left(runner: Runner) -> None:
+    """The supervisor of a busy machine may come late to it."""
+
+    def orphan() -> None:
+        subprocess.run(["sh", "-c", "true & exec true"], check=True)
+
+    os.kill(runner.process.pid, signal.SIGSTOP)
+    try:
+        frame = runner.run(orphan)
+    finally:
+        os.kill(runner.process.pid, signal.SIGCONT)
+    assert not frame["retire"]
 
 
 def test_children_that_ended_are_no_reason_to_retire(runner: Runner) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -271,6 +274,35 @@ def test_nobody_there() -> None:
         pytest.raises(Unavailable, match=r"No controller at 127.0.0.1:1\. Start one with"),
     ):
         client.run(len, ("abc",))
+
+
+def test_a_controller_that_is_slow_to_answer_is_there(served: Served) -> None:
+    """On a busy machine the first answer takes a while, and the client never met anybody there."""
+    host, _, port = served.address.rpartition(":")
+
+    def relay(here: socket.socket, there: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := here.recv(1 << 16):
+                there.sendall(data)
+        for one in (here, there):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def answer_late() -> None:
+        asked, _ = listening.accept()
+        time.sleep(1)
+        with asked, socket.create_connection((host, int(port))) as real:
+            back = threading.Thread(target=relay, args=(real, asked))
+            back.start()
+            relay(asked, real)
+            back.join()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        late = threading.Thread(target=answer_late)
+        late.start()
+        with Client(f"127.0.0.1:{listening.getsockname()[1]}", TOKEN) as client:
+            assert client.health().status == "ok"
+        late.join()
 
 
 def test_the_first_use_may_come_from_many_threads(served: Served) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import glob
+import itertools
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -20,10 +22,16 @@ import structlog
 from msgspec import Struct
 
 from corral.agent import installed, system
+from corral.agent.cgroups import Cgroup, Cgroups
+from corral.agent.inventory import GIB
+from corral.agent.process_tree import Tree
 
 log = structlog.get_logger("corral.agent.build_steps")
 
 BUILD_LIMIT_S = 3600.0
+WEIGH_S = 0.5
+STACKS = 2 << 30
+"""What a process may reserve beyond its memory and not use: uv has threads for every processor."""
 END_S = 10.0
 """How long the processes of a build have to be gone; their supervisor kills them at once."""
 TAIL = 4000
@@ -70,15 +78,27 @@ class Confine(Struct, frozen=True):
         }
 
 
+class OverMemory(Exception):
+    """A step held more than builds may."""
+
+
 class BuildSteps:
     """Runs the steps of builds; each answers with an exit code and the end of what was said."""
 
-    def __init__(self, environ: Mapping[str, str], confine: Confine | None) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        confine: Confine | None,
+        memory_bytes: int = 0,
+        cgroups: Cgroups | None = None,
+    ) -> None:
         # Copied, or shared by the file system where it can: no file of an environment is a second
         # name of one in a cache or in another environment.
         told = {"UV_NO_PROGRESS": "1", "NO_COLOR": "1", "UV_LINK_MODE": "copy"}
         self._environ = {**environ, **told}
         self._confine = confine
+        self._memory_bytes, self._cgroups = memory_bytes, cgroups
+        self._names = itertools.count(1)
         self.uv = uv_program()
         self._uv_alone = (self.uv, *glob.glob("/lib*/ld-*"))  # itself, and what loads it
 
@@ -139,6 +159,11 @@ class BuildSteps:
         if self._confine is not None:
             own = (str(place.environment), str(place.temporary))
             config = self._confine.config([*own, *writes], programs=programs)
+        if self._memory_bytes:
+            config["limits"] = {"memory_bytes": self._memory_bytes + STACKS}
+        group = self._cgroups.make(f"b{next(self._names)}") if self._cgroups else None
+        if group is not None:
+            config["cgroup"] = group.path
         process = await asyncio.create_subprocess_exec(
             *_supervised(command, config),
             stdin=asyncio.subprocess.PIPE,
@@ -153,14 +178,38 @@ class BuildSteps:
             **system.apart(),
         )
         try:
+            if group is not None:
+                await _enter(process, group)
             async with asyncio.timeout(BUILD_LIMIT_S):
-                said = await _end_of(process)
+                said = await self._bounded(process)
                 await process.wait()
         except TimeoutError:
             return 1, f"nothing within {BUILD_LIMIT_S:g} s, so it was stopped."
+        except OverMemory as over:
+            return 1, str(over)
         finally:
-            await _end(process)
+            await _end(process, group)
         return process.returncode or 0, said.decode(errors="replace").strip()[-TAIL:]
+
+    async def _bounded(self, process: asyncio.subprocess.Process) -> bytes:
+        """The end of what it says; OverMemory where all of its processes together hold too much."""
+        saying = asyncio.create_task(_end_of(process))
+        try:
+            tree = Tree(process.pid, home="", runner="")
+            while not saying.done():
+                await asyncio.wait((saying,), timeout=WEIGH_S)
+                if self._memory_bytes and not saying.done():
+                    held = await asyncio.to_thread(tree.memory_bytes, self._memory_bytes)
+                    if held > self._memory_bytes:
+                        gb = self._memory_bytes / GIB
+                        raise OverMemory(
+                            f"it held {held / GIB:.3g} GB of memory, and this worker has {gb:.3g} "
+                            "GB, so it was stopped."
+                        )
+        except BaseException:
+            saying.cancel()
+            raise
+        return saying.result()
 
 
 def _supervised(command: list[str], config: dict[str, object]) -> list[str]:
@@ -172,6 +221,13 @@ def _supervised(command: list[str], config: dict[str, object]) -> list[str]:
     return [sys.executable, "-I", "-S", confined.__file__, told, *command]
 
 
+async def _enter(process: asyncio.subprocess.Process, group: Cgroup) -> None:
+    """Its supervisor starts nothing before it is told to."""
+    await asyncio.to_thread(group.take_in, process.pid)
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+
+
 async def _end_of(process: asyncio.subprocess.Process) -> bytes:
     """A build may say more than we have memory for."""
     assert process.stdout is not None
@@ -181,22 +237,20 @@ async def _end_of(process: asyncio.subprocess.Process) -> bytes:
     return said
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process, group: Cgroup | None) -> None:
     """Its supervisor takes a closed stdin for our death, and ends with everything below it."""
-    if process.returncode is not None:
-        return
-    assert process.stdin is not None
-    process.stdin.close()
-    if sys.platform != "win32":
-        try:
-            async with asyncio.timeout(END_S):
-                await process.wait()
-        except TimeoutError:
-            pass
-        else:
-            return
-    process.kill()
-    await process.wait()
+    if process.returncode is None:
+        assert process.stdin is not None
+        process.stdin.close()
+        if sys.platform != "win32":
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_S):
+                    await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if group is not None and not await group.end():
+        log.warning("processes_survived", group=group.path)
 
 
 def uv_program() -> str:

@@ -12,6 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
+
+from corral import permissions
 
 PREFIX = "corral-"
 END_S = 10.0
@@ -28,6 +31,9 @@ class Cgroup:
 
     def take_in(self, pid: int) -> bool:
         """A process that has started nothing yet. The kernel may take some milliseconds."""
+        base = os.path.dirname(self.path)
+        for folder in (os.path.dirname(base), base):  # It asks those that it passes through, too.
+            permissions.restore(f"{folder}/cgroup.procs")
         try:
             _write(f"{self.path}/cgroup.procs", str(pid))
         except OSError:
@@ -42,12 +48,13 @@ class Cgroup:
     def empty(self) -> bool:
         """Whether nothing in it lives; what has ended and was not reaped does not count."""
         try:
-            with open(f"{self.path}/cgroup.events") as file:
+            with _open(f"{self.path}/cgroup.events") as file:
                 return "populated 0" in file.read()
         except OSError:
             return not os.path.exists(self.path)
 
     def remove(self) -> None:
+        permissions.restore(os.path.dirname(self.path))
         with suppress(OSError):
             os.rmdir(self.path)
 
@@ -84,6 +91,7 @@ class Cgroups:
             with suppress(OSError):
                 with suppress(FileExistsError):
                     os.mkdir(base)
+                permissions.restore(f"{base}/cgroup.kill")
                 if os.access(f"{base}/cgroup.kill", os.W_OK):  # since Linux 5.14
                     self._note.write_text(base, encoding="utf-8")
                     self._base = base
@@ -94,6 +102,7 @@ class Cgroups:
         if not self._base:
             return None
         path = f"{self._base}/{os.getpid()}-{runner}"
+        permissions.restore(self._base)
         try:
             os.mkdir(path)
         except OSError:
@@ -125,6 +134,7 @@ def own_group() -> str:
 def _sweep(base: str) -> int:
     """End what is in the groups below this one, and remove them."""
     swept = 0
+    permissions.restore(base)
     with suppress(OSError):
         for entry in os.scandir(base):
             if entry.is_dir(follow_symlinks=False):
@@ -135,7 +145,7 @@ def _sweep(base: str) -> int:
 
 def _end(group: Cgroup) -> int:
     count = 0
-    with suppress(OSError), open(f"{group.path}/cgroup.procs") as file:
+    with suppress(OSError), _open(f"{group.path}/cgroup.procs") as file:
         count = len(file.read().split())
     for pause_s in _pauses():
         group.kill()
@@ -155,5 +165,15 @@ def _pauses() -> Iterator[float]:
 
 
 def _write(path: str, word: str) -> None:
-    with open(path, "w") as file:
+    with _open(path, "w") as file:
         file.write(word)
+
+
+def _open(path: str, mode: str = "r") -> IO[str]:
+    """A job cannot write there, but take the owner's permissions away."""
+    try:
+        return open(path, mode)
+    except PermissionError:
+        if not permissions.restore(path):
+            raise
+    return open(path, mode)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit, urlunsplit
@@ -14,14 +14,13 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 import structlog
 from msgspec import Struct
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.asyncio.server import broadcast
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
-from websockets.frames import Frame, Opcode
-from websockets.protocol import Event, State
 from websockets.typing import Data
 
 from corral import trust
+from corral.agent.agent_socket import CLOSE_S, AgentSocket, hang_up
 from corral.agent.sent_output import SentOutput, Told
 from corral.core.malformed import MALFORMED
 from corral.protocol.messages import (
@@ -44,6 +43,9 @@ log = structlog.get_logger("corral.agent.connection")
 
 FRAME_MESSAGES = 512
 FRAME_BYTES = 1 << 20
+MAX_FRAME_BYTES = 2 << 20
+"""Of several messages. One alone has no more than a runner can say (`runner_process.LINE_LIMIT`),
+or than a worker with very many models tells of itself."""
 BEHIND_BYTES = 1 << 20
 """Output that may wait to be sent before jobs wait in their own writes."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0
@@ -56,7 +58,6 @@ OPEN_S = 8.0
 COALESCE_S = 0.005
 WELCOME_S = 20.0
 PING_S = 5.0
-CLOSE_S = 1.0
 DEFAULT_GRACE_S = 30.0
 
 
@@ -139,7 +140,7 @@ class Connection:
         self._sent = asyncio.Event()
         self._behind = False
         self._beating: asyncio.TimerHandle | None = None
-        self._socket: _Socket | None = None
+        self._socket: AgentSocket | None = None
         self.grace_s = DEFAULT_GRACE_S
 
     @property
@@ -178,7 +179,7 @@ class Connection:
     async def close(self) -> None:
         """Hang up. `run` dials again, unless it is cancelled."""
         if self._socket is not None:
-            await _hang_up(self._socket)
+            await hang_up(self._socket)
 
     # --- dialling ------------------------------------------------------------------------------
 
@@ -223,13 +224,12 @@ class Connection:
             max_size=None,
             open_timeout=OPEN_S,
             ping_interval=PING_S,
-            ping_timeout=2 * PING_S,
             close_timeout=CLOSE_S,
             proxy=None,
-            create_connection=_Socket,
+            create_connection=AgentSocket,
             ssl=trust.context(address.certificate) if address.certificate else None,
         )
-        assert isinstance(socket, _Socket)
+        assert isinstance(socket, AgentSocket)
         try:
             await self._converse(socket, self._side.register(address))
         except ConnectionClosed as closed:
@@ -243,9 +243,9 @@ class Connection:
         finally:
             if self._beating is not None:
                 self._beating.cancel()
-            await _hang_up(socket)
+            await hang_up(socket)
 
-    async def _converse(self, socket: _Socket, register: WorkerRegister) -> None:
+    async def _converse(self, socket: AgentSocket, register: WorkerRegister) -> None:
         broken: asyncio.Future[Data] = asyncio.get_running_loop().create_future()
         # Whole frames are heard as they come; this one hears only of the end.
         closed = asyncio.ensure_future(socket.recv())
@@ -262,7 +262,7 @@ class Connection:
     def _heard(
         self,
         frame: bytes,
-        socket: _Socket,
+        socket: AgentSocket,
         patience: asyncio.Timeout,
         broken: asyncio.Future[Data],
     ) -> None:
@@ -277,7 +277,7 @@ class Connection:
             if not broken.done():
                 broken.set_exception(error)
 
-    def _welcomed(self, welcome: FromController, socket: _Socket) -> None:
+    def _welcomed(self, welcome: FromController, socket: AgentSocket) -> None:
         if not isinstance(welcome, WorkerWelcome):
             raise msgspec.ValidationError(f"expected a welcome, got {type(welcome).__name__}")
         self.grace_s = welcome.grace_s
@@ -328,7 +328,8 @@ class Connection:
         self._leaving = False
         socket = self._socket
         while self._pending and socket is not None and socket.writable:
-            broadcast([socket], encode(self._batch()))
+            for frame in _frames(self._batch()):
+                broadcast([socket], frame)
         if not self._pending:
             if self._behind:
                 self._behind = False
@@ -351,46 +352,21 @@ class Connection:
         return batch
 
 
-class _Socket(ClientConnection):
-    """A WebSocket whose frames are heard where they arrive: waking a task for each of them costs
-    more than most of them say."""
-
-    heard: Callable[[bytes], None] | None = None
-    drained: Callable[[], None] | None = None
-
-    @property
-    def writable(self) -> bool:
-        return self.state is State.OPEN and not self.paused
-
-    def process_event(self, event: Event) -> None:
-        if (
-            self.heard is not None
-            and isinstance(event, Frame)
-            and event.opcode is Opcode.BINARY
-            and event.fin
-        ):
-            self.heard(bytes(event.data))
-        else:
-            super().process_event(event)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self.drained is not None:
-            self.drained()
+def _frames(batch: Sequence[Message]) -> Iterator[bytes]:
+    """One frame, as nearly always, or as many as it takes: a controller refuses very large ones,
+    and results and failures may have much to say."""
+    frame = encode(batch)
+    if len(frame) <= MAX_FRAME_BYTES or len(batch) == 1:
+        yield frame
+    else:
+        half = len(batch) // 2
+        yield from _frames(batch[:half])
+        yield from _frames(batch[half:])
 
 
 def jittered(wait_s: float) -> float:
     """Not all workers at once: between half and the whole of it."""
     return wait_s * random.uniform(0.5, 1.0)  # noqa: S311
-
-
-async def _hang_up(socket: ClientConnection) -> None:
-    """Close; without waiting for a controller that no longer reads."""
-    try:
-        async with asyncio.timeout(CLOSE_S):
-            await socket.close()
-    except TimeoutError:
-        socket.transport.abort()
 
 
 def _reason(error: Exception) -> str:

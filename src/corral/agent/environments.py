@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from corral.agent import manifest
 from corral.agent.build_steps import BuildSteps, Confine, Workplace, own_python
+from corral.agent.cgroups import Cgroups
 from corral.agent.inventory import DIFFUSERS_EXTRA, GIB, python_minor
 from corral.agent.run_directory import remove_tree
 from corral.core.job import Failure
@@ -100,9 +101,11 @@ class Environments:
         compile_kit: Callable[[Path], list[str]],
         kit_compiled: Callable[[], object] = lambda: None,
         confine: Confine | None = None,
+        memory_gb: float = 0.0,
+        cgroups: Cgroups | None = None,
     ) -> None:
         self._root = root
-        self._steps = BuildSteps(environ, confine)
+        self._steps = BuildSteps(environ, confine, int(memory_gb * GIB), cgroups)
         self._limit, self._keep_s = limit_gb * GIB, keep_s
         self._system = system_site_packages
         self._in_use = in_use

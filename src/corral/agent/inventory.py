@@ -74,16 +74,19 @@ def usable(backends: Sequence[Entry]) -> tuple[Entry, ...]:
     return tuple(entry for entry in backends if not lacking(entry))
 
 
+def memory_gb(settings: WorkerSettings) -> float:
+    return settings.memory_gb or round(psutil.virtual_memory().total / GIB, 1)
+
+
 def capabilities(
     settings: WorkerSettings,
     detected: tuple[GPU, ...] = (),
     *,
     output_path: str = "",
 ) -> Capabilities:
-    memory_gb = round(psutil.virtual_memory().total / GIB, 1)
     return Capabilities(
         cpus=settings.cpus or processors(),
-        memory_gb=settings.memory_gb or memory_gb,
+        memory_gb=memory_gb(settings),
         gpus=offered_gpus(detected, settings.gpus),
         labels=settings.labels,
         workloads=("python",) * settings.allow_code

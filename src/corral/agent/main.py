@@ -51,9 +51,9 @@ from corral.agent.updates import Updates
 from corral.core.backends import Entry, WebUIEntry
 from corral.core.errors import CorralError
 from corral.core.job import Needs
-from corral.core.model import MOST_MODELS, Model
+from corral.core.model import MOST_MODELS, Model, kept
 from corral.core.worker import GPU, ImageServer
-from corral.home import Home, is_locked, lock_file, read_json, write_private_json
+from corral.home import Home, Kept, is_locked, lock_file, read_json, write_private_json
 from corral.protocol.messages import (
     VERSION,
     Drain,
@@ -69,6 +69,7 @@ from corral.protocol.messages import (
     WorkerRegister,
     WorkerWelcome,
 )
+from corral.reopening import keep_open, reopen
 from corral.settings import (
     Config,
     build_environment,
@@ -88,6 +89,7 @@ BEYOND_GRACE_S = 90.0
 time has not failed."""
 PROBE_S = 20.0
 TIDY_EVERY_S = 3600.0
+KIT_DEPTH = 8
 KILL_GRACE_S = 1.0
 IDLE_POLL_S = 0.5
 FINISH_S = 7 * 86_400.0
@@ -126,6 +128,7 @@ class Agent:
         leaving = asyncio.create_task(self._left.wait())
         beside = [
             asyncio.create_task(self._tidy()),
+            asyncio.create_task(keep_open((Kept(self._home, 2), Kept(self._kit, KIT_DEPTH)))),
             asyncio.create_task(self._gpus.run()),
             asyncio.create_task(self._offers.run()),
             self._looking_for_models,
@@ -211,6 +214,8 @@ class Agent:
             ],
             kit_compiled=lambda: kit.vouch(self._kit),
             confine=self._confinement() if settings.isolate and not spawns else None,
+            memory_gb=inventory.memory_gb(settings),
+            cgroups=cgroups,
         )
         self._environments.clear_leftovers()
         self._assets = Assets(
@@ -424,11 +429,10 @@ class Agent:
     def _all_models(self) -> tuple[Model, ...]:
         """Those of files first: their digests are known."""
         files, served = self._models.models, self._offers.models
-        if not served:
-            return files
-        known = {model.name for model in files}
-        both = (*files, *(model for model in served if model.name not in known))
-        return both[:MOST_MODELS]
+        if served:
+            known = {model.name for model in files}
+            files = (*files, *(model for model in served if model.name not in known))[:MOST_MODELS]
+        return files[: kept(model.name for model in files)]
 
     def _offers_seen(self) -> None:
         """Other stages than we introduced ourselves with: once more then. Models, and who does not
@@ -598,6 +602,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--embedded", action="store_true")
     options = parser.parse_args(arguments)
     try:
+        reopen((Kept(options.home / "worker", 2),))
         config = load(options.home.resolve())
         inventory.declared_gpus(config.settings.worker.gpus)  # refused here, before anything runs
         lock = take_lock(config.home / "worker" / "lock")

@@ -80,6 +80,8 @@ def _entry(path: str, *, content: bool) -> Entry:
         return Entry(0, 0 if content else None, os.readlink(path))
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "This is neither a file nor a link", path)
+    if not status.st_mode & stat.S_IRUSR:  # a job cannot change it, but shut it
+        raise OSError(errno.EACCES, "This was shut to its owner", path)
     if not content:
         return Entry(status.st_size)
     with open(path, "rb", buffering=0) as file:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from corral.agent.attempt import Attempt
 
 STDERR_KEPT = 4000
-LINE_LIMIT = 16 * 1024 * 1024
+LINE_LIMIT = 2 << 20
+"""Of a line of a runner, and so of a message about an attempt: the longest traceback with the
+exception itself is about half of it."""
 AHEAD_S = 0.004
 MOST_AHEAD = 32
 DRAIN_S = 1.0

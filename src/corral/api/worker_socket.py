@@ -38,6 +38,8 @@ MOST_UNREAD = 200_000
 STRANGERS, STRANGER_BYTES = 64, 1 << 20
 """How many may say who they are at the same time, and with how many bytes, whose credential no
 worker has: a revoked worker, for one, shall still hear that it was."""
+STIR_S = 2.0
+"""How often a worker of which nothing is read hears that we are there."""
 SILENT_BEATS = 3
 """A worker that misses this many heartbeats counts as disconnected; its grace begins."""
 
@@ -104,6 +106,12 @@ class Frames(WebSocketsSansIOProtocol):
             self.conn.send_binary(data)
             self.transport.write(b"".join(self.conn.data_to_send()))
 
+    def pong(self) -> None:
+        """A sign of life that nobody asked for."""
+        if self.conn.state is OPEN and not self.transport.is_closing():
+            self.conn.send_pong(b"")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+
 
 class _Session:
     """The first message of a turn of the event loop leaves at once, those behind it together."""
@@ -114,6 +122,8 @@ class _Session:
         self._outbox: list[wire.FromController] = []
         self._leaving = False
         self._later: asyncio.TimerHandle | None = None
+        self._stirring: asyncio.TimerHandle | None = None
+        """While nothing of it is read."""
         self.over: asyncio.Future[tuple[int, str] | None] = self._loop.create_future()
         """Done when nobody wants to hear this worker now; with what to tell it, if anything."""
         frames.drained = self._leave
@@ -176,10 +186,23 @@ class _Session:
     def pause(self) -> None:
         if not self._frames.transport.is_closing():
             self._frames.transport.pause_reading()
+            if self._stirring is None:
+                self._stirring = self._loop.call_later(STIR_S, self._stir)
 
     def resume(self) -> None:
+        if self._stirring is not None:
+            self._stirring.cancel()
+            self._stirring = None
         if not self._frames.transport.is_closing():
             self._frames.transport.resume_reading()
+
+    def is_paused(self) -> bool:
+        return self._stirring is not None
+
+    def _stir(self) -> None:
+        """Its pings are not read, and it shall not take us for dead."""
+        self._frames.pong()
+        self._stirring = self._loop.call_later(STIR_S, self._stir)
 
 
 class WorkerSocket:
@@ -219,10 +242,13 @@ class WorkerSocket:
         session = _Session(socket.scope["extensions"][SHORT_CUT], welcome)
         session.send(welcome)
         worker = self._engine.join(session, register)
-        silence = _Silence(self._heartbeat_s, lambda: self._silent(session, worker.id))
+        silence = _Silence(
+            self._heartbeat_s, session.is_paused, lambda: self._silent(session, worker.id)
+        )
         try:
             await self._listen(socket, session, silence, worker.id)
         finally:
+            session.resume()
             self._engine.leave(session, worker.id, silent_s=silence.seconds())
 
     async def _listen(
@@ -301,10 +327,10 @@ class WorkerSocket:
 class _Silence:
     """Tells when nothing was heard for some beats: a look at every beat, and no timer for each
     frame. Looks are counted, not seconds: a controller that was stopped for a while itself heard
-    nobody meanwhile, and blames nobody for it."""
+    nobody meanwhile, and blames nobody for it. Nor one of whom nothing is read for now."""
 
-    def __init__(self, beat_s: float, then: Callable[[], None]) -> None:
-        self._beat_s, self._then = beat_s, then
+    def __init__(self, beat_s: float, unread: Callable[[], bool], then: Callable[[], None]) -> None:
+        self._beat_s, self._unread, self._then = beat_s, unread, then
         self._quiet = 0
         self._looked = self.since = monotonic()
         """When the worker was last heard."""
@@ -317,7 +343,8 @@ class _Silence:
         return min(monotonic() - self.since, (SILENT_BEATS + 1) * self._beat_s)
 
     def _look(self) -> None:
-        self._quiet = 0 if self.since > self._looked else self._quiet + 1
+        heard = self.since > self._looked or self._unread()
+        self._quiet = 0 if heard else self._quiet + 1
         self._looked = monotonic()
         if self._quiet >= SILENT_BEATS:
             self._then()

@@ -546,8 +546,10 @@ class Explanation(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., state: _Optional[str] = ..., summary: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[WhyWorker, _Mapping]]] = ..., history: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("after",)
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    def __init__(self, after: _Optional[str] = ...) -> None: ...
 
 class GpuView(_message.Message):
     __slots__ = ("uuid", "name", "vram_gb", "free", "free_gb", "ours_gb", "others_gb", "temperature_c", "utilisation", "tflops", "lost")
@@ -743,10 +745,12 @@ class ModelView(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class ListWorkersReply(_message.Message):
-    __slots__ = ("workers",)
+    __slots__ = ("workers", "more")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerView]
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class HealthRequest(_message.Message):
     __slots__ = ()

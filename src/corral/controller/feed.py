@@ -136,20 +136,26 @@ class Page(Sequence[Seen]):
     def __getitem__(self, index: Any) -> Any:
         return list(self)[index]
 
-    def unseen(self, number: int) -> Page | None:
+    def unseen(self, number: int, told: int | None) -> Page | None:
         """What of it lies behind this number. All, but for a reader that comes back after a power
-        cut and had seen lines that were lost, and sent again."""
+        cut and had seen lines that were lost, and sent again, or that was told of the gap at the
+        end. Before the page its attempt had `told` so much, where somebody knows."""
         lines, end, skipped = self.piece
-        if not lines or not (first := number_of(lines[0])):
+        first = number_of(lines[0]) if lines else 0
+        if not first and (lines or told is None):
             return self
-        if first <= number:
+        if not lines:
+            assert told is not None
+            skipped = max(0, min(skipped, told + skipped - number))
+        elif first <= number:
             lines, skipped = [line for line in lines if number_of(line) > number], 0
         elif skipped:
             skipped = max(0, min(skipped, before(lines[0]) - number))
         if len(lines) == len(self.piece.lines) and skipped == self.piece.skipped:
             return self
         start = end - skipped - sum(len(line) + 1 for line in lines)
-        return Page(self.job, self.cursor, start, Piece(lines, end, skipped)) if lines else None
+        piece = Piece(lines, end, skipped)
+        return Page(self.job, self.cursor, start, piece) if lines or skipped else None
 
 
 def before(line: bytes) -> int:
@@ -359,7 +365,9 @@ class Feed:
             page = self._page(job, cursor, offset, size)
             if page is None:
                 return
-            offset, page = page.end, page.unseen(cursor.number)
+            at_gap = not page.piece.lines
+            told = self._spool.told_before(job, cursor.attempt, offset) if at_gap else None
+            offset, page = page.end, page.unseen(cursor.number, told)
             if page is None:
                 continue
             cursor = cursor._replace(number=page.number)

@@ -56,14 +56,14 @@ class RepairReport(Struct, frozen=True):
 def repair(home: Path, *, yes: bool) -> RepairReport:
     """Looks at the journal, and with `yes` replaces it by its intact part."""
     place = Home(home)
-    if not place.journal.is_dir():
+    if not place.journal.is_dir() and not place.repaired_journal.is_dir():
         raise HomeUnusable(f"There is no journal in {home}. Nothing to repair.")
     place.take()
     try:
         problem = _problem(place.journal)
         if problem is None:
             return RepairReport(["The journal is whole. Nothing to repair."], changed=False)
-        salvage = _Salvage(place.journal)
+        salvage = _Salvage(place)
         lines = [problem, *salvage.lines()]
         if not yes:
             return RepairReport([*lines, "Nothing was changed. Add --yes to go on so."], False)
@@ -91,8 +91,9 @@ def _problem(folder: Path) -> str | None:
 class _Salvage:
     """What can be read of a damaged journal, and what follows for its jobs."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, home: Home) -> None:
+        self._folder, self._new = home.journal, home.repaired_journal
+        folder = home.journal
         mark = Mark(folder / "mark")
         self._marked = mark.seq or 0
         mark.close()
@@ -152,8 +153,9 @@ class _Salvage:
         return lines
 
     def replace_journal(self) -> Path:
-        """Writes the intact part into a new journal and puts it in the old one's place."""
-        new = self._folder.with_name(f"{self._folder.name}.new")
+        """Writes the intact part into a new journal and puts it in the old one's place. Killed
+        between the two renames, the next `Home.take` does the second."""
+        new = self._new
         if new.exists():
             for leftover in new.iterdir():
                 leftover.unlink()

@@ -360,6 +360,19 @@ class Spool:
                     return start + first_behind(path_of(stem, start), number)
         return 0
 
+    def told_before(self, job: JobId, attempt: int, offset: int) -> int | None:
+        """How much an attempt had told where only a gap follows; None where nobody knows."""
+        stem = self._stem(job, attempt)
+        with contextlib.suppress(*UNKEPT):
+            segments = segments_of(stem)
+            for start in reversed([start for start in segments if start <= offset]):
+                size, line, _ = last_line(path_of(stem, start))
+                if line:
+                    number = number_of(line)
+                    return number + offset - start - size if number else None
+            return None if noted_length(stem) else offset
+        return None
+
     def tail(self, job: JobId, attempt: int) -> list[bytes]:
         """The last whole lines of a stream, as many as one read gives."""
         stem = self._stem(job, attempt)

@@ -11,8 +11,8 @@ from corral.core.job import Size
 
 MOST_MODELS = 10_000
 """Models that a worker tells of; a folder with more is not meant as one of models."""
-NAMES_LENGTH = 1 << 20
-"""Characters of all names together that are kept of one worker: everybody's list shows them."""
+NAMES_BYTES = 1 << 20
+"""Of all names together that are kept of one worker: everybody's list shows them."""
 ModelName = Annotated[str, Meta(max_length=4096)]
 ModelNames = Annotated[tuple[ModelName, ...], Meta(max_length=MOST_MODELS)]
 
@@ -29,10 +29,10 @@ class Model(Struct, frozen=True, gc=False, omit_defaults=True):
 
 def kept(names: Iterable[str]) -> int:
     """How many of these names are kept: the first ones."""
-    count = length = 0
+    count = size = 0
     for name in names:
-        length += len(name)
-        if length > NAMES_LENGTH:
+        size += len(name) if name.isascii() else len(name.encode())
+        if size > NAMES_BYTES:
             break
         count += 1
     return count

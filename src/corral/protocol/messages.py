@@ -45,6 +45,8 @@ CLOSE_STOPPING = 4503
 
 
 MOST_ATTEMPTS, MOST_STREAM = 100_000, 16
+MOST_MESSAGES = 4_096
+"""In a frame of a worker, which puts 512 into one: each is heard before anybody else is."""
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
 Number = Annotated[int, Meta(ge=0, le=1 << 50)]
 """How much an attempt has told so far, in bytes (`core.frames.told_by`); 0 of older workers."""
@@ -276,5 +278,8 @@ def refusal(version: str) -> str:
 
 encode = msgspec.json.Encoder().encode
 decode_hello = msgspec.json.Decoder(list[Hello]).decode
-decode_from_worker = msgspec.json.Decoder(list[FromWorker]).decode
+_from_worker: msgspec.json.Decoder[list[FromWorker]] = msgspec.json.Decoder(
+    Annotated[list[FromWorker], Meta(max_length=MOST_MESSAGES)]
+)
+decode_from_worker = _from_worker.decode
 decode_from_controller = msgspec.json.Decoder(list[FromController]).decode

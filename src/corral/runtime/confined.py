@@ -7,6 +7,7 @@ and ends all below it when the command ends or when whoever started it is gone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -25,6 +26,8 @@ def main() -> int:
 
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    if config.get("cgroup") and not os.read(0, 1):
+        return 1  # Whoever was to put us there first is gone.
     hold = Hold(config)
     parent = os.getpid()
     pid = os.fork()
@@ -36,7 +39,10 @@ def main() -> int:
         finally:
             os._exit(1)
     status = _watch(pid)
-    if not hold.kill():
+    ended = hold.kill()
+    if status is None:
+        hold.end()
+    if not ended:
         os.write(2, b"Processes of it would not end.\n")
         return 1
     return 1 if status is None else abs(os.waitstatus_to_exitcode(status))
@@ -48,6 +54,9 @@ def _become(config: dict[str, Any], command: list[str], parent: int) -> NoReturn
     posix.die_with(parent)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    # Of all on this machine a build is the one to do over. Some containers refuse it.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
     sandbox.apply(config, kit=os.path.dirname(command[0]))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.execv(command[0], command)  # noqa: S606

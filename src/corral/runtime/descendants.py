@@ -15,6 +15,8 @@ from collections.abc import Iterator
 assert sys.platform != "win32"
 
 CHILDREN_READ = 1 << 20
+THREADS_AT = 17
+"""In what is told of a process, behind its name."""
 TWO = 32
 """Bytes that hold the numbers of two processes."""
 QUICK_LOOKS = 1000
@@ -56,6 +58,10 @@ class Children:
         """Whether there is more than one; asked after every attempt."""
         return self.fd >= 0 and os.pread(self.fd, TWO, 0).count(b" ") > 1
 
+    def living(self, beside: int) -> bool:
+        """Whether one lives, beside the one that is known."""
+        return any(pid != beside and _parent(pid) is not None for pid in self.look())
+
     def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
@@ -67,15 +73,22 @@ def _running() -> dict[int, int]:
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                # The command name may hold spaces and parentheses; what follows it may not.
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        if fields and fields[0] != b"Z":
-            parents[int(name)] = int(fields[1])
+        if (parent := _parent(int(name))) is not None:
+            parents[int(name)] = parent
     return parents
+
+
+def _parent(pid: int) -> int | None:
+    """None where it does not live: one whose first thread alone has ended does."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The command name may hold spaces and parentheses; what follows it may not.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    if not fields or (fields[0] == b"Z" and int(fields[THREADS_AT]) < 2):
+        return None
+    return int(fields[1])
 
 
 def descendants(root: int) -> list[int]:

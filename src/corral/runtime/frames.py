@@ -18,7 +18,7 @@ STARTED = b'{"frame":"started"}\n'
 FETCHING = b'{"frame":"fetching"}\n'
 
 # Bytes of the page that both processes of a runner see.
-STATE, WAITING, CANCEL = 0, 1, 2
+STATE, WAITING, CANCEL, PUMPING = 0, 1, 2, 3
 IDLE, RUNNING, ENDING = 0, 1, 2
 
 _quote = json.encoder.encode_basestring

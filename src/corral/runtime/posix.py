@@ -26,11 +26,13 @@ PR_SET_DUMPABLE = 4
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
-INSIGHT = (2, 16, 17, 19, 21, 34, 38, 39, 40)
-"""Capabilities that look past file permissions, into other processes or into the kernel:
-DAC_READ_SEARCH, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, SYSLOG, PERFMON, BPF,
-CHECKPOINT_RESTORE. Containers do not have them by default either."""
+INSIGHT = (2, 16, 17, 19, 21, 27, 34, 38, 39, 40)
+"""Capabilities that look past file permissions, into other processes, devices or the kernel:
+DAC_READ_SEARCH, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, MKNOD, SYSLOG, PERFMON, BPF,
+CHECKPOINT_RESTORE. But for MKNOD, containers do not have them by default either."""
 CAPABILITY_VERSION_3 = 0x20080522
+KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219}
+JOIN_SESSION_KEYRING = 1
 F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
 HIGH_FD = 200
 """Our own descriptors live up here, away from code that closes "3 and a few more"."""
@@ -76,6 +78,14 @@ def drop_insight() -> None:
         for index in range(3):
             sets[index + number // 32 * 3] &= ~(1 << number % 32)
     libc.capset(ctypes.byref(header), ctypes.byref(sets))
+
+
+def leave_session_keyring() -> bool:
+    """Whoever logged in may have left tokens there, for file servers among others."""
+    number = KEYCTL.get(os.uname().machine)
+    return number is not None and bool(
+        libc.syscall(ctypes.c_long(number), JOIN_SESSION_KEYRING, None) >= 0
+    )
 
 
 def die_with(parent: int) -> None:

@@ -25,7 +25,7 @@ WATCHED_SIGNALS = (
     signal.SIGVTALRM,
 )  # fmt: skip
 LOOKS, LOOK_S = 10, 0.001
-"""At processes that a job left behind, before they count as such."""
+"""At processes that a job left behind, before they count as such: they may be about to end."""
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 LIMITS = (
     resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU, resource.RLIMIT_AS,
@@ -70,9 +70,10 @@ class PosixState(ProcessState):
         if posix.reap():
             return True
         for _ in range(LOOKS):
-            if not self._beside.several():
+            # What has ended may still be there: the supervisor may not have come to reap it.
+            if not self._beside.several() or not self._beside.living(beside=os.getpid()):
                 return False
-            time.sleep(LOOK_S)  # The supervisor may not have come to reap it.
+            time.sleep(LOOK_S)
         return True
 
     def bounds_moved(self) -> bool:

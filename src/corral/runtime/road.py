@@ -25,6 +25,7 @@ from corral.runtime.frames import (
     CHUNK,
     ENDING,
     IDLE,
+    PUMPING,
     RUNNING,
     STATE,
     WAITING,
@@ -138,23 +139,28 @@ class Road:
 
     def pump(self) -> int:
         """Frame one helping of each pipe; how many bytes that was."""
-        moved = 0
         with self._lock:
-            frames = []
-            for stream, fd in self._streams:
-                if data := _read(fd, CHUNK):
-                    moved += len(data)
-                    if self._screen is not None:
-                        data = self._screen.pass_on(self._streams.index((stream, fd)), data)
-                    if data:
-                        frames.append(output_frame(stream, data))
-            if data := _read(self.words, WORDS_READ):
-                moved += len(data)
-                frames += words_to_frames(data, self.redactor)
+            self.page[PUMPING] = 1
+            moved, frames = self._helping()
             # Between attempts there is nobody to tell: what a thread prints then is dropped.
             if frames and self.page[STATE] != IDLE:
                 self._write(b"".join(frames))
+            self.page[PUMPING] = 0
         return moved
+
+    def _helping(self) -> tuple[int, list[bytes]]:
+        moved, frames = 0, []
+        for stream, fd in self._streams:
+            if data := _read(fd, CHUNK):
+                moved += len(data)
+                if self._screen is not None:
+                    data = self._screen.pass_on(self._streams.index((stream, fd)), data)
+                if data:
+                    frames.append(output_frame(stream, data))
+        if data := _read(self.words, WORDS_READ):
+            moved += len(data)
+            frames += words_to_frames(data, self.redactor)
+        return moved, frames
 
     def last(self, data: bytes) -> None:
         """The supervisor's word on an attempt whose process is gone, after all its output."""
@@ -181,8 +187,9 @@ class Road:
         os.set_blocking(2, True)
 
     def begin(self) -> None:
-        """An attempt begins; what an earlier one printed late does not belong to it."""
-        if self._poll.poll(0):
+        """An attempt begins; what an earlier one printed late does not belong to it, also where
+        the supervisor has just taken it out of a pipe and is about to ask whose it is."""
+        if self._poll.poll(0) or self.page[PUMPING]:
             with self._lock:
                 self._drain()
         if self._screen is not None:

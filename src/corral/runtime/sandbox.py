@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from corral.runtime import posix, seccomp
+from corral.runtime import devices, posix, seccomp
 from corral.runtime.hints import Bounds
 
 assert sys.platform != "win32"
@@ -27,21 +27,23 @@ SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNAL = 1 << 0, 1 << 1
 SCOPES_SINCE = 6
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+MAKE_CHAR, MAKE_BLOCK = 1 << 6, 1 << 11
 REFER, TRUNCATE, IOCTL_DEV, RESOLVE_UNIX = 1 << 13, 1 << 14, 1 << 15, 1 << 16
 FIRST_RIGHTS = (1 << 13) - 1
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | RESOLVE_UNIX
 
 READ = EXECUTE | READ_FILE | READ_DIR
 DEVICE = READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE | IOCTL_DEV
-WRITE = FIRST_RIGHTS | REFER | TRUNCATE | RESOLVE_UNIX
+# Root makes itself any device in a folder where it may; the settings can name one as a path.
+WRITE = FIRST_RIGHTS & ~(MAKE_CHAR | MAKE_BLOCK) | REFER | TRUNCATE | IOCTL_DEV | RESOLVE_UNIX
 
 SYSTEM_READ = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix",
     "/proc", "/sys", "/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf",
     "/mnt/wsl/resolv.conf", "/run/nvidia-persistenced", "/run/opengl-driver", "/run/current-system",
 )  # fmt: skip
-SYSTEM_DEVICES = ("/dev", "/proc/self")
-"""/proc/self because CUDA names its threads there."""
+OWN_PROCESS = "/proc/self"
+"""CUDA names its threads there."""
 SYSTEM_SOCKETS = ("/run/nvidia-persistenced", "/run/systemd/resolve", "/run/nscd")
 """Services that programs expect to reach. Kernels before Landlock's ABI 9 cannot tell sockets that
 have a path apart: there a job reaches each one that its user may write to."""
@@ -63,7 +65,8 @@ def apply(config: Mapping[str, Any], kit: str) -> dict[str, str]:
     if config.get("isolate"):
         known, programs = config.get("known_paths", ()), config.get("programs")
         enforced["files"] = narrow_files(*allowed(config, kit), known, programs)
-        seccomp.keep_limits_of_others()
+        posix.leave_session_keyring()
+        seccomp.filter_calls()
     return enforced
 
 
@@ -77,7 +80,8 @@ def bounds(config: Mapping[str, Any], kit: str, enforced: Mapping[str, str]) -> 
     """What was left to this process, for those who reckon with it or explain it."""
     memory_bytes = (config.get("limits") or {}).get("memory_bytes") or 0
     reads, writes = allowed(config, kit)
-    return Bounds(memory_bytes, bool(enforced["files"]), reads, [*writes, *SYSTEM_DEVICES])
+    writes += [OWN_PROCESS, *devices.allowed()]
+    return Bounds(memory_bytes, bool(enforced["files"]), reads, writes)
 
 
 def limit_core_dumps() -> None:
@@ -161,7 +165,8 @@ def narrow_files(
         for paths, rights in (
             (reads, READ),
             (known, READ_FILE),
-            (SYSTEM_DEVICES, DEVICE),
+            (("/dev",), READ_DIR),
+            ((OWN_PROCESS, *devices.allowed()), DEVICE),
             (SYSTEM_SOCKETS, RESOLVE_UNIX),
             (writes, WRITE),
         ):

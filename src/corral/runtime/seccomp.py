@@ -1,7 +1,9 @@
-"""A filter of system calls: a job changes no limits of processes that are not its own.
+"""A filter of system calls: a job changes no limits of processes that are not its own, and reaches
+no keys of its user.
 
 `prlimit` asks only whose a process is, and Landlock does not know of it. With it a job would end
 the controller, the agent and its own supervisor: by a bound on their processor time, for one.
+Keyrings of a user are the same to all of the user's processes, whatever session they are in.
 """
 
 from __future__ import annotations
@@ -26,6 +28,14 @@ PRLIMIT = {
     0xC00000F3: 261,  # riscv64
 }
 """The number of `prlimit64`, by how the kernel names an architecture."""
+KEYS = {
+    0xC000003E: (248, 249, 250),
+    0x40000003: (286, 287, 288),
+    0xC00000B7: (217, 218, 219),
+    0x40000028: (309, 310, 311),
+    0xC00000F3: (217, 218, 219),
+}
+"""Likewise of `add_key`, `request_key` and `keyctl`."""
 X32 = 0x40000000
 """A bit of the numbers in one more way to call an x86_64 kernel."""
 
@@ -36,7 +46,7 @@ NUMBER_AT, ARCHITECTURE_AT, FIRST_AT, THIRD_AT = 0, 4, 16, 32
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
 
 
-def keep_limits_of_others() -> bool:
+def filter_calls() -> bool:
     """For this process and all it will start; needs no_new_privs. Whether it holds."""
     number = SECCOMP.get(os.uname().machine)
     if number is None:
@@ -61,12 +71,13 @@ def _steps() -> list[tuple[int, int, int, int]]:
     ]
     steps = [(LOAD, 0, 0, ARCHITECTURE_AT)]
     for place, (architecture, number) in enumerate(PRLIMIT.items()):
-        after = 5 * (len(PRLIMIT) - place - 1)
+        after = 8 * (len(PRLIMIT) - place - 1) + 1  # steps between the end of this one and `check`
         steps += [
-            (EQUAL, 0, 4, architecture),
+            (EQUAL, 0, 7, architecture),
             (LOAD, 0, 0, NUMBER_AT),
             (AND, 0, 0, ~X32 & 0xFFFFFFFF),
-            (EQUAL, after + 2, 0, number),
+            (EQUAL, after + 4, 0, number),
+            *((EQUAL, after + 3 - n + 7, 0, key) for n, key in enumerate(KEYS[architecture])),
             (RETURN, 0, 0, ALLOW),
         ]
     return [*steps, (RETURN, 0, 0, ALLOW), *check]

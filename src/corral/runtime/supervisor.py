@@ -17,6 +17,7 @@ import signal
 import time
 from typing import Any
 
+from corral import permissions
 from corral.runtime import posix, sandbox
 from corral.runtime.frames import CANCEL, CHUNK, COALESCE_S, IDLE, STATE, WAITING
 from corral.runtime.inbox import Inbox
@@ -80,6 +81,7 @@ class Hold:
     def end(self) -> None:
         """The whole group and this process with it, where there is one."""
         if self._group:
+            permissions.restore(f"{self._group}/cgroup.kill")
             with open(f"{self._group}/cgroup.kill", "w") as file:
                 file.write("1")
 

@@ -287,8 +287,14 @@ class AsyncClient:
         return AsyncLearning(self._connection)
 
     async def workers(self) -> list[views.WorkerView]:
-        reply = await self._connection.call("ListWorkers", pb.ListWorkersRequest())
-        return [views.read(worker) for worker in reply.workers]
+        found: list[views.WorkerView] = []
+        more = True
+        while more:
+            request = pb.ListWorkersRequest(after=found[-1].id if found else "")
+            reply = await self._connection.call("ListWorkers", request)
+            found += map(views.read, reply.workers)
+            more = reply.more
+        return sorted(found, key=lambda worker: worker.name)
 
     async def health(self) -> views.Health:
         health: views.Health = views.read(

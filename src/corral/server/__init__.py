@@ -12,6 +12,7 @@ from corral import logs
 from corral.controller import restore
 from corral.core.errors import CorralError
 from corral.home import Home
+from corral.reopening import reopen
 from corral.server.controller import Controller
 from corral.server.listening import listen, loop_factory
 from corral.settings import Config
@@ -21,6 +22,7 @@ log = structlog.get_logger()
 
 def serve(config: Config) -> int:
     """Runs the controller until it is asked to stop; returns the process's exit code."""
+    reopen(Home(config.home).kept_open)
     logs.configure(
         config.settings.log_level,
         config.settings.log_format,

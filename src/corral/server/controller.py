@@ -76,6 +76,7 @@ from corral.engines.local_agent import LocalAgent
 from corral.home import Home, write_private_json
 from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
+from corral.reopening import keep_open
 from corral.scheduler.circuit import Breaker
 from corral.scheduler.settle import Policy
 from corral.server.beside import kept_up
@@ -387,6 +388,7 @@ class Controller:
             asyncio.create_task(self._loop.run(), name="loop"),
             self._beside("recalling", self._recalling.run),
             self._beside("disk guard", self._disk.run),
+            self._beside("open folders", lambda: keep_open(self._home.kept_open)),
             self._beside("retention", self._retention.run),
             self._beside("notifier", self._notifier.run),
             self._beside("learning", self._learnings.run),

@@ -90,8 +90,7 @@ def http_server(
             ws=Frames,
             ws_max_size=limits.frame_bytes,
             ws_per_message_deflate=False,  # a little of it can be very much
-            ws_ping_interval=20,
-            ws_ping_timeout=30,
+            ws_ping_interval=None,  # a worker's heartbeats say that it is there
             timeout_graceful_shutdown=1,
             proxy_headers=False,  # an address that counts is the one that really asks
             ssl_certfile=certificate,

@@ -45,7 +45,11 @@ class Error(msgspec.Struct):
 
 def json(value: Any, status: int = 200) -> Response:
     """A view, or builtins around views, as JSON."""
-    return Response(msgspec.json.encode(plain(value)), status, media_type="application/json")
+    return Response(encoded(value), status, media_type="application/json")
+
+
+def encoded(value: Any) -> bytes:
+    return msgspec.json.encode(plain(value))
 
 
 def refusal(error: CorralError) -> JSONResponse:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
 from msgspec import Meta
 
 from corral.api import incoming
 from corral.api.parts import Parts
 from corral.api.rest import routing
-from corral.api.rest.answers import answer, body_of, errors, json
+from corral.api.rest.answers import answer, body_of, encoded, errors, json
 from corral.api.rest.routing import caller_of
 from corral.api.views import queue_view, token_view, worker_views
+from corral.api.worker_pages import pages
 from corral.contract import views
 from corral.contract.views import read
 from corral.controller.condition import condition
@@ -138,17 +141,24 @@ def routes(parts: Parts) -> APIRouter:
             )
         )
 
-    async def seen() -> list[views.WorkerView]:
-        seats = parts.store.world.seats(parts.loop.workers())
-        return [read(one) for one in worker_views(seats)]
-
     @router.get(
         "/workers",
         summary="Every worker: what it has and what runs there",
-        responses={200: answer("WorkerView", "All of them.", many=True)},
+        responses={200: answer("WorkerView", "All of them.", many=True), **errors(429)},
     )
     async def workers() -> Response:
-        return json(await seen())
+        parts.streams.check()
+
+        async def listed() -> AsyncIterator[bytes]:
+            with parts.streams.one():
+                before = b"["
+                async for page in pages(parts):
+                    if page.workers:
+                        yield before + encoded([read(one) for one in page.workers])[1:-1]
+                        before = b","
+                yield b"]" if before == b"," else b"[]"
+
+        return StreamingResponse(listed(), media_type="application/json")
 
     @router.get(
         "/workers/{name}",
@@ -156,9 +166,9 @@ def routes(parts: Parts) -> APIRouter:
         responses={200: answer("WorkerView", "This one."), **errors(404)},
     )
     async def worker(name: str) -> Response:
-        for one in await seen():
-            if name in (one.name, one.id):
-                return json(one)
+        for worker in parts.loop.workers():
+            if name in (worker.name, worker.id):
+                return _one(worker)
         raise WorkerNotFound(f"No worker is called {name[:100]!r}. GET /workers lists them.")
 
     def _one(worker: Worker) -> Response:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from corral.api.rpc.guard import Calls, Context, answers
-from corral.api.views import (
-    worker_views,
-)
+from corral.api.views import worker_views
+from corral.api.worker_pages import page
 from corral.contract import corral_pb2 as pb
 from corral.core.access import Role
 from corral.core.worker import Worker
@@ -16,8 +15,7 @@ class WorkerCalls(Calls):
     async def ListWorkers(  # noqa: N802
         self, request: pb.ListWorkersRequest, context: Context
     ) -> pb.ListWorkersReply:
-        seats = self._parts.store.world.seats(self._parts.loop.workers())
-        return pb.ListWorkersReply(workers=worker_views(seats))
+        return page(self._parts, request.after)
 
     @answers
     async def ChangeWorker(  # noqa: N802

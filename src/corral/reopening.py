@@ -1,0 +1,31 @@
+"""Gives the folders of a home back to their owner, where a job has shut them: it can change the
+modes of all that is its user's, whatever the sandbox keeps it from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from corral.home import Kept
+from corral.permissions import restore_tree
+
+log = structlog.get_logger("corral.reopening")
+
+EVERY_S = 5.0
+MOST_NAMED = 5
+
+
+def reopen(kept: Sequence[Kept]) -> list[str]:
+    """What was shut."""
+    opened = [path for one in kept for path in restore_tree(str(one.folder), one.depth, one.files)]
+    if opened:
+        log.warning("was_shut_by_a_job", count=len(opened), opened_again=opened[:MOST_NAMED])
+    return opened
+
+
+async def keep_open(kept: Sequence[Kept]) -> None:
+    while True:
+        await asyncio.to_thread(reopen, kept)
+        await asyncio.sleep(EVERY_S)
