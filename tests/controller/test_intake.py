@@ -61,7 +61,7 @@ async def test_what_another_worker_says_hides_nothing_of_the_right_one(tmp_path:
     async with shell(tmp_path, seconds=lambda _: 1e6) as corral:
         job = await corral.submit()
         await corral.until(job, AttemptStarted)
-        now, digest = time.time(), corral.store.head(job).digest
+        now, digest = time.time(), corral.store.digest(corral.store.head(job))
         foreign = AttemptExited(job, 1, "w2", now, 1.0, digest, Blob.of(b"wrong"))
         right = AttemptExited(job, 1, "w1", now, 1.0, digest, Blob.of(b"right"))
         await corral.intake.take([foreign, right, foreign])

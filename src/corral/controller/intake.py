@@ -218,11 +218,24 @@ class Intake:
         return settle(
             head,
             report,
+            digest=self._digest(head, report),
             now=time.time(),
             policy=self._policy,
             workers=workers,
             jitter=self._random.random(),
         )
+
+    def _digest(self, head: Head, report: AttemptExited) -> str:
+        """Of the document that the attempt was sent. It is only asked for where there is a
+        result."""
+        if report.failure is not None:
+            return ""
+        try:
+            return self._store.digest(head)
+        except (CorralError, *UNREADABLE) as error:
+            # Sent before a restart, and unreadable since: there is nothing left to compare with.
+            log.error("digest_not_compared", job=head.id, error=str(error))
+            return report.digest
 
     def _orphan(self, report: AttemptExited) -> list[Journaled]:
         """A late result is kept beside the job; the same result told twice is nothing new."""

@@ -483,6 +483,15 @@ class Store:
     def document(self, head: Head) -> bytes:
         return self._forget(head.id) or self.journal.document(head.submitted_seq)
 
+    def digest(self, head: Head) -> str:
+        """Of its document."""
+        sent = self.world.digests.get(head.id)
+        if sent is not None:
+            return sent
+        submitted = self.journal.record(head.submitted_seq).fact()
+        assert isinstance(submitted, (JobSubmitted, JobRejected))
+        return submitted.digest
+
     def documents(self, heads: Sequence[Head]) -> dict[int, bytes]:
         """Those that are not in memory, by the number of their submission, with one query."""
         here = (self._documents, self._older)
@@ -491,7 +500,10 @@ class Store:
 
     def _ended_head(self, ended: Ended) -> Head:
         head = folded(self.journal.story(ended.last_seq))
-        return replace(head, last_seq=ended.last_seq)
+        if head.last_seq == ended.last_seq:
+            return head
+        course = replace(head.course, story_seq=head.last_seq)
+        return replace(head, last_seq=ended.last_seq, course=course)
 
     def _forget(self, job: JobId) -> bytes | None:
         found = self._documents.pop(job, None)

@@ -51,6 +51,8 @@ class World:
         """What people call the workers, by id."""
         self.progress: dict[JobId, ProgressFrame] = {}
         """The latest word of running attempts; the spool has all of them."""
+        self.digests: dict[JobId, str] = {}
+        """Of the documents that attempts were sent; the journal has all of them."""
 
     # --- changing ---
 
@@ -59,8 +61,9 @@ class World:
         old = self.heads.get(head.id)
         if old is not None:
             self._forget(old)
-            if self.progress and (old.attempt != head.attempt or not head.state.held):
+            if old.attempt != head.attempt or not head.state.held:
                 self.progress.pop(old.id, None)
+                self.digests.pop(old.id, None)
         elif not head.state.ended:
             if head.key:
                 self.keys[head.key] = head.id
@@ -74,6 +77,8 @@ class World:
                     self.batches[head.batch] -= 1
                     if not self.batches[head.batch]:
                         del self.batches[head.batch]
+            else:
+                self.digests.pop(head.id, None)  # sent early, and ended as soon as it was written
             return
         self.heads[head.id] = head
         if head.state is State.QUEUED:
@@ -114,8 +119,7 @@ class World:
             self._line_up(head)
 
     def _line_up(self, head: Head) -> None:
-        waiting = Waiting(head.id, head.place, head.submitted_at, head.attempt)
-        self.lines.setdefault(head.shape, WaitingLine()).add(waiting)
+        self.lines.setdefault(head.shape, WaitingLine()).add(head)
 
     def wake_due(self, now: float, longest_s: float = math.inf) -> float | None:
         """Lines up the retries whose time has come; returns when the next one's comes. Where one
@@ -220,13 +224,13 @@ class World:
 
     def oldest_wait(self) -> float | None:
         """When the longest-waiting job was submitted, for the aging clock."""
-        return min((line.first.since for line in self.lines.values()), default=None)
+        return min((line.first.submitted_at for line in self.lines.values()), default=None)
 
     def oldest_waits(self) -> dict[QueueClass, float]:
         """When the longest-waiting job of each class was submitted."""
         found: dict[QueueClass, float] = {}
         for shape, line in self.lines.items():
-            since = line.first.since
+            since = line.first.submitted_at
             found[shape.queue_class] = min(found.get(shape.queue_class, since), since)
         return found
 
