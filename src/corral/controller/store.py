@@ -20,19 +20,14 @@ from corral.controller.ended import Ended
 from corral.controller.journal import Journal, Write
 from corral.controller.listeners import Hear, Listeners
 from corral.controller.pruned import Slice
-from corral.controller.record import Record, sealed
+from corral.controller.record import Record, record_of
 from corral.controller.recovery import folded, resumed
 from corral.controller.snapshots import EVERY, Snapshots
 from corral.controller.used_keys import UsedKeys
 from corral.controller.world import World
 from corral.controller.writer_thread import WriterThread
 from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed, Unavailable
-from corral.core.events import (
-    JobRejected,
-    JobSubmitted,
-    Journaled,
-    encode_fact,
-)
+from corral.core.events import JobRejected, JobSubmitted, Journaled
 from corral.core.job import Head, JobId
 from corral.core.lifecycle import NOTES, STORED, advance, born
 from corral.core.worker import Worker
@@ -566,8 +561,7 @@ class _Group:
         head, prev = self._next(fact, seq)
         if isinstance(fact, STORED):
             fact = replace(fact, after=head.story_seq)
-        body = encode_fact(fact)
-        record = sealed(seq, fact.at, type(fact).__name__, fact.job, prev, body, document)
+        record = record_of(fact, seq, prev, document)
         self.seq = seq
         self.heads[fact.job] = head
         self.records.append(record)
