@@ -74,7 +74,9 @@ class WaitingLine:
             block = self._blocks[number]
             del block[index]
             self._size -= 1
-            if self._front and place <= self._front[-1].seq:
+            if not index and not number:
+                del self._front[:1]
+            elif self._front and place <= self._front[-1].seq:
                 del self._front[bisect_left(self._front, place, key=_seq)]
             if not block:
                 del self._blocks[number]

@@ -61,15 +61,15 @@ class World:
         old = self.heads.get(head.id)
         if old is not None:
             self._forget(old)
-            if old.attempt != head.attempt or not head.state.held:
+            if self.progress and (old.attempt != head.attempt or not head.state.held):
                 self.progress.pop(old.id, None)
-                self.digests.pop(old.id, None)
         elif not head.state.ended:
             if head.key:
                 self.keys[head.key] = head.id
             if head.batch:
                 self.batches[head.batch] = self.batches.get(head.batch, 0) + 1
         if head.state.ended:
+            self.digests.pop(head.id, None)
             if old is not None:
                 del self.heads[head.id]
                 self.keys.pop(head.key, None)
@@ -77,21 +77,22 @@ class World:
                     self.batches[head.batch] -= 1
                     if not self.batches[head.batch]:
                         del self.batches[head.batch]
-            else:
-                self.digests.pop(head.id, None)  # sent early, and ended as soon as it was written
             return
         self.heads[head.id] = head
         if head.state is State.QUEUED:
+            self.digests.pop(head.id, None)
             self._wait(head)
         else:
-            self.held.setdefault(head.worker, {})[head.id] = head
-            self._holds.setdefault(head.worker, {})[head.id] = Held(
-                needs=head.shape.needs,
-                devices=head.devices,
-                started=head.started_at > 0,
-                above_vram_gb=head.shape.above_vram_gb,
+            course, shape = head.course, head.shape
+            worker = course.worker
+            self.held.setdefault(worker, {})[head.id] = head
+            self._holds.setdefault(worker, {})[head.id] = Held(
+                needs=shape.needs,
+                devices=course.devices,
+                started=course.started_at > 0,
+                above_vram_gb=shape.above_vram_gb,
             )
-            reserved = self._reserved.get(head.worker)
+            reserved = self._reserved.get(worker)
             if reserved:
                 reserved.pop(head.id, None)
 
@@ -104,12 +105,13 @@ class World:
                 if not line:
                     del self.lines[old.shape]
         elif old.state.held:
-            held = self.held.get(old.worker, {})
+            worker = old.worker
+            held = self.held.get(worker, {})
             held.pop(old.id, None)
-            self._holds.get(old.worker, {}).pop(old.id, None)
+            self._holds.get(worker, {}).pop(old.id, None)
             if not held:
-                self.held.pop(old.worker, None)
-                self._holds.pop(old.worker, None)
+                self.held.pop(worker, None)
+                self._holds.pop(worker, None)
 
     def _wait(self, head: Head) -> None:
         self.waiting[head.shape.queue_class] += 1

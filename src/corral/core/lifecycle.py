@@ -138,7 +138,7 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
             losses=course.losses + (fact.fault == "worker"),
         )
         head = replace(head, shape=_narrowed(head.shape, fact))
-    elif state.ended and course.checkpoint:
+    elif course.checkpoint and state.ended:
         course = replace(course, checkpoint="")  # nothing goes on from there
     return replace(head, last_seq=seq, state=state, course=course)
 
