@@ -69,7 +69,7 @@ T = TypeVar("T")
 MAX_NAME = 512
 FEW = 4
 """A submission that starts no more than so many jobs sends them while they are written."""
-LOOKED_AT_ONCE = 1_000
+LOOKED_AT_ONCE = 500
 """How many living jobs are looked at, or cancelled in one commit, before others get their turn."""
 
 
