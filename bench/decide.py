@@ -99,7 +99,7 @@ def filled(waiting: Sequence[Shape], queued: int, known: Sequence[Worker] = ()) 
     world = World()
     for seq in range(queued):
         shape = waiting[seq % len(waiting)]
-        head = Head(f"j{seq}", shape, State.QUEUED, NOW - 1.0, seq + 1, seq + 1, "")
+        head = Head(f"j{seq}", shape, State.QUEUED, NOW - 1.0, seq + 1, seq + 1)
         world.apply(head)
     for shape in waiting:
         world.took(shape, 30.0)

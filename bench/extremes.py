@@ -7,9 +7,6 @@ Beside each, somebody asks for `/health` 20 times a second.
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +15,7 @@ from urllib.parse import urlsplit
 
 from bench.bars import Figure
 from bench.controllers import TWO_SLOTS, Controller, held_slots
-from bench.run import ROOT
+from bench.other_process import OtherProcess
 from corral.contract import corral_pb2 as pb
 from corral.sdk import figures
 from corral.sdk.aio import AsyncClient
@@ -50,18 +47,9 @@ def beside(folder: Path, found: dict[str, Any]) -> Iterator[tuple[Controller, Cl
     with Controller(folder, settings) as controller, Client(home=controller.door) as client:
         figures.warm_up(client)
         door = urlsplit(controller.card["http"])
-        prober = subprocess.Popen(
-            [sys.executable, "-m", "bench.health_prober", "127.0.0.1", str(door.port), str(RATE)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        assert prober.stdout
-        assert prober.stdout.readline() == "ready\n"
+        prober = OtherProcess("bench.prober", RATE, "health", "127.0.0.1", door.port)
         yield controller, client
-        said, _ = prober.communicate(timeout=600)
-        asked = json.loads(said)
+        asked = prober.stop()
         waits = [one["s"] * 1000 for one in asked]
         found["health_failed"] = sum(one["failed"] for one in asked)
         found["controller_peak_mb"] = controller.peak_mb()
@@ -120,27 +108,17 @@ def stalled_readers(folder: Path, sizes: Extremes) -> dict[str, Any]:
         for line in handle.logs():
             if "told" in line:
                 break
-        port = str(urlsplit(controller.card["http"]).port)
-        command = [port, controller.card["grpc"], handle.id, str(sizes.readers)]
-        readers = subprocess.Popen(
-            [sys.executable, "-m", "bench.stalled", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        assert readers.stdin
-        assert readers.stdout
+        port, address = urlsplit(controller.card["http"]).port, controller.card["grpc"]
         begun = time.perf_counter()
-        readers.stdin.write(f"{controller.token}\n")
-        readers.stdin.flush()
-        assert readers.stdout.readline() == "ready\n"
+        readers = OtherProcess(
+            "bench.stalled", port, address, handle.id, sizes.readers, token=controller.token
+        )
         found["connected_s"] = time.perf_counter() - begun
         time.sleep(sizes.probe_s)
         found["reader_kb"] = (controller.peak_mb() - 100) * 1000 / sizes.readers
         ending.touch()
         handle.result()
-        readers.communicate(timeout=600)
+        readers.stop()
     return found
 
 

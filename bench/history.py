@@ -24,7 +24,8 @@ from corral.controller import journal_snapshot
 from corral.controller.ended import Ended
 from corral.controller.journal import Journal, Write
 from corral.controller.journal_snapshot import JournalSnapshot
-from corral.controller.record import Record, sealed
+from corral.controller.record import Record, record_of
+from corral.controller.recovery import fold
 from corral.controller.snapshots import EVERY
 from corral.core.events import (
     AttemptPlaced,
@@ -32,11 +33,9 @@ from corral.core.events import (
     JobSubmitted,
     JobSucceeded,
     Journaled,
-    encode_fact,
 )
 from corral.core.ids import Ids
-from corral.core.job import Blob, FunctionCall, Head, Job, Needs, encode_document, record_digest
-from corral.core.lifecycle import advance, born
+from corral.core.job import Blob, FunctionCall, Job, Needs, encode_document, record_digest
 from corral.sdk import figures
 
 RECORDS_OF_A_JOB = 4
@@ -81,11 +80,9 @@ def write_past(folder: Path, records: int) -> None:
                 job, document, head = ids.new(at, seed=number), document_of(number), None
                 for fact in life(job, number, document, at):
                     seq += 1
-                    prev = head.last_seq if head else 0
-                    head = _next(head, fact, seq)
-                    kind, body = type(fact).__name__, encode_fact(fact)
-                    carried = None if prev else document
-                    written.append(sealed(seq, fact.at, kind, job, prev, body, carried))
+                    prev, carried = (head.last_seq, None) if head else (0, document)
+                    head = fold(head, fact, seq)
+                    written.append(record_of(fact, seq, prev, carried))
                     if head.state.ended:
                         ends.append(Ended.of(head, fact))
                     if number >= jobs:
@@ -94,13 +91,6 @@ def write_past(folder: Path, records: int) -> None:
             if first <= snapped < first + JOBS_AT_ONCE and first + JOBS_AT_ONCE <= jobs:
                 journal_snapshot.write(folder, JournalSnapshot(seq, written[-1].crc, {}))
         journal.sync_mark()
-
-
-def _next(head: Head | None, fact: Journaled, seq: int) -> Head:
-    if head is None:
-        assert isinstance(fact, JobSubmitted)
-        return born(fact, seq)
-    return advance(head, fact, seq)
 
 
 def start(folder: Path, records: int) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from bench import extremes, history
 from bench.bars import Figure, judged, line
 from bench.controllers import TWO_SLOTS, Controller, held_slots
 from bench.extremes import Extremes
+from bench.other_process import OtherProcess
 from bench.run import DATA, ROOT, machine
 from corral.sdk import figures
 from corral.sdk.aio import AsyncClient
@@ -47,37 +47,14 @@ class Sizes:
         self.history = 80_000 if quick else 2_000_000
 
 
-class Prober:
-    """The other client; `stop` answers with what it measured."""
-
-    def __init__(self, controller: Controller) -> None:
-        address, token = controller.card["grpc"], controller.token
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.prober", address, str(RATE)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(f"{token}\n")
-        self._process.stdin.flush()
-        assert self._process.stdout.readline() == "ready\n"
-
-    def stop(self) -> list[dict[str, Any]]:
-        said, _ = self._process.communicate(timeout=600)
-        found: list[dict[str, Any]] = json.loads(said)
-        return found
-
-
 @contextlib.contextmanager
 def loaded(folder: Path, found: dict[str, Any]) -> Iterator[tuple[Controller, Client]]:
     """A controller under observation: its peak of memory, its processor time, the other's calls."""
     settings = {"worker": {**TWO_SLOTS["worker"], "read_paths": [str(folder)]}}
     with Controller(folder, settings) as controller, Client(home=controller.door) as client:
         figures.warm_up(client)
-        prober = Prober(controller)
+        address, token = controller.card["grpc"], controller.token
+        prober = OtherProcess("bench.prober", RATE, "client", address, token=token)
         begun, before = time.perf_counter(), controller.cpu_s()
         yield controller, client
         seconds = time.perf_counter() - begun
@@ -152,24 +129,12 @@ def many_watchers(folder: Path, sizes: Sizes) -> dict[str, Any]:
     with loaded(folder, found) as (controller, client):
         handle = client.submit(tick, (str(go), lines, RATE), priority=100)
         address, token = controller.card["grpc"], controller.token
-        counts = [str(sizes.watchers), str(sizes.stalled), str(lines)]
-        watching = subprocess.Popen(
-            [sys.executable, "-m", "bench.watchers", address, handle.id, *counts],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        assert watching.stdin
-        assert watching.stdout
-        watching.stdin.write(f"{token}\n")
-        watching.stdin.flush()
-        assert watching.stdout.readline() == "ready\n"
+        counts = (sizes.watchers, sizes.stalled, lines)
+        watching = OtherProcess("bench.watchers", address, handle.id, *counts, token=token)
         found["load_since"] = time.time()
         go.touch()
         handle.result()
-        said, _ = watching.communicate(timeout=600)
-        found |= json.loads(said)
+        found |= watching.stop()
         found["incomplete"] = found["watchers"] - found["complete"]
     return found
 

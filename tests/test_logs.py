@@ -95,6 +95,20 @@ logging.getLogger('urllib3').info('not said')
         assert not any("not said" in line for line in found)
 
 
+def test_a_client_that_hangs_up_is_nobodys_mistake() -> None:
+    """gRPC says so of each stream, with a traceback."""
+    code = """
+from grpc._cython import cygrpc
+try:
+    raise cygrpc.ExecuteBatchError('Failed "execute_batch"')
+except Exception:
+    logging.getLogger('grpc._cython.cygrpc').exception('raised in core by servicer method')
+log.info('goes on')
+"""
+    (line,) = map(json.loads, said(code))
+    assert line["event"] == "goes on"
+
+
 def test_the_file_is_bounded_and_no_line_is_torn(tmp_path: Path) -> None:
     file = tmp_path / "controller.log"
     said("for n in range(5000): log.info('line', n=n, filler='x' * 100)", file=file)

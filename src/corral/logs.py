@@ -153,10 +153,16 @@ def _exception(told: object) -> str:
     return "".join(traceback.format_exception(told))
 
 
+HUNG_UP = "ExecuteBatchError"
+"""What gRPC reports, with its traceback, of a client that went away in the middle of an answer."""
+
+
 class _Libraries(logging.Handler):
     """What libraries say by Python's own logging, as lines of ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and type(record.exc_info[1]).__name__ == HUNG_UP:
+            return  # thousands may go at once, and it is nobody's mistake
         level = record.levelname.lower()
         told: dict[str, Any] = {"exc_info": record.exc_info} if record.exc_info else {}
         try:

@@ -156,8 +156,9 @@ async def test_a_late_result_is_an_orphan_and_a_doubled_one_is_nothing(tmp_path:
         await corral.until(job, JobRequeued)
         corral.engine.restore("w1")
         head = await corral.until_ended(job)
-        late = AttemptExited(job, 1, "w1", 1.0, 1.0, head.digest, Blob.of(b"late"))
-        doubled = AttemptExited(job, 2, "w1", 1.0, 1.0, head.digest, Blob.of(b"again"))
+        digest = corral.store.digest(head)
+        late = AttemptExited(job, 1, "w1", 1.0, 1.0, digest, Blob.of(b"late"))
+        doubled = AttemptExited(job, 2, "w1", 1.0, 1.0, digest, Blob.of(b"again"))
         await corral.intake.take([late, doubled, doubled])
         assert corral.facts(job)[-1] == "ResultOrphaned"
         assert corral.facts(job).count("ResultOrphaned") == 1
@@ -182,7 +183,7 @@ async def test_nobody_speaks_for_another_workers_attempt(tmp_path: Path) -> None
     async with shell(tmp_path, workers, lambda _: FOREVER) as corral:
         job = await corral.submit()
         await _running(corral, job, 1)
-        digest = corral.store.head(job).digest
+        digest = corral.store.digest(corral.store.head(job))
         stolen = AttemptExited(job, 1, "thief", 1.0, 1.0, digest, Blob.of(b"stolen"))
         said = AttemptOutput(job, 1, "thief", OutputFrame(1.0, "stdout", "lies"))
         await corral.intake.take([said, stolen])

@@ -4,42 +4,61 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from corral.controller.intake import BITE, Intake
+from corral.controller.intake import BITE, MAX_INLINE_FILES, Intake
+from corral.controller.spool_files import path_of, stem_in
 from corral.core.events import (
     AttemptExited,
+    AttemptOutput,
     AttemptReturned,
     AttemptStarted,
     EngineReport,
     JobSucceeded,
 )
+from corral.core.frames import OutputFrame
 from corral.core.job import Blob, State
 from corral.scheduler.settle import Policy
-from tests.controller.shell import shell
+from tests.controller.shell import shell, worker
+
+LINE = OutputFrame(1.0, "stdout", "a line")
 
 
 class Talkative:
-    """An engine with very much to say at once."""
+    """An engine with very much to say at once, perhaps of what was printed."""
+
+    def __init__(self, *, printed: bool) -> None:
+        self.printed = printed
 
     name = "talkative"
 
     async def events(self) -> AsyncIterator[Sequence[EngineReport]]:
-        yield [AttemptReturned(f"j{number}", 1, "w", "") for number in range(BITE + 1)]
+        said = [AttemptReturned(f"j{number}", 1, "w", "") for number in range(BITE)]
+        last = AttemptOutput("j", 1, "w", LINE) if self.printed else said[0]
+        yield [*said, last]
         await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize(("asked", "bites"), [(False, [BITE + 1]), (True, [BITE, 1])])
+@pytest.mark.parametrize(
+    ("asked", "printed", "bites"),
+    [(False, False, [BITE + 1]), (True, False, [BITE, 1]), (False, True, [BITE, 1])],
+)
 async def test_who_waits_for_an_answer_gets_a_turn_in_between(
-    asked: bool, bites: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: bool,
+    printed: bool,
+    bites: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with shell(tmp_path) as there:
         intake = Intake(
-            Talkative(),  # type: ignore[arg-type]
+            Talkative(printed=printed),  # type: ignore[arg-type]
             there.store,
             there.spool,
             policy=Policy(),
@@ -60,12 +79,43 @@ async def test_who_waits_for_an_answer_gets_a_turn_in_between(
         assert taken == bites
 
 
+async def test_a_file_system_that_lets_new_files_wait_lets_nobody_else_wait(tmp_path: Path) -> None:
+    """The first file of many is a pipe, which nobody can open before somebody is at its other
+    end."""
+    released = threading.Event()
+
+    def release() -> None:
+        if not released.is_set():
+            released.set()
+            os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+
+    async with shell(tmp_path, [worker(cpus=64)], lambda _: 1e6) as corral:
+        jobs = [await corral.submit(text=str(n)) for n in range(MAX_INLINE_FILES + 1)]
+        for job in jobs:
+            await corral.until(job, AttemptStarted)
+        pipe = path_of(stem_in(corral.spool.folder, f"{jobs[0]}.1"), 0)
+        pipe.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(pipe)
+        late = threading.Timer(10.0, release)
+        late.start()
+        reports = [AttemptOutput(job, 1, "w1", LINE) for job in jobs]
+        taking = asyncio.create_task(corral.intake.take(reports))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        had_a_turn = not released.is_set()
+        release()
+        await taking
+        late.cancel()
+        assert had_a_turn
+        assert [len(corral.spool.read(job, 1, 0).lines) for job in jobs[1:]] == [1] * 4
+
+
 async def test_what_another_worker_says_hides_nothing_of_the_right_one(tmp_path: Path) -> None:
     """In one batch, and before it: the first word is not the last where it is a stranger's."""
     async with shell(tmp_path, seconds=lambda _: 1e6) as corral:
         job = await corral.submit()
         await corral.until(job, AttemptStarted)
-        now, digest = time.time(), corral.store.head(job).digest
+        now, digest = time.time(), corral.store.digest(corral.store.head(job))
         foreign = AttemptExited(job, 1, "w2", now, 1.0, digest, Blob.of(b"wrong"))
         right = AttemptExited(job, 1, "w1", now, 1.0, digest, Blob.of(b"right"))
         await corral.intake.take([foreign, right, foreign])

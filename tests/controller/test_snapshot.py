@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 
 from corral.controller import journal_snapshot, sql
 from corral.controller.journal import Journal
-from corral.controller.journal_snapshot import JournalSnapshot
+from corral.controller.journal_snapshot import JOBS_AT_ONCE, JournalSnapshot
 from corral.controller.proof_process import prove
+from corral.controller.record import sealed
 from corral.controller.store import Store
 from corral.controller.world import World
 from corral.core.errors import JournalDamaged
 from corral.core.events import JobSubmitted, Journaled
+from corral.core.job import Head, Needs, Shape, State
 from tests.controller.test_pruning import SOON_S, damage, fill
 from tests.controller.test_store import FACTS, submitted
 
@@ -378,3 +380,13 @@ async def test_a_snapshot_beside_another_database(tmp_path: Path) -> None:
     store = open_store(new)
     assert set(store.world.heads) == {"a"}
     await store.close()
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, JOBS_AT_ONCE + 1, 2 * JOBS_AT_ONCE + 16])
+def test_what_is_written_in_pieces_is_read_as_a_whole(tmp_path: Path, count: int) -> None:
+    last = sealed(7, 1.0, "kind", "job", 0, b"", None)
+    shape = Shape(Needs())
+    heads = [Head(f"job{n}", shape, State.QUEUED, 0.0, n, n * 100) for n in range(count)]
+    journal_snapshot.write_living(tmp_path, last, heads)
+    living = {head.id: head.last_seq for head in heads}
+    assert journal_snapshot.read(tmp_path) == JournalSnapshot(7, last.crc, living)

@@ -10,7 +10,7 @@ from corral.controller.why import explain
 from corral.controller.world import World
 from corral.core.errors import Conflict, HomeUnusable
 from corral.core.events import AttemptPlaced
-from corral.core.job import Head, JobId, Shape, State
+from corral.core.job import Course, Head, JobId, Shape, State
 from tests.controller.shell import Needs, QueueClass, Shell, shell, worker
 
 ONE_GPU = Needs(gpus=1)
@@ -91,12 +91,12 @@ def test_a_clock_that_was_put_back_delays_no_retry() -> None:
     now, longest_s = 1_000_000.0, 60.0
     world = World()
     waits, late = (
-        Head(name, Shape(Needs()), State.QUEUED, now, n, n, "", not_before=now + seconds)
+        Head(name, Shape(Needs()), State.QUEUED, now, n, n, course=Course(not_before=now + seconds))
         for n, (name, seconds) in enumerate([("waits", 30.0), ("late", 3630.0)], 1)
     )
     world.apply(waits)
     assert world.wake_due(now, longest_s) == now + 30.0
     world.apply(late)
     world.wake_due(now + 31.0, longest_s)
-    lined_up = [one.job for line in world.lines.values() for one in line]
+    lined_up = [one.id for line in world.lines.values() for one in line]
     assert lined_up == ["waits", "late"], "an hour is more than any retry waits"

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from corral.controller.waiting_line import BLOCK, WaitingLine
 from corral.controller.world import World
-from corral.core.job import Head, Needs, Shape, State
+from corral.core.job import Course, Head, Needs, Shape, State
 from corral.scheduler.plan import Waiting
 
 SHAPE = Shape(needs=Needs())
@@ -34,8 +34,12 @@ def queued(number: int) -> Head:
         submitted_at=float(number),
         submitted_seq=number,
         last_seq=number,
-        digest="",
     )
+
+
+def at_place(number: int) -> Head:
+    """Below zero for one that was moved to the front."""
+    return replace(queued(abs(number)), id=f"job{number}", course=Course(front=max(0, -number)))
 
 
 def test_the_newest_of_very_many_is_taken_out_without_looking_at_the_others() -> None:
@@ -56,7 +60,7 @@ def test_a_delayed_job_is_cancelled_without_looking_through_its_line() -> None:
     world = World()
     for number in range(1, MANY):
         world.apply(queued(number))
-    delayed = replace(queued(MANY), not_before=1e12)
+    delayed = replace(queued(MANY), course=Course(not_before=1e12))
     world.apply(delayed)
     CountedId.compared = 0
     world.apply(replace(delayed, state=State.CANCELLED))
@@ -70,20 +74,23 @@ def test_a_delayed_job_is_cancelled_without_looking_through_its_line() -> None:
     )
 )
 def test_it_is_an_ordered_list_whatever_comes_and_goes(steps: list[tuple[bool, int]]) -> None:
-    line, model = WaitingLine(block=4), dict[int, Waiting]()
-    for comes, place in steps:
-        job = f"job{place}"
+    line, model = WaitingLine(block=4), dict[int, Head]()
+    for comes, number in steps:
+        head = at_place(number)
+        place = head.place
         if comes and place not in model:
-            model[place] = Waiting(job, place, 0.0, 0)
-            line.add(model[place])
+            model[place] = head
+            line.add(head)
         elif not comes:
-            line.remove(job, place)
+            line.remove(head.id, place)
             model.pop(place, None)
         ordered = [model[place] for place in sorted(model)]
         assert list(line) == ordered
         assert len(line) == len(ordered)
-        assert line.front(7) == tuple(ordered[:7])
-        for number, waiting in enumerate(ordered):
-            assert line.ahead_of(waiting.job, waiting.seq) == number
+        seen = [Waiting(one.id, one.place, one.submitted_at, 0) for one in ordered]
+        assert line.front(7) == tuple(seen[:7])
+        assert line.front(2) == tuple(seen[:2])
+        for number, one in enumerate(ordered):
+            assert line.ahead_of(one.id, one.place) == number
         if ordered:
             assert line.first == ordered[0]

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from corral.controller import migrations
 from corral.controller.mark import Mark
-from corral.controller.record import Record, sealed
+from corral.controller.record import Record, record_of
 from corral.core.events import (
     AttemptPlaced,
     AttemptStarted,
     JobSubmitted,
     JobSucceeded,
     Journaled,
-    encode_fact,
 )
 from corral.core.job import Needs
 
@@ -64,8 +63,7 @@ def make_version_1(folder: Path) -> None:
     records: list[Record] = []
     for seq, fact in enumerate(facts, 1):
         document = b"document" if isinstance(fact, JobSubmitted) else None
-        kind, prev = type(fact).__name__, last.get(fact.job, 0)
-        records.append(sealed(seq, fact.at, kind, fact.job, prev, encode_fact(fact), document))
+        records.append(record_of(fact, seq, last.get(fact.job, 0), document))
         last[fact.job] = seq
     with contextlib.closing(sqlite3.connect(folder / "corral.db")) as connection:
         connection.execute("PRAGMA journal_mode = WAL")

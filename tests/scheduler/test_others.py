@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from corral.core.events import AttemptExited, JobRequeued
-from corral.core.job import Failure, Given, Head, Needs, Shape, State
+from corral.core.job import Course, Failure, Given, Head, Needs, Shape, State
 from corral.core.worker import GPU, Capabilities, Capacity, Reading, Worker, taken_by_others
 from corral.scheduler.columns import Columns
 from corral.scheduler.fit import Held, Room, refuse_ever, refuse_now
@@ -110,11 +110,11 @@ def test_out_of_memory_beside_others_waits_for_more_than_it_had() -> None:
     worker = machine(24.0, others_gb=(10.0,))
     shape = Shape(Needs(gpu_tenths=5))
     head = Head(
-        "j", shape, State.RUNNING, 0.0, 1, 2, "d", attempt=1, worker="w", devices=("GPU-w-0",),
-        given=Given(retries=3),
+        "j", shape, State.RUNNING, 0.0, 1, 2, given=Given(retries=3),
+        course=Course(attempt=1, worker="w", devices=("GPU-w-0",)),
     )  # fmt: skip
     exited = AttemptExited("j", 1, "w", 1.0, 1.0, failure=Failure("out_of_memory", "no room"))
-    fact = settle(head, exited, now=1.0, policy=Policy(), jitter=0.5, workers=[worker])
+    fact = settle(head, exited, digest="", now=1.0, policy=Policy(), jitter=0.5, workers=[worker])
     assert isinstance(fact, JobRequeued)
     assert fact.above_vram_gb == 14.0
     again = replace(shape, above_vram_gb=fact.above_vram_gb)

@@ -51,7 +51,7 @@ def ended(head: Head, code: str | None, digest: str = "d") -> AttemptExited:
 def conclude(head: Head, code: str | None, policy: Policy | None = None, **more: str) -> object:
     policy = policy or Policy()
     exit = ended(head, code, **more)
-    return settle(head, exit, now=10.0, policy=policy, workers=WORKERS, jitter=0.5)
+    return settle(head, exit, digest="d", now=10.0, policy=policy, workers=WORKERS, jitter=0.5)
 
 
 @given(
@@ -66,9 +66,8 @@ def test_every_ending_is_a_legal_step_and_tries_are_bounded(
     head, tries, free = queued(retries, gpus=1), 0, 0
     for code in codes:
         head = running(head, "small" if "small" not in head.shape.avoid else "large")
-        fact = settle(
-            head, ended(head, code), now=10.0, policy=Policy(losses), workers=WORKERS, jitter=0.1
-        )
+        policy, exit = Policy(losses), ended(head, code)
+        fact = settle(head, exit, digest="d", now=10.0, policy=policy, workers=WORKERS, jitter=0.1)
         head = advance(head, fact, head.last_seq + 1)
         tries += 1
         free += code == "worker_stopping"

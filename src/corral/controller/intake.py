@@ -42,13 +42,14 @@ log = structlog.get_logger()
 
 DISK_PAUSE_S = 1.0
 ENGINE_PAUSE_S = 1.0
-MUCH = 64 * 1024
-"""Bytes of output that are written without another thread."""
+MAX_INLINE_OUTPUT, MAX_INLINE_FILES = 64 * 1024, 4
+"""Bytes of output that are written without another thread, and files that are opened for them: a
+file system that is busy with a commit lets whoever makes a new file wait for it."""
 
 
 BITE = 128
-"""Reports taken at once while somebody waits for an answer. Large bites are cheaper, but nobody
-else has a turn meanwhile."""
+"""Reports taken at once while somebody waits for an answer, or where some are output: no more than
+have their files open together. Large bites are cheaper, but nobody else has a turn meanwhile."""
 
 
 class Intake:
@@ -89,7 +90,8 @@ class Intake:
     async def run(self) -> None:
         while True:
             async for reports in self._reports():
-                bite = BITE if self._others_ask() else max(1, len(reports))
+                told = any(isinstance(one, AttemptOutput) for one in reports)
+                bite = BITE if told or self._others_ask() else max(1, len(reports))
                 for first in range(0, len(reports), bite):
                     await self.take(reports[first : first + bite])
 
@@ -204,7 +206,8 @@ class Intake:
             recent = self._store.recent.get(report.job)
             if recent is not None:
                 recent.spoke = True
-        if sum(len(line) for _, _, line, _, _ in lines) > MUCH:
+        size = sum(len(line) for _, _, line, _, _ in lines)
+        if size > MAX_INLINE_OUTPUT or self._spool.unopened(lines) > MAX_INLINE_FILES:
             # The system lets a writer of very much wait for the disk; nobody else shall.
             try:
                 await asyncio.to_thread(self._spool.extend_smoothly, lines)
@@ -252,11 +255,24 @@ class Intake:
         return settle(
             head,
             report,
+            digest=self._digest(head, report),
             now=time.time(),
             policy=self._policy,
             workers=workers,
             jitter=self._random.random(),
         )
+
+    def _digest(self, head: Head, report: AttemptExited) -> str:
+        """Of the document that the attempt was sent. It is only asked for where there is a
+        result."""
+        if report.failure is not None:
+            return ""
+        try:
+            return self._store.digest(head)
+        except (CorralError, *UNREADABLE) as error:
+            # Sent before a restart, and unreadable since: there is nothing left to compare with.
+            log.error("digest_not_compared", job=head.id, error=str(error))
+            return report.digest
 
     def _orphan(self, report: AttemptExited) -> list[Journaled]:
         """A late result is kept beside the job; the same result told twice is nothing new."""

@@ -11,17 +11,20 @@ import contextlib
 import hashlib
 import os
 import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from corral.controller import sql
-from corral.core.job import JobId
+from corral.controller.record import Record
+from corral.core.job import Head, JobId
 from corral.home import sync_folder
 
 NAME = "snapshot"
 _DIGEST = hashlib.sha256().digest_size
+JOBS_AT_ONCE = 1_000
 
 
 class SnapshotUnusable(Exception):
@@ -64,15 +67,38 @@ def read(folder: Path) -> JournalSnapshot | None:
 
 def write(folder: Path, snapshot: JournalSnapshot) -> None:
     """Replaces the one before at once, or leaves it."""
-    body = _encode(snapshot)
+    _write(folder, [_encode(snapshot)])
+
+
+def write_living(folder: Path, last: Record, heads: Sequence[Head]) -> None:
+    """The same for these living jobs, as of this record, whatever their number: never more than a
+    few of them are encoded at a time, and others have their turn in between."""
+    _write(folder, _encoded(last, heads))
+
+
+def _encoded(last: Record, heads: Sequence[Head]) -> Iterator[bytes]:
+    """A JournalSnapshot in pieces."""
+    without = _encode(JournalSnapshot(last.seq, last.crc, {}))
+    before, empty, behind = without.partition(_encode("living") + _encode({}))
+    yield before + empty[:-1] + b"\xdf" + len(heads).to_bytes(4)  # a map of so many
+    for first in range(0, len(heads), JOBS_AT_ONCE):
+        some = _encode({head.id: head.last_seq for head in heads[first : first + JOBS_AT_ONCE]})
+        yield some[1 if some[0] < 0xDE else 3 :]  # without its own length
+    yield behind
+
+
+def _write(folder: Path, pieces: Iterable[bytes]) -> None:
     for leftover in folder.glob(f".{NAME}.*"):
         leftover.unlink(missing_ok=True)
     incoming = folder / f".{NAME}.{secrets.token_hex(4)}"
     fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
-            file.write(body)
-            file.write(hashlib.sha256(body).digest())
+            seal = hashlib.sha256()
+            for piece in pieces:
+                file.write(piece)
+                seal.update(piece)
+            file.write(seal.digest())
             file.flush()
             os.fsync(file.fileno())
         os.replace(incoming, folder / NAME)

@@ -25,7 +25,7 @@ from corral.core.events import (
     JobSubmitted,
     Journaled,
 )
-from corral.core.job import Failure, Head, JobId, Shape, State
+from corral.core.job import Failure, Head, JobId, Shape, State, record_digest
 from corral.core.lifecycle import advance, born, shape_of
 from corral.core.worker import Worker
 from corral.engines.engine import Attempt, Engine
@@ -255,7 +255,7 @@ class Loop:
                 secrets = self._vault.values(head.secrets)
             except SecretNotFound as error:
                 return self._give_up(head, "secret_missing", error)
-        self._send(head, engine, document, secrets)
+        self._send(head, engine, document, record_digest(document), secrets)
 
     def start_early(
         self,
@@ -273,22 +273,24 @@ class Loop:
             if head.secrets:
                 continue
             try:
-                self._send(head, engines[head.worker], documents[head.id], {})
+                document, digest = documents[head.id], submitted[head.id].digest
+                self._send(head, engines[head.worker], document, digest, {})
             except Exception as error:  # then it goes the usual way, once it is written
                 log.error("attempt_not_sent_early", job=head.id, exc_info=error)
             else:
                 self.early[head.id] = Early(head)
 
     def _send(
-        self, head: Head, engine: Engine, document: bytes, secrets: Mapping[str, str]
+        self, head: Head, engine: Engine, document: bytes, digest: str, secrets: Mapping[str, str]
     ) -> None:
+        self._store.world.digests[head.id] = digest
         engine.start(
             Attempt(
                 job=head.id,
                 number=head.attempt,
                 worker=head.worker,
                 document=document,
-                digest=head.digest,
+                digest=digest,
                 token=self._tokens.issue(head.id, head.attempt),
                 needs=head.shape.needs,
                 above_vram_gb=head.shape.above_vram_gb,

@@ -23,7 +23,7 @@ from corral.controller.verification import (
 )
 from corral.core.errors import JobNotFound, JournalDamaged
 from corral.core.events import AttemptPlaced, JobRejected, JobRequeued, JobSubmitted
-from corral.core.job import JobId
+from corral.core.job import Course, JobId
 from corral.core.lifecycle import NEXT, NOTES, born
 
 BIRTHS = frozenset(kind.__name__ for state, kind in NEXT if state is None)
@@ -166,7 +166,8 @@ def _ended(birth: Record, last: Record, worker: str) -> Ended:
     head = born(fact, birth.seq)
     if last is birth:
         return Ended.of(head, fact)
-    head = replace(head, state=ENDINGS[last.kind], last_seq=last.seq, worker=worker)
+    state, course = ENDINGS[last.kind], Course(worker=worker)
+    head = replace(head, state=state, last_seq=last.seq, course=course)
     return Ended.of(head, last.fact())
 
 

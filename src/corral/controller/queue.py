@@ -69,7 +69,7 @@ T = TypeVar("T")
 MAX_NAME = 512
 FEW = 4
 """A submission that starts no more than so many jobs sends them while they are written."""
-LOOKED_AT_ONCE = 1_000
+LOOKED_AT_ONCE = 500
 """How many living jobs are looked at, or cancelled in one commit, before others get their turn."""
 
 
@@ -191,6 +191,7 @@ class Queue:
 
     def _forget(self, placement: Placement) -> None:
         """It was sent already, and will never have been accepted."""
+        self._store.world.digests.pop(placement.job, None)
         for worker in self._loop.workers():
             if worker.id == placement.worker:
                 stop = self._engines[worker.engine].stop
@@ -243,7 +244,7 @@ class Queue:
         if not job.key:
             return None
         found, name = mine.get(job.key, (None, ""))
-        digest = ""
+        head: Head | None = None
         if found is None:
             found = self._store.world.keys.get(job.key) or ended.get(job.key)
             if found is None:
@@ -253,14 +254,17 @@ class Queue:
             except JobNotFound:
                 return None  # pruned from the history this very moment
             name = head.name
-            digest = head.digest
         if name != job.name:
             raise Conflict(
                 f"The idempotency key {job.key!r} already belongs to job {found}, "
                 f"{name or 'which has no name'!r}, and this one is {job.name!r}. Use a new key.",
                 job_id=found,
             )
-        if digest and isinstance(job.work, PipelineCall) and digest != _digest_as(job, found):
+        if (
+            head is not None
+            and isinstance(job.work, PipelineCall)
+            and self._store.digest(head) != _digest_as(job, found)
+        ):
             raise Conflict(
                 f"Job {found} has the key {job.key!r} and other settings than this plan: the plan, "
                 "its preset or an input was changed. Use a new key.",

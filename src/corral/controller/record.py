@@ -6,7 +6,7 @@ import sqlite3
 import zlib
 from typing import NamedTuple
 
-from corral.core.events import Journaled, decode_fact
+from corral.core.events import Journaled, decode_fact, encode_fact
 
 UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
 """What reading damaged pages raises; the second where not even SQLite's own message is text."""
@@ -35,6 +35,10 @@ class Record(NamedTuple):
 
     def fact(self) -> Journaled:
         return decode_fact(self.body)
+
+
+def record_of(fact: Journaled, seq: int, prev: int, document: bytes | None = None) -> Record:
+    return sealed(seq, fact.at, type(fact).__name__, fact.job, prev, encode_fact(fact), document)
 
 
 def checksum(

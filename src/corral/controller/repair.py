@@ -21,7 +21,7 @@ from corral.controller.ended import Ended
 from corral.controller.journal import Journal, Write
 from corral.controller.mark import Mark
 from corral.controller.migrations import open_read_only
-from corral.controller.record import UNREADABLE, Record, sealed
+from corral.controller.record import UNREADABLE, Record, record_of, sealed
 from corral.controller.recovery import recovered
 from corral.controller.verification import REPAIRED
 from corral.controller.wal import mended
@@ -33,7 +33,6 @@ from corral.core.events import (
     JobSubmitted,
     Journaled,
     decode_fact,
-    encode_fact,
 )
 from corral.core.job import Head
 from corral.core.lifecycle import NOTES, advance, born
@@ -194,9 +193,7 @@ class _Salvage:
                 except Conflict:
                     return
             seq += 1
-            kind = type(fact).__name__
-            prev = last.get(fact.job, 0)
-            records.append(sealed(seq, fact.at, kind, fact.job, prev, encode_fact(fact), document))
+            records.append(record_of(fact, seq, last.get(fact.job, 0), document))
             last[fact.job] = seq
             heads[fact.job] = head
             if head.state.ended:
@@ -247,12 +244,11 @@ def fenced(journal: Journal, promised: int) -> None:
         journal.skip_to(promised)
         seq = promised
     now, records = time.time(), list[Record]()
-    for job, head in heads.items():
+    for head in heads.values():
         prev = head.last_seq
         for fact in fence(head, now, "restored"):
             seq += 1
-            kind = type(fact).__name__
-            records.append(sealed(seq, now, kind, job, prev, encode_fact(fact), None))
+            records.append(record_of(fact, seq, prev))
             prev = seq
     for start in range(0, len(records), CHUNK):
         journal.write(Write(records[start : start + CHUNK]))

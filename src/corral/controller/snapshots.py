@@ -14,7 +14,6 @@ import structlog
 
 from corral.controller import journal_snapshot
 from corral.controller.journal import Journal
-from corral.controller.journal_snapshot import JournalSnapshot
 from corral.controller.record import Record
 from corral.controller.recovery import Recovered
 from corral.core.errors import CorralError
@@ -70,11 +69,8 @@ class Snapshots:
             self._writing = writing
 
     def _write(self, last: Record, heads: list[Head]) -> None:
-        living = {head.id: head.last_seq for head in heads}
         try:
-            journal_snapshot.write(
-                self._journal.folder, JournalSnapshot(last.seq, last.crc, living)
-            )
+            journal_snapshot.write_living(self._journal.folder, last, heads)
         except OSError as error:
             log.warning("snapshot_not_written", error=str(error))
 

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from time import monotonic
 from typing import NamedTuple
 
@@ -211,6 +212,8 @@ class Spool:
         self.folder = folder
         self.limit = limit
         self._open: OrderedDict[tuple[JobId, int], _Stream] = OrderedDict()
+        self._lock = Lock()
+        """Held while streams are written or put away, which another thread may do."""
         self._gaps: dict[tuple[JobId, int], _Gap] = {}
         """Of streams that are not open: nothing on the disk says so yet, because nothing could be
         written or no file opened."""
@@ -223,14 +226,19 @@ class Spool:
         """Adds one frame; nothing here is synced, output may lose its last moments in a power
         cut, jobs and results never. It never raises: what cannot be kept is a gap."""
         self.received += len(line)
-        stream = self._open.get((job, attempt))
-        if stream is None:
-            try:
-                stream = self._start(job, attempt)
-            except UNKEPT as error:
-                gap = _Gap(upto=n) if n else _Gap(lost=len(line) + 1)
-                return self._miss(job, attempt, gap, error)
-        stream.append(line, n, told)
+        with self._lock:
+            stream = self._open.get((job, attempt))
+            if stream is None:
+                try:
+                    stream = self._start(job, attempt)
+                except UNKEPT as error:
+                    gap = _Gap(upto=n) if n else _Gap(lost=len(line) + 1)
+                    return self._miss(job, attempt, gap, error)
+            stream.append(line, n, told)
+
+    def unopened(self, lines: Iterable[Line]) -> int:
+        """How many streams would be opened for these."""
+        return len({line[:2] for line in lines} - self._open.keys())
 
     def extend(self, lines: Iterable[Line]) -> None:
         for job, attempt, line, n, told in lines:
@@ -276,20 +284,22 @@ class Spool:
     def complete(self, job: JobId, attempt: int, number: int) -> None:
         """The attempt has ended, and this was its last number: what is missing is marked. Told
         again, it changes nothing."""
-        stream = self._open.get((job, attempt))
-        if stream is None:
-            try:
-                stream = self._start(job, attempt)
-            except UNKEPT as error:
-                return self._miss(job, attempt, _Gap(upto=number), error)
-        stream.complete(number)
+        with self._lock:
+            stream = self._open.get((job, attempt))
+            if stream is None:
+                try:
+                    stream = self._start(job, attempt)
+                except UNKEPT as error:
+                    return self._miss(job, attempt, _Gap(upto=number), error)
+            stream.complete(number)
 
     def finish(self, job: JobId, attempt: int) -> None:
-        stream = self._open.pop((job, attempt), None)
-        if stream is not None:
-            self._put_away((job, attempt), stream)
-        if self._gaps:
-            self._mark_gaps()
+        with self._lock:
+            stream = self._open.pop((job, attempt), None)
+            if stream is not None:
+                self._put_away((job, attempt), stream)
+            if self._gaps:
+                self._mark_gaps()
 
     def _mark_gaps(self) -> None:
         """Written down as soon as that works again; until then `read` tells of them."""

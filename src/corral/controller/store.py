@@ -20,19 +20,14 @@ from corral.controller.ended import Ended
 from corral.controller.journal import Journal, Write
 from corral.controller.listeners import Hear, Listeners
 from corral.controller.pruned import Slice
-from corral.controller.record import Record, sealed
+from corral.controller.record import Record, record_of
 from corral.controller.recovery import folded, resumed
 from corral.controller.snapshots import EVERY, Snapshots
 from corral.controller.used_keys import UsedKeys
 from corral.controller.world import World
 from corral.controller.writer_thread import WriterThread
 from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed, Unavailable
-from corral.core.events import (
-    JobRejected,
-    JobSubmitted,
-    Journaled,
-    encode_fact,
-)
+from corral.core.events import JobRejected, JobSubmitted, Journaled
 from corral.core.job import Head, JobId
 from corral.core.lifecycle import NOTES, STORED, advance, born
 from corral.core.worker import Worker
@@ -483,6 +478,15 @@ class Store:
     def document(self, head: Head) -> bytes:
         return self._forget(head.id) or self.journal.document(head.submitted_seq)
 
+    def digest(self, head: Head) -> str:
+        """Of its document."""
+        sent = self.world.digests.get(head.id)
+        if sent is not None:
+            return sent
+        submitted = self.journal.record(head.submitted_seq).fact()
+        assert isinstance(submitted, (JobSubmitted, JobRejected))
+        return submitted.digest
+
     def documents(self, heads: Sequence[Head]) -> dict[int, bytes]:
         """Those that are not in memory, by the number of their submission, with one query."""
         here = (self._documents, self._older)
@@ -491,7 +495,10 @@ class Store:
 
     def _ended_head(self, ended: Ended) -> Head:
         head = folded(self.journal.story(ended.last_seq))
-        return replace(head, last_seq=ended.last_seq)
+        if head.last_seq == ended.last_seq:
+            return head
+        course = replace(head.course, story_seq=head.last_seq)
+        return replace(head, last_seq=ended.last_seq, course=course)
 
     def _forget(self, job: JobId) -> bytes | None:
         found = self._documents.pop(job, None)
@@ -554,8 +561,7 @@ class _Group:
         head, prev = self._next(fact, seq)
         if isinstance(fact, STORED):
             fact = replace(fact, after=head.story_seq)
-        body = encode_fact(fact)
-        record = sealed(seq, fact.at, type(fact).__name__, fact.job, prev, body, document)
+        record = record_of(fact, seq, prev, document)
         self.seq = seq
         self.heads[fact.job] = head
         self.records.append(record)

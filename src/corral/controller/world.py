@@ -51,6 +51,8 @@ class World:
         """What people call the workers, by id."""
         self.progress: dict[JobId, ProgressFrame] = {}
         """The latest word of running attempts; the spool has all of them."""
+        self.digests: dict[JobId, str] = {}
+        """Of the documents that attempts were sent; the journal has all of them."""
 
     # --- changing ---
 
@@ -67,6 +69,7 @@ class World:
             if head.batch:
                 self.batches[head.batch] = self.batches.get(head.batch, 0) + 1
         if head.state.ended:
+            self.digests.pop(head.id, None)
             if old is not None:
                 del self.heads[head.id]
                 self.keys.pop(head.key, None)
@@ -77,16 +80,19 @@ class World:
             return
         self.heads[head.id] = head
         if head.state is State.QUEUED:
+            self.digests.pop(head.id, None)
             self._wait(head)
         else:
-            self.held.setdefault(head.worker, {})[head.id] = head
-            self._holds.setdefault(head.worker, {})[head.id] = Held(
-                needs=head.shape.needs,
-                devices=head.devices,
-                started=head.started_at > 0,
-                above_vram_gb=head.shape.above_vram_gb,
+            course, shape = head.course, head.shape
+            worker = course.worker
+            self.held.setdefault(worker, {})[head.id] = head
+            self._holds.setdefault(worker, {})[head.id] = Held(
+                needs=shape.needs,
+                devices=course.devices,
+                started=course.started_at > 0,
+                above_vram_gb=shape.above_vram_gb,
             )
-            reserved = self._reserved.get(head.worker)
+            reserved = self._reserved.get(worker)
             if reserved:
                 reserved.pop(head.id, None)
 
@@ -99,12 +105,13 @@ class World:
                 if not line:
                     del self.lines[old.shape]
         elif old.state.held:
-            held = self.held.get(old.worker, {})
+            worker = old.worker
+            held = self.held.get(worker, {})
             held.pop(old.id, None)
-            self._holds.get(old.worker, {}).pop(old.id, None)
+            self._holds.get(worker, {}).pop(old.id, None)
             if not held:
-                self.held.pop(old.worker, None)
-                self._holds.pop(old.worker, None)
+                self.held.pop(worker, None)
+                self._holds.pop(worker, None)
 
     def _wait(self, head: Head) -> None:
         self.waiting[head.shape.queue_class] += 1
@@ -114,8 +121,7 @@ class World:
             self._line_up(head)
 
     def _line_up(self, head: Head) -> None:
-        waiting = Waiting(head.id, head.place, head.submitted_at, head.attempt)
-        self.lines.setdefault(head.shape, WaitingLine()).add(waiting)
+        self.lines.setdefault(head.shape, WaitingLine()).add(head)
 
     def wake_due(self, now: float, longest_s: float = math.inf) -> float | None:
         """Lines up the retries whose time has come; returns when the next one's comes. Where one
@@ -220,13 +226,13 @@ class World:
 
     def oldest_wait(self) -> float | None:
         """When the longest-waiting job was submitted, for the aging clock."""
-        return min((line.first.since for line in self.lines.values()), default=None)
+        return min((line.first.submitted_at for line in self.lines.values()), default=None)
 
     def oldest_waits(self) -> dict[QueueClass, float]:
         """When the longest-waiting job of each class was submitted."""
         found: dict[QueueClass, float] = {}
         for shape, line in self.lines.items():
-            since = line.first.since
+            since = line.first.submitted_at
             found[shape.queue_class] = min(found.get(shape.queue_class, since), since)
         return found
 

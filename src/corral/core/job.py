@@ -243,20 +243,9 @@ class Given(Struct, frozen=True, gc=False):
     notify: str = ""
 
 
-class Head(Struct, frozen=True, gc=False):
-    """The small part of a job that stays in memory while it lives; the document is on disk."""
+class Course(Struct, frozen=True, gc=False):
+    """What became of a job since it was submitted. Nearly all that wait share it: nothing did."""
 
-    id: JobId
-    shape: Shape
-    state: State
-    submitted_at: float
-    submitted_seq: int
-    last_seq: int
-    digest: str
-    given: Given = Given()
-    key: str = ""
-    story_seq: int = 0
-    """Its last record that tells more than that a file of it was stored."""
     attempt: int = 0
     worker: str = ""
     devices: tuple[str, ...] = ()
@@ -269,6 +258,60 @@ class Head(Struct, frozen=True, gc=False):
     checkpoint: str = ""
     front: int = 0
     """The record that moved it to the front, 0 where it waits in the order of submission."""
+    story_seq: int = 0
+    """Its last record that tells more than that a file of it was stored, 0 where none did since."""
+
+
+class Head(Struct, frozen=True, gc=False):
+    """The small part of a job that stays in memory while it lives; the document is on disk. Very
+    many may wait, so it has only what differs from job to job."""
+
+    id: JobId
+    shape: Shape
+    state: State
+    submitted_at: float
+    submitted_seq: int
+    last_seq: int
+    given: Given = Given()
+    key: str = ""
+    course: Course = Course()
+
+    @property
+    def attempt(self) -> int:
+        return self.course.attempt
+
+    @property
+    def worker(self) -> str:
+        return self.course.worker
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return self.course.devices
+
+    @property
+    def failures(self) -> int:
+        return self.course.failures
+
+    @property
+    def losses(self) -> int:
+        return self.course.losses
+
+    @property
+    def not_before(self) -> float:
+        return self.course.not_before
+
+    @property
+    def started_at(self) -> float:
+        return self.course.started_at
+
+    @property
+    def checkpoint(self) -> str:
+        return self.course.checkpoint
+
+    @property
+    def story_seq(self) -> int:
+        """Its last record that tells more than that a file of it was stored."""
+        return self.course.story_seq or self.last_seq
 
     @property
     def name(self) -> str:
@@ -314,4 +357,4 @@ class Head(Struct, frozen=True, gc=False):
     def place(self) -> int:
         """Its place among waiting jobs of its class and priority, lower first: it keeps it through
         retries, and whoever was moved to the front last is first."""
-        return -self.front if self.front else self.submitted_seq
+        return -self.course.front or self.submitted_seq

@@ -91,22 +91,24 @@ def born(fact: JobSubmitted | JobRejected, seq: int, like: Head | None = None) -
         submitted_at=fact.at,
         submitted_seq=seq,
         last_seq=seq,
-        digest=fact.digest,
         given=given,
         key=fact.key,
-        story_seq=seq,
     )
 
 
 def advance(head: Head, fact: Journaled, seq: int) -> Head:
     """The head after this fact, or Conflict where the table has no such step."""
-    kind = type(fact)
-    if kind in NOTES:
+    kind, course = type(fact), head.course
+    if isinstance(fact, STORED):
+        checkpoint = course.checkpoint
         if isinstance(fact, CheckpointStored) and not head.state.ended:
-            return replace(head, last_seq=seq, checkpoint=fact.sha256)
-        if isinstance(fact, STORED):
-            return replace(head, last_seq=seq)
-        return replace(head, last_seq=seq, story_seq=seq)
+            checkpoint = fact.sha256
+        course = replace(course, checkpoint=checkpoint, story_seq=head.story_seq)
+        return replace(head, last_seq=seq, course=course)
+    if course.story_seq:
+        course = replace(course, story_seq=0)
+    if kind in NOTES:
+        return replace(head, last_seq=seq, course=course)
     state = NEXT.get((head.state, kind))
     if state is None:
         raise Conflict(
@@ -118,39 +120,27 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
                 f"Attempt {fact.attempt} of job {head.id} is not above {head.attempt}.",
                 job_id=head.id,
             )
-        return replace(
-            head,
-            last_seq=seq,
-            story_seq=seq,
-            state=state,
-            attempt=fact.attempt,
-            worker=fact.worker,
-            devices=(),
-            started_at=0.0,
+        course = replace(
+            course, attempt=fact.attempt, worker=fact.worker, devices=(), started_at=0.0
         )
-    if isinstance(fact, JobMovedToFront):
-        return replace(head, last_seq=seq, story_seq=seq, front=seq)
-    if isinstance(fact, AttemptStarted):
-        return replace(
-            head, last_seq=seq, story_seq=seq, state=state, devices=fact.devices, started_at=fact.at
-        )
-    if isinstance(fact, JobRequeued):
-        return replace(
-            head,
-            last_seq=seq,
-            story_seq=seq,
-            state=state,
+    elif isinstance(fact, JobMovedToFront):
+        course = replace(course, front=seq)
+    elif isinstance(fact, AttemptStarted):
+        course = replace(course, devices=fact.devices, started_at=fact.at)
+    elif isinstance(fact, JobRequeued):
+        course = replace(
+            course,
             worker="",
             devices=(),
             started_at=0.0,
             not_before=fact.not_before,
-            failures=head.failures + (fact.fault == "job"),
-            losses=head.losses + (fact.fault == "worker"),
-            shape=_narrowed(head.shape, fact),
+            failures=course.failures + (fact.fault == "job"),
+            losses=course.losses + (fact.fault == "worker"),
         )
-    # Nothing goes on from the checkpoint of an ended job.
-    checkpoint = "" if state.ended else head.checkpoint
-    return replace(head, last_seq=seq, story_seq=seq, state=state, checkpoint=checkpoint)
+        head = replace(head, shape=_narrowed(head.shape, fact))
+    elif course.checkpoint and state.ended:
+        course = replace(course, checkpoint="")  # nothing goes on from there
+    return replace(head, last_seq=seq, state=state, course=course)
 
 
 def _narrowed(shape: Shape, fact: JobRequeued) -> Shape:

@@ -32,14 +32,16 @@ def settle(
     head: Head,
     exit: AttemptExited,
     *,
+    digest: str,
     now: float,
     policy: Policy,
     workers: Sequence[Worker],
     jitter: float,
 ) -> Life:
-    """The one fact that follows from the end of a job's current attempt. `jitter` is 0 to 1."""
+    """The one fact that follows from the end of a job's current attempt. `digest` is that of the
+    job's document, `jitter` is 0 to 1."""
     failure = exit.failure
-    if failure is None and exit.digest != head.digest:
+    if failure is None and exit.digest != digest:
         failure = Failure(
             code="wrong_document",
             message="The worker answered for another document than the one it was sent.",

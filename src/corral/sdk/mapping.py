@@ -26,7 +26,8 @@ from corral.sdk.connection import Connection
 OUTSTANDING = 10_000
 """Jobs submitted and not yet handed to the caller."""
 PER_MESSAGE = 500
-PER_SUBMISSION, AT_ONCE = 1000, 3
+PER_SUBMISSION, AT_ONCE = 500, 3
+"""Jobs in one request, which the controller takes in one go, and requests on their way together."""
 _LINGER_S = 0.05
 """A slow source is not waited for until a message is full."""
 

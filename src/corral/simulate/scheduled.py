@@ -112,7 +112,15 @@ class Scheduled:
         exited = AttemptExited(
             head.id, head.attempt, head.worker, now, seconds, digest=DIGEST, failure=failure
         )
-        fact = settle(head, exited, now=now, policy=self._policy, workers=self._workers, jitter=0.5)
+        fact = settle(
+            head,
+            exited,
+            digest=exited.digest,
+            now=now,
+            policy=self._policy,
+            workers=self._workers,
+            jitter=0.5,
+        )
         after = advance(head, fact, self._next())
         self._world.apply(after)
         return after
