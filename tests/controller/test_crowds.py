@@ -64,3 +64,33 @@ async def test_whoever_does_read_gets_larger_pages_and_every_line(tmp_path: Path
         assert sum(sizes) == LINES
         assert len(sizes) < 30
         assert max(sizes) > 20 * sizes[0]
+
+
+async def test_who_comes_later_does_not_go_through_the_small_pages_of_the_first(
+    tmp_path: Path,
+) -> None:
+    async with shell(tmp_path, seconds=lambda _: 1e6) as corral:
+        job = await corral.submit()
+        await corral.until(job, AttemptStarted)
+        corral.store.recent[job].spoke = True
+
+        def say() -> None:
+            corral.spool.append(job, 1, encode_frame(OutputFrame(1.0, "stdout", "moo")))
+            corral.feed.heard(job)
+
+        first, second = (corral.feed.watch(job, Cursor()) for _ in range(2))
+        say()
+        for watching in (first, second):
+            assert len(await _output_of(watching)) == 1
+        for _ in range(3):
+            say()
+            assert len(await _output_of(first)) == 1, "as soon as it is there"
+        assert len(await _output_of(second)) == 3, "all of it at once"
+        for watching in (first, second):
+            await watching.aclose()
+
+
+async def _output_of(watching: AsyncIterator[Sequence[Seen]]) -> Sequence[Seen]:
+    while not (seen := await anext(watching))[0].frame:
+        pass
+    return seen

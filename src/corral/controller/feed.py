@@ -376,17 +376,23 @@ class Feed:
             size = min(2 * size, self._largest_page())
 
     def _page(self, job: JobId, cursor: Cursor, offset: int, size: int) -> Page | None:
-        """Of a crowd that has come to one place the first one reads for all."""
+        """Of a crowd that has come to one place the first one reads for all; when more was written
+        since, the next one does: or all would go through the small pages of whoever is first."""
         key = (job, cursor, offset)
         known = self._held.get(key)
         if known is not None:
-            return known
+            end = self._spool.end(job, cursor.attempt)
+            if known.size >= size or end is None or known.end >= end:
+                return known
         piece = self._spool.read(job, cursor.attempt, offset, size)
         if not piece.lines and not piece.skipped:
             if job in self._watchers:
                 self._all_read[job] = (cursor.attempt, offset)
             return None
-        page = self._pages[key] = self._held[key] = Page(job, cursor, offset, piece)
+        page = Page(job, cursor, offset, piece)
+        if key in self._pages:
+            self._pages_size -= self._pages.pop(key).size
+        self._pages[key] = self._held[key] = page
         self._pages_size += page.size
         while self._pages_size > CROWD_BYTES and len(self._pages) > 1:
             self._pages_size -= self._pages.popitem(last=False)[1].size

@@ -356,6 +356,11 @@ class Spool:
         lines = whole[:-1].split(b"\n") if whole else []
         return Piece(lines, offset + len(whole), skipped)
 
+    def end(self, job: JobId, attempt: int) -> int | None:
+        """Where a stream ends that is being written; None: nothing is, or not just now."""
+        stream = self._open.get((job, attempt))
+        return None if stream is None else stream.end
+
     def place(self, job: JobId, attempt: int, number: int) -> int:
         """Where a reader goes on that has seen all up to this number: not behind the next line,
         whatever a power cut took. Without numbers it is the place itself."""
