@@ -107,6 +107,12 @@ class Running:
                         health.reason,
                         "`corral down`, then restore a backup, or run `corral repair`.",
                     )
+                if health.status == "degraded":
+                    yield warn(
+                        "engines",
+                        health.reason,
+                        "Its jobs wait; look after its platform, and they go on by themselves.",
+                    )
                 if health.version == __version__:
                     yield ok("versions", f"the controller has {health.version} too")
                 else:
