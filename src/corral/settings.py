@@ -288,7 +288,7 @@ def load(
     for key, value in (flags or {}).items():
         if value is not None:
             values[key] = value
-            sources[key] = f"--{key.replace('_', '-')}"
+            sources[key] = "--engine" if key == "engines" else f"--{key.replace('_', '-')}"
             _check(key, value, sources[key])
     return Config(settings=msgspec.convert(_nest(values), Settings), sources=sources, home=home)
 
@@ -364,15 +364,26 @@ def _check(key: str, value: Any, source: str) -> None:
     try:
         msgspec.convert(value, known[key])
     except msgspec.ValidationError as error:
-        reason = _plain(str(error))
+        reason = _plain(str(error), _choices(known[key]))
         raise InvalidSettings(
             f"{source}: {key} = {_without_passwords(value)!r} is not possible: "
             f"{reason[0].lower()}{reason[1:]}."
         ) from error
 
 
-def _plain(reason: str) -> str:
+def _choices(kind: Any) -> list[str]:
+    """The words that a setting may have, where it has a closed set of them."""
+    if get_origin(kind) is Literal:
+        return [str(one) for one in get_args(kind)]
+    return [word for inner in get_args(kind) for word in _choices(inner)]
+
+
+def _plain(reason: str, choices: list[str]) -> str:
     """A validation error in words that also those understand who do not write Python."""
+    if choices and "enum value" in reason:
+        wrong = re.search(r"enum value (.*?)( - at |$)", reason)
+        said = wrong[1] if wrong else "it"
+        return f"{said} is none of {', '.join(word or '(nothing)' for word in choices)}"
     reason = reason.replace("`", "").replace("array", "a list such as [a, b]")
     reason = reason.replace("Object missing required", "it lacks the required")
     reason = reason.replace("Object contains unknown", "it has an unknown")

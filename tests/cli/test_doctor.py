@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import sqlite3
 import subprocess
@@ -294,3 +295,19 @@ def test_a_check_that_breaks_ends_nothing() -> None:
     assert (first.check, first.status) == ("odd", "warn")
     assert "no such luck" in first.said
     assert second == after
+
+
+def test_a_sandbox_that_is_switched_off_is_no_sandbox(tmp_path: Path) -> None:
+    (tmp_path / "corral.yaml").write_text("worker: {isolate: false}")
+    [found] = machine.sandbox({"CORRAL_HOME": str(tmp_path)})
+    assert (found.status, "worker.isolate" in found.said) == ("warn", True)
+
+
+def test_open_files_are_judged_by_what_a_controller_may_take() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        [found] = machine.open_files()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found.status == ("ok" if hard == resource.RLIM_INFINITY or hard >= 4096 else "warn")

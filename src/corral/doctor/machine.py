@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import re
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from corral import __version__, settings
+from corral.core.errors import InvalidSettings
 from corral.doctor.findings import Check, Finding, fail, ok, warn
 
 OLDEST = (3, 11)
@@ -32,7 +34,7 @@ def checks(environ: Mapping[str, str] | None = None) -> list[tuple[str, Check]]:
         ("uv", uv),
         ("clock", clock),
         ("open files", open_files),
-        ("sandbox", sandbox),
+        ("sandbox", lambda: sandbox(environ)),
         ("shared memory", shared_memory),
         ("gpu", gpu),
         ("localhost", localhost),
@@ -138,19 +140,26 @@ def open_files() -> Iterator[Finding]:
         return
     import resource
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < ENOUGH_FILES:
-        most = "" if hard == resource.RLIM_INFINITY or hard > soft else " as root"
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # a controller takes what it may have
+    if most != resource.RLIM_INFINITY and most < ENOUGH_FILES:
         yield warn(
             "open files",
-            f"A process here may open {soft} files; many clients at once need more.",
-            f"`ulimit -n {ENOUGH_FILES}`{most} in the shell that starts the controller.",
+            f"A process here may open {most} files; many clients at once need more.",
+            f"`ulimit -n {ENOUGH_FILES}` as root in the shell that starts the controller.",
         )
     else:
-        yield ok("open files", "no limit" if soft == resource.RLIM_INFINITY else f"up to {soft:,}")
+        yield ok("open files", "no limit" if most == resource.RLIM_INFINITY else f"up to {most:,}")
 
 
-def sandbox() -> Iterator[Finding]:
+def sandbox(environ: Mapping[str, str] | None = None) -> Iterator[Finding]:
+    with contextlib.suppress(InvalidSettings):  # told of elsewhere
+        if not settings.load(environ=environ).settings.worker.isolate:
+            yield warn(
+                "sandbox",
+                "`worker.isolate` is false: jobs here read and write what you can.",
+                "Remove it from corral.yaml unless you trust all code that is sent here.",
+            )
+            return
     if sys.platform != "linux":
         yield warn(
             "sandbox",
