@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 from corral.controller.feed import Cursor, Feed, Seen
 from corral.controller.spool import OPEN_FILES, Spool
-from corral.core.events import AttemptStarted
+from corral.core.events import AttemptExited, AttemptOutput, AttemptStarted, JobSucceeded
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame, encode_frame, latest
+from corral.core.job import Blob
 from tests.controller.shell import shell
 
 LIMIT = 1 << 20
@@ -301,3 +303,31 @@ def test_all_is_there_or_marked(arrivals: list[tuple[int, bool]], ends: bool) ->
         assert sum(len(one) if isinstance(one, str) else one for one in found) == furthest
         for spool in (*writer.killed, writer.spool):
             spool.close()
+
+
+async def test_who_has_read_all_is_told_what_the_end_says_is_missing(tmp_path: Path) -> None:
+    """What it printed last never came, and nobody prints any more."""
+    async with shell(tmp_path, seconds=lambda _: 1e6) as corral:
+        job = await corral.submit()
+        await corral.until(job, AttemptStarted)
+        watching = corral.feed.watch(job, Cursor())
+        frame = OutputFrame(1.0, "stdout", "moo", n=3)
+        await corral.intake.take([AttemptOutput(job, 1, "w1", frame)])
+        while not (await anext(watching))[-1].frame:
+            pass
+        rest: list[Seen] = []
+
+        async def follow() -> None:
+            async for batch in watching:
+                rest.extend(batch)
+
+        following = asyncio.create_task(follow())
+        for _ in range(5):
+            await asyncio.sleep(0)  # it has read all, and waits
+        head = corral.store.head(job)
+        result, digest = Blob.of(b"42"), corral.store.digest(head)
+        ended = AttemptExited(job, 1, "w1", 2.0, 1.0, digest, result, output=100)
+        await corral.intake.take([ended])
+        await asyncio.wait_for(following, 10)
+        assert [one.skipped for one in rest if one.skipped] == [97]
+        assert isinstance(rest[-1].fact, JobSucceeded)

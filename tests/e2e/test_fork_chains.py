@@ -97,7 +97,7 @@ def test_fork_chains_end_with_their_job(worker: Worker) -> None:
         cancelled.cancel()
         wait_until(lambda: cancelled.status().state == "cancelled", "cancelled")
         assert worker.over()
-        long = worker.chain(client, duration=1.0)
+        long = worker.chain(client, duration=4.0)  # on a busy machine it takes a while to begin
         with pytest.raises(corral.JobFailed, match="longer than its duration"):
             long.result()
         assert worker.over()

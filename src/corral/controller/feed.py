@@ -223,6 +223,7 @@ class Feed:
             if head.state.ended and head.batch:
                 self._ends.append(change)
             if watchers:
+                self._all_read.pop(head.id, None)  # or nobody would see what an end says is missing
                 self._wake(head.id)
                 if head.batch and head.state.ended:
                     self._wake(f"batch {head.batch}")
@@ -309,6 +310,7 @@ class Feed:
             if job not in self._store.recent and ended != self._last_marked:
                 self._spool.complete(*ended, fact.output)
                 self._spool.finish(*ended)
+                self._all_read.pop(job, None)
                 self._last_marked = ended
 
     async def _facts(self, head: Head, after: int) -> AsyncIterator[tuple[int, Journaled]]:
