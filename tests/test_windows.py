@@ -85,7 +85,7 @@ def _modules(*folders: str) -> list[str]:
 
 WORKER = _modules("agent", "runtime", "protocol", "core", "home.py", "trust.py", "invitation.py",
                   "settings.py", "logs.py", "job.py")  # fmt: skip
-CLIENT = _modules("sdk", "cli", "job.py", "api/corral_pb2.py", "api/service.py")
+CLIENT = _modules("sdk", "cli", "job.py", "contract")
 
 
 @pytest.mark.parametrize("modules", [WORKER, CLIENT], ids=["worker", "client"])
