@@ -78,7 +78,6 @@ class Intake:
         self._away = set(store.world.held)
         """Workers that had attempts when we began and were not met since: what they lost, they may
         have lost with us."""
-        self._began_at = store.seq
         self._judged: list[tuple[str, Failure | None, str]] = []
         """What this batch says of workers: who, how it ended, and what."""
         self._orphaned: set[tuple[JobId, int]] = set()
@@ -344,9 +343,6 @@ class Intake:
         facts = []
         for head in list(self._store.world.held.get(report.worker, {}).values()):
             if (head.id, head.attempt) not in has | sent_since:
-                if head.state is State.PLACED and head.last_seq <= self._began_at:
-                    self._loop.start(head)  # it may be that we ended before it was sent
-                    continue
                 ended.add((head.id, head.attempt))
                 reason = f"Worker {report.name} came back without it.{_ended(report.leftovers)}"
                 facts.append(self._gone(head, "worker_lost", reason, workers))
