@@ -83,7 +83,9 @@ class FakeController:
                         )
                         await socket.send(wire.encode([welcome]))
                         self.sockets.append(socket)
-                    if self.receives and isinstance(message, wire.JobCompleted | wire.JobFailed):
+                    if self.receives and isinstance(
+                        message, wire.JobCompleted | wire.JobFailed | wire.JobReturned
+                    ):
                         received = wire.ResultReceived(message.job, message.attempt)
                         await socket.send(wire.encode([received]))
                 async with self._news:

@@ -330,3 +330,20 @@ async def test_needs_beyond_the_worker_are_returned(
     job = controller.job(double, 1, needs=Needs(gpus=1))
     await controller.send(job)
     assert "more than this worker has" in (await controller.expect(wire.JobReturned)).reason
+
+
+async def test_what_goes_back_is_said_until_it_is_received(
+    controller: FakeController, start: StartAgent
+) -> None:
+    """Whoever starts it again must not hear afterwards that it never ran."""
+    controller.receives = False
+    await start()
+    job = controller.job(double, 1, needs=Needs(gpus=1))
+    await controller.send(job)
+    await controller.expect(wire.JobReturned)
+    await controller.sockets[-1].close()
+    again = await controller.expect(wire.WorkerRegister, count=2)
+    assert again.attempts == ((job.job, 1),)
+    await controller.expect(wire.JobReturned, count=2)
+    first = next(one for one in controller.heard if isinstance(one, wire.WorkerRegister))
+    assert first.incarnation == again.incarnation != ""

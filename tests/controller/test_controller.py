@@ -531,6 +531,23 @@ async def test_what_was_placed_and_perhaps_never_sent_begins_anew(tmp_path: Path
         assert not corral.store.world.circuits
 
 
+async def test_what_never_reached_a_worker_that_remembers_is_sent_again(tmp_path: Path) -> None:
+    """kill -9 between the placement and its start, and the worker lived on: it is the same
+    attempt."""
+    async with shell(tmp_path, seconds=lambda _: FOREVER) as corral:
+        corral.engine.start = lambda attempt: None  # type: ignore[method-assign]
+        job = await corral.submit()
+        await corral.until(job, AttemptPlaced)
+        del corral.engine.start
+        (known,) = corral.engine.workers()
+        back = WorkerJoined(known.id, known.name, known.capabilities, remembers=True)
+        await corral.intake.take([back])
+        await _running(corral, job, 1)
+        await corral.intake.take([back])
+        await _running(corral, job, 1)
+        assert not corral.store.world.circuits
+
+
 async def test_a_worker_is_not_blamed_for_what_went_down_with_the_controller(
     tmp_path: Path,
 ) -> None:

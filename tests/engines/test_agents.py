@@ -213,6 +213,25 @@ def completed() -> wire.JobCompleted:
     return wire.JobCompleted(job="j", attempt=1, at=1.0, seconds=1.0, digest="d")
 
 
+async def test_a_worker_remembers_until_its_process_is_another() -> None:
+    first = AgentsEngine([], grace_s=1.0, output_limit=1000)
+    one = replace(register("w"), incarnation="one")
+    known = first.join(Line(), one)
+    first.join(Line(), one)
+    assert await _remember(first) == [False, True]
+    again = AgentsEngine([known], grace_s=1.0, output_limit=1000)
+    again.join(Line(), one)
+    again.join(Line(), replace(one, incarnation="two"))
+    again.join(Line(), replace(one, incarnation=""))
+    again.join(Line(), replace(one, incarnation=""))
+    assert await _remember(again) == [True, False, False, False]
+
+
+async def _remember(engine: AgentsEngine) -> list[bool]:
+    reports = await anext(engine.events())
+    return [one.remembers for one in reports if isinstance(one, WorkerJoined)]
+
+
 async def test_a_claim_on_anothers_attempt_takes_nothing_away(tmp_path: Path) -> None:
     engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
     owner, thief = Line(), Line()

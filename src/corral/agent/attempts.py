@@ -39,7 +39,6 @@ from corral.protocol.messages import (
     JobOutput,
     JobProgress,
     JobRecall,
-    JobReturned,
     JobStarted,
     Message,
 )
@@ -113,7 +112,7 @@ class Ledger:
         if key in self._known or self.results.say_again(*key) or self._seen_before(key):
             return
         if self.draining:
-            return self._send(JobReturned(*key, reason=self.draining))
+            return self.results.returned(*key, self.draining)
         document = bytes(message.document)
         if record_digest(document) != message.digest:
             return self.results.refused(message, endings.OTHER_DOCUMENT)
@@ -130,7 +129,7 @@ class Ledger:
         if attempt.lane not in self._fitting:
             refused = self._refuse(attempt)
             if refused:
-                return self._send(JobReturned(*key, reason=refused))
+                return self.results.returned(*key, refused)
             self._fitting.add(attempt.lane)
         self._known[key] = attempt
         if recipe.inputs or self._environments.ready(spec) is None:
@@ -626,7 +625,7 @@ class Ledger:
 
     def _return(self, attempt: Attempt, reason: str) -> None:
         self._forget_waiting(attempt)
-        self._send(JobReturned(*attempt.key, reason=reason))
+        self.results.returned(*attempt.key, reason)
 
     # --- leaving -------------------------------------------------------------------------------
 

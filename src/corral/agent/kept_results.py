@@ -17,9 +17,9 @@ import structlog
 
 from corral.core.malformed import MALFORMED
 from corral.home import sync_folder
-from corral.protocol.messages import JobCompleted, JobFailed
+from corral.protocol.messages import JobCompleted, JobFailed, JobReturned
 
-Ended = JobCompleted | JobFailed
+Ended = JobCompleted | JobFailed | JobReturned
 
 LIMIT_BYTES = 64 << 20
 """Thousands of results: what is larger than 8 kB is not in them, but with the controller."""

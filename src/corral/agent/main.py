@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import gc
 import os
+import secrets
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -117,6 +118,7 @@ class Agent:
         self._updating: asyncio.Task[None] | None = None
         self._is_up = False
         self._leftovers = 0
+        self._incarnation = secrets.token_hex(8)
         self._models_told: tuple[Model, ...] = ()
         self._tasks_told: tuple[str, ...] = ()
         self._servers_told: tuple[ImageServer, ...] = ()
@@ -399,6 +401,7 @@ class Agent:
             vram_gb=max((gpu.vram_gb for gpu in gpus), default=0.0),
             supported_models=names,
             attempts=self._ledger.attempts(),
+            incarnation=self._incarnation,
             leftovers=self._leftovers,
             models=models,
             models_loaded=self._runners.models(),

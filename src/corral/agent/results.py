@@ -12,7 +12,13 @@ from corral.agent.attempt import Attempt
 from corral.agent.kept_results import Ended, KeptResults
 from corral.agent.narration import Narration
 from corral.core.job import Blob, Failure, JobId
-from corral.protocol.messages import JobCompleted, JobDispatch, JobFailed, Message
+from corral.protocol.messages import (
+    JobCompleted,
+    JobDispatch,
+    JobFailed,
+    JobReturned,
+    Message,
+)
 
 log = structlog.get_logger("corral.agent.results")
 
@@ -138,6 +144,10 @@ class Results:
             seconds=round(seconds, 3),
             correlation_id=dispatch.correlation_id,
         )
+
+    def returned(self, job: JobId, attempt: int, reason: str) -> None:
+        """It goes back without having run."""
+        self._end(JobReturned(job, attempt, reason=reason))
 
     def say_again(self, job: JobId, attempt: int) -> bool:
         """Whether this attempt has ended here before."""

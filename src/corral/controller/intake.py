@@ -337,12 +337,16 @@ class Intake:
     async def _joined(
         self, report: WorkerJoined, workers: Sequence[Worker], ended: set[tuple[JobId, int]]
     ) -> list[Journaled]:
-        """What the worker has and we want goes on; what it lacks is lost; the rest is stopped."""
+        """What the worker has and we want goes on; what it lacks is sent again if it cannot
+        have run, and else lost; the rest is stopped."""
         has = set(report.attempts)
         sent_since = await self._running()
         facts = []
         for head in list(self._store.world.held.get(report.worker, {}).values()):
             if (head.id, head.attempt) not in has | sent_since:
+                if head.state is State.PLACED and report.remembers:
+                    self._loop.start(head)  # it was never sent, or got lost on the way
+                    continue
                 ended.add((head.id, head.attempt))
                 reason = f"Worker {report.name} came back without it.{_ended(report.leftovers)}"
                 facts.append(self._gone(head, "worker_lost", reason, workers))

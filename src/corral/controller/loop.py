@@ -228,6 +228,10 @@ class Loop:
                 times.append(probe)
         return max(0.0, min(times) - now) if times else None
 
+    def start(self, placed: Head) -> None:
+        """Again, where nobody knows whether that was done before: twice is once."""
+        self._start(placed, self._by_worker().get(placed.worker), None)
+
     def _start(self, placed: Head, engine: Engine | None, document: bytes | None) -> None:
         if engine is None:
             self._give_back(placed, "Its worker was revoked before the job was sent.")

@@ -189,6 +189,8 @@ class WorkerJoined(Report, frozen=True):
     attempts: tuple[tuple[JobId, int], ...] = ()
     leftovers: int = 0
     """Job processes of its former life that it found and ended."""
+    remembers: bool = False
+    """It has forgotten nothing since it was last known: what it lacks never reached it."""
 
 
 class WorkerLost(Report, frozen=True):

@@ -137,6 +137,8 @@ class Worker(Struct, frozen=True):
     """It said goodbye and has not been back: nobody misses it."""
     version: str = ""
     """Of the Corral that it runs."""
+    incarnation: str = ""
+    """Whose memory it has: another one knows nothing of attempts before it."""
     models_loaded: tuple[str, ...] = ()
     """Names of the models that it has in memory now: a job for one of them starts at once."""
     models: tuple[Model, ...] = ()

@@ -217,6 +217,7 @@ class AgentsEngine:
                 local=register.worker_id == self._local_id,
                 seen_at=time.time(),
                 version=register.software_version,
+                incarnation=register.incarnation,
                 models=register.models,
                 models_loaded=register.models_loaded,
                 readings=register.readings,
@@ -224,6 +225,8 @@ class AgentsEngine:
                 servers=register.servers,
             )
         )
+        before = self._workers.get(worker.id)
+        remembers = before is not None and before.incarnation == worker.incarnation != ""
         former = self._sessions.pop(worker.id, None)
         if former is not None:
             former.close(wire.CLOSE_REPLACED, "The same worker connected again.")
@@ -236,7 +239,9 @@ class AgentsEngine:
         mine = self._claimed(session, worker.id, register.attempts)
         self._report(
             worker.id,
-            WorkerJoined(worker.id, worker.name, worker.capabilities, mine, register.leftovers),
+            WorkerJoined(
+                worker.id, worker.name, worker.capabilities, mine, register.leftovers, remembers
+            ),
         )
         self._slow_down(session)  # or each time it dials it would add another frame
         return worker

@@ -81,6 +81,8 @@ class WorkerRegister(Message, frozen=True):
     supported_models: ModelNames = ()
     attempts: Annotated[tuple[tuple[Word, Count], ...], Meta(max_length=MOST_ATTEMPTS)] = ()
     """Attempts this worker still has, running or waiting, and results not yet received."""
+    incarnation: Word = ""
+    """The same for as long as it has forgotten nothing: until its process ends."""
     leftovers: Count = 0
     """Processes of an agent before this one that it found and ended."""
     models: Models = ()
