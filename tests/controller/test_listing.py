@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from corral.controller import sql
-from corral.controller.journal import Journal
 from corral.controller.listing import Filters, Listing
-from corral.controller.refill import refill_history
-from corral.controller.store import Store
-from corral.controller.world import World
 from corral.core.errors import BatchNotFound, InvalidRequest
 from corral.core.job import ENDED, JobId, State
 from tests.controller.shell import Needs, QueueClass, Shell, shell, worker
@@ -144,21 +137,3 @@ async def test_batches_are_counted(tmp_path: Path) -> None:
         with pytest.raises(BatchNotFound):
             await listing.batch("b3")
         listing.close()
-
-
-async def test_an_old_history_is_filled_from_the_journal(tmp_path: Path) -> None:
-    """Where its table is empty; test_migrations walks the whole way from version 1."""
-    async with shell(tmp_path) as corral:
-        ids = await herd(corral)
-        rows = sorted(corral.journal.history())
-    assert rows
-    with contextlib.closing(sqlite3.connect(tmp_path / "journal" / "corral.db")) as old:
-        old.executescript(sql.TO_3)
-        refill_history(old)
-        old.commit()
-    journal = Journal(tmp_path / "journal")
-    store = Store(journal, World())
-    store.recover()  # proves every row
-    assert sorted(journal.history()) == rows
-    assert {store.head(job).id for job in ids} == set(ids)
-    await store.close()

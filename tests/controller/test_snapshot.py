@@ -73,7 +73,7 @@ def known(store: Store) -> dict[str, object]:
 
 def proof(folder: Path, until: int) -> list[int]:
     """What the background proof does, here and at once."""
-    with contextlib.closing(Journal(folder, upgrade=False)) as journal:
+    with contextlib.closing(Journal(folder)) as journal:
         return list(prove(journal, until))
 
 
@@ -337,7 +337,7 @@ async def test_a_proof_while_others_write_and_prune(tmp_path: Path) -> None:
         await store.append([submitted(f"w{n}")])
     jobs = await fill(store, 600)
     taken = await take(store)
-    with contextlib.closing(Journal(tmp_path, upgrade=False)) as journal:
+    with contextlib.closing(Journal(tmp_path)) as journal:
         steps = 0
         for _ in prove(journal, taken.seq):
             await store.prune(jobs[steps * 50 : steps * 50 + 50], SOON_S)

@@ -1,5 +1,5 @@
-"""Kills upkeep (upgrade, pruning, restore, repair, learning) at each system call that changes a
-file, and checks what is left.
+"""Kills upkeep (pruning, restore, repair, learning) at each system call that changes a file, and
+checks what is left.
 
 A program of its own, `python -m tests.crash.upkeep WHAT FOLDER`, like `sweep`: it forks for each
 call, and prints one JSON object for each.
@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.controller import restore, sql
+from corral.controller import restore
 from corral.controller.backup import Backups
 from corral.controller.journal import Journal
 from corral.controller.repair import repair
@@ -30,29 +30,10 @@ from corral.core.job import Head, Needs, decode_document
 from corral.home import Home
 from tests.controller.test_pruning import damage
 from tests.controller.test_retention import KEEP
-from tests.controller.version_1 import contents, make_version_1
 from tests.crash import painting, scenario, tracing
 from tests.crash.sweep import Counter, apart
 
 Part = Callable[[Path], None]
-
-
-def upgrade(home: Path) -> None:
-    Journal(home / "journal").close()
-
-
-def upgraded(home: Path) -> None:
-    store = Store(Journal(home / "journal"), World())
-    store.recover()
-    assert set(store.world.heads) == {"b"}
-    assert store.head("a").state == "succeeded"
-    assert store.journal.version == sql.SCHEMA_VERSION
-    store.journal.close()
-    copies = sorted(path for path in (home / "backups").iterdir() if path.name[0] != ".")
-    assert copies
-    # Killed between two steps, the second one was preceded by a copy of its own.
-    assert all(copy.name.startswith(f"schema-{contents(copy)[0]}-") for copy in copies), copies
-    assert contents(copies[0])[0] == 1, copies
 
 
 async def _prepare_restore(home: Path) -> None:
@@ -185,7 +166,6 @@ def runs(part: Callable[[Path], Coroutine[Any, Any, None]]) -> Part:
 
 
 PARTS: dict[str, tuple[Part, Part, Part]] = {
-    "upgrade": (lambda home: make_version_1(home / "journal"), upgrade, upgraded),
     "restore": (runs(_prepare_restore), swap, swapped),
     "prune": (runs(_prepare_pruning), runs(_prune), runs(_pruned)),
     "repair": (runs(_prepare_repair), _repair, _repaired),

@@ -53,7 +53,7 @@ class BackgroundProof:
             log.warning("keys_not_read", error=str(error))  # the disk is asked as before
 
     def _keys(self) -> UsedKeys:
-        with contextlib.closing(Journal(self._store.journal.folder, upgrade=False)) as journal:
+        with contextlib.closing(Journal(self._store.journal.folder)) as journal:
             return read_keys(journal, pause_s=0.001)
 
     async def _prove(self) -> bool:

@@ -25,9 +25,9 @@ from typing import BinaryIO, NamedTuple
 import structlog
 
 from corral.controller import sql
-from corral.controller.migrations import open_read_only
 from corral.controller.presets import NAME as PRESET
 from corral.controller.retention import Retention
+from corral.controller.schema import open_read_only
 from corral.core.errors import DiskFull
 from corral.home import Home
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -19,13 +19,13 @@ from typing import NamedTuple, TypeVar
 import msgspec
 import structlog
 
-from corral.controller import migrations, pruned, sql
+from corral.controller import pruned, schema, sql
 from corral.controller.ended import Ended
 from corral.controller.mark import Mark
-from corral.controller.migrations import open_read_only
 from corral.controller.record import UNREADABLE, Record
+from corral.controller.schema import open_read_only
 from corral.controller.used_keys import UsedKeys
-from corral.controller.verification import lost, verified
+from corral.controller.verification import lost
 from corral.core.errors import HomeUnusable, JobNotFound, JournalDamaged, StorageFailed
 from corral.core.events import Journaled, decode_fact
 from corral.core.lifecycle import STORED
@@ -52,9 +52,9 @@ T = TypeVar("T")
 
 
 class Journal:
-    """An open journal, made if it is new, upgraded if it is old. `verified` proves it."""
+    """An open journal, made if it is new. `verified` proves it."""
 
-    def __init__(self, folder: Path, *, upgrade: bool = True) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / "corral.db"
         self._writer: sqlite3.Connection | None = None
@@ -63,14 +63,11 @@ class Journal:
         self.mark = Mark(folder / "mark")
         try:
             with self._asked():
-                self.version = migrations.current_version(self.path)
-                if self.version == 0:
+                if not schema.is_made(self.path):
                     if self.mark.seq:
                         raise lost(1, "the database is empty or gone")
-                    self._make()
+                    schema.make(self._open_writer())
                 self._reader = open_read_only(self.path)
-                if upgrade and self.version < sql.SCHEMA_VERSION:
-                    self._upgrade()
                 if self.mark.seq is None and self.last_seq() == 0:
                     self.mark.write(0)
                     self.mark.sync()
@@ -78,20 +75,6 @@ class Journal:
         except BaseException:
             self.mark.close()
             raise
-
-    def _make(self) -> None:
-        migrations.make(self._open_writer())
-        self.version = sql.SCHEMA_VERSION
-
-    def _upgrade(self) -> None:
-        """Nothing is written before the old one is proven, and nothing of it changes before there
-        is a proven copy."""
-        _exhaust(verified(self))
-        self._reader.close()
-        writer = self._open_writer()
-        migrations.upgrade(writer, self.folder, self.version, _prove)
-        self.version = sql.SCHEMA_VERSION
-        self._reader = open_read_only(self.path)
 
     def _open_writer(self) -> sqlite3.Connection:
         self._writer = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
@@ -209,10 +192,8 @@ class Journal:
     # --- reading (the event loop's thread) ---
 
     def last_seq(self) -> int:
-        found = int(self._reader.execute(sql.LAST_SEQ).fetchone()[0])
-        if self.version >= sql.PRUNED_SINCE:
-            found = max(found, int(self._reader.execute(sql.PRUNED_LAST).fetchone()[0]))
-        return found
+        asked = (sql.LAST_SEQ, sql.PRUNED_LAST)
+        return max(int(self._reader.execute(one).fetchone()[0]) for one in asked)
 
     @contextlib.contextmanager
     def one_moment(self) -> Iterator[None]:
@@ -227,8 +208,6 @@ class Journal:
 
     def pruned(self, after: int = 0, until: int | None = None) -> list[pruned.Interval]:
         """Intervals that begin behind `after` and up to `until`, and the one before them."""
-        if self.version < sql.PRUNED_SINCE:
-            return []
         rows = self._reader.execute(sql.PRUNED_WITHIN, (after, until or sql.LARGEST))
         return [pruned.Interval._make(row) for row in rows]
 
@@ -377,8 +356,7 @@ class Journal:
             return str(error)
 
     def has_its_tables(self) -> bool:
-        made = migrations.tables(self.version)
-        return self._reader.execute(sql.TABLES).fetchall() == made
+        return self._reader.execute(sql.TABLES).fetchall() == schema.tables()
 
     def history(self) -> Iterator[Ended]:
         return map(Ended._make, self._reader.execute(sql.HISTORY))
@@ -434,14 +412,3 @@ def _for_rows(statement: str, size: int) -> str:
     """An INSERT of one row, for several."""
     one = statement[statement.rindex("(") :].rstrip()
     return statement + f", {one}" * (size - 1)
-
-
-def _exhaust(records: Iterable[Record]) -> None:
-    for _ in records:
-        pass
-
-
-def _prove(folder: Path) -> None:
-    """Raises where the journal in this folder is not whole; upgrades nothing."""
-    with contextlib.closing(Journal(folder, upgrade=False)) as journal:
-        _exhaust(verified(journal))

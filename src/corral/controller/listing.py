@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from corral.controller import sql
-from corral.controller.migrations import open_read_only
+from corral.controller.schema import open_read_only
 from corral.controller.store import Store
 from corral.core.errors import BatchNotFound, InvalidRequest
 from corral.core.job import ENDED, Head, JobId, QueueClass, State

@@ -77,7 +77,7 @@ def say(word: Word) -> None:
 def main(folder: Path, until: int) -> None:
     if sys.platform != "win32":
         os.nice(NICENESS)
-    with contextlib.closing(Journal(folder, upgrade=False)) as journal:
+    with contextlib.closing(Journal(folder)) as journal:
         began = time.monotonic()
         try:
             for proven in prove(journal, until):

@@ -20,9 +20,9 @@ from corral.controller import pruned, sql
 from corral.controller.ended import Ended
 from corral.controller.journal import Journal, Write
 from corral.controller.mark import Mark
-from corral.controller.migrations import open_read_only
 from corral.controller.record import UNREADABLE, Record, record_of, sealed
 from corral.controller.recovery import recovered
+from corral.controller.schema import open_read_only
 from corral.controller.verification import REPAIRED
 from corral.controller.wal import mended
 from corral.core.errors import Conflict, CorralError, HomeUnusable, JournalDamaged

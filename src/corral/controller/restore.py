@@ -21,7 +21,6 @@ from typing import IO, Any
 
 from msgspec import Struct
 
-from corral.controller import sql
 from corral.controller.backup import (
     FORMAT,
     HEADER,
@@ -35,11 +34,9 @@ from corral.controller.backup import (
 )
 from corral.controller.journal import Journal
 from corral.controller.mark import Mark
-from corral.controller.migrations import dated
 from corral.controller.recovery import recovered
 from corral.controller.repair import fenced
-from corral.controller.verification import verified
-from corral.core.errors import BackupRefused, CorralError
+from corral.core.errors import BackupRefused, CorralError, HomeUnusable
 from corral.home import Home, read_json, sync_folder, write_private_json
 
 MAX_SMALL = 256 << 20
@@ -56,7 +53,7 @@ class Contents(Struct, frozen=True):
     files: int
     size: int
     living: int
-    """Jobs that are not ended; -1 where an older schema does not say."""
+    """Jobs that are not ended."""
 
 
 Progress = Callable[[float], None]
@@ -117,7 +114,7 @@ def swap_in(home: Home) -> Path:
         _fence(home)
         names = [*PARTS, *(path.name for path in home_files(home.path))]
         plan = {
-            "before": dated(home.backups, "before-restore-").name,
+            "before": _dated(home.backups, "before-restore-").name,
             "aside": [name for name in names if (home.path / name).exists()],
         }
         write_private_json(plan_path, plan)
@@ -151,8 +148,6 @@ def _fence(home: Home) -> None:
         fenced(journal, promised)
     finally:
         journal.close()
-    # An old backup was upgraded just now. The copy from before that is the backup itself.
-    shutil.rmtree(home.restore / "backups", ignore_errors=True)
 
 
 # --- reading the file ---
@@ -253,12 +248,10 @@ def _proven(file: Path, folder: Path, last_seq: int) -> int:
         mark.write(last_seq)
         mark.sync()
         mark.close()
-        with contextlib.closing(Journal(folder, upgrade=False)) as journal:
-            if journal.version == sql.SCHEMA_VERSION:
-                return len(recovered(journal).heads)
-            for _ in verified(journal):
-                pass
-            return -1
+        with contextlib.closing(Journal(folder)) as journal:
+            return len(recovered(journal).heads)
+    except HomeUnusable as error:
+        raise _refused(file, f"its journal cannot be used: {error.message}") from error
     except CorralError as error:
         raise _refused(file, f"its journal is not whole: {error.message}") from error
 
@@ -304,6 +297,13 @@ def _refused(file: Path, reason: str) -> BackupRefused:
     return BackupRefused(
         f"{file} cannot be restored: {reason}. Nothing was changed. Use another backup."
     )
+
+
+def _dated(folder: Path, prefix: str) -> Path:
+    """A name in the folder that says when, and that nothing there has."""
+    stamp = f"{prefix}{time.strftime('%Y%m%d-%H%M%S')}"
+    names = (stamp, *(f"{stamp}-{n}" for n in range(2, 1000)))
+    return next(folder / name for name in names if not (folder / name).exists())
 
 
 def when(made_at: float) -> str:

@@ -22,8 +22,8 @@ from msgspec import Struct
 from corral.controller import sql
 from corral.controller.blobs import NOTED, Blobs
 from corral.controller.ended import Ended
-from corral.controller.migrations import open_read_only
 from corral.controller.record import UNREADABLE, Record
+from corral.controller.schema import open_read_only
 from corral.controller.spool import Spool
 from corral.controller.store import Store
 from corral.core.errors import CorralError, JournalDamaged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+SCHEMA_VERSION = 3
 SCHEMA = """
 CREATE TABLE journal (
     seq      INTEGER PRIMARY KEY,
@@ -13,34 +14,11 @@ CREATE TABLE journal (
     document BLOB,
     crc      INTEGER NOT NULL
 );
-CREATE TABLE history (
-    job           TEXT PRIMARY KEY,
-    state         TEXT NOT NULL,
-    submitted_seq INTEGER NOT NULL,
-    last_seq      INTEGER NOT NULL,
-    ended_at      REAL NOT NULL,
-    batch         TEXT NOT NULL,
-    key           TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX history_ended ON history (ended_at);
-CREATE INDEX history_batch ON history (batch, last_seq) WHERE batch != '';
-CREATE INDEX history_key   ON history (key) WHERE key != '';
-CREATE TABLE workers (
-    id   TEXT PRIMARY KEY,
-    body BLOB NOT NULL
-) WITHOUT ROWID;
-"""
-
-TO_2 = """
 CREATE TABLE pruned (
     first INTEGER PRIMARY KEY,
     last  INTEGER NOT NULL,
     crc   INTEGER NOT NULL
 );
-"""
-
-TO_3 = """
-DROP TABLE history;
 CREATE TABLE history (
     job           TEXT PRIMARY KEY,
     state         TEXT NOT NULL,
@@ -64,15 +42,13 @@ CREATE INDEX history_other ON history (state, job) WHERE state != 'succeeded';
 CREATE INDEX history_batch ON history (batch, last_seq) WHERE batch != '';
 CREATE INDEX history_key   ON history (key) WHERE key != '';
 CREATE INDEX history_user  ON history (user, job) WHERE user != '';
+CREATE TABLE workers (
+    id   TEXT PRIMARY KEY,
+    body BLOB NOT NULL
+) WITHOUT ROWID;
 """
-"""What ended jobs are looked for by; `labels` holds one `key=value` between newlines. The rows come
-from the journal, which is the truth anyway: `refill.refill_history`."""
-
-STEPS = {2: TO_2, 3: TO_3}
-"""What leads to each version from the one before. A step that was released never changes."""
-SCHEMA_VERSION = 1 + len(STEPS)
-PRUNED_SINCE = 2
-"""The version that brought the table of pruned records."""
+"""`history` is what ended jobs are looked for by; its `labels` hold one `key=value` between
+newlines."""
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",

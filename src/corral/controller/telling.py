@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from corral.controller import sql
-from corral.controller.migrations import open_read_only
+from corral.controller.schema import open_read_only
 from corral.controller.store import Store
 from corral.core.events import JobFailed, WorkerLost
 from corral.core.job import Head, JobId

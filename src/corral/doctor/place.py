@@ -14,7 +14,7 @@ from pathlib import Path
 from corral import settings
 from corral.controller.journal import Journal
 from corral.controller.verification import verified
-from corral.core.errors import CorralError, InvalidSettings, JournalDamaged
+from corral.core.errors import CorralError, HomeUnusable, InvalidSettings, JournalDamaged
 from corral.doctor.findings import Check, Finding, fail, ok, warn
 from corral.home import Home
 
@@ -181,7 +181,10 @@ class Place:
             return
         deadline = time.monotonic() + self._look_s
         try:
-            journal = Journal(folder, upgrade=False)  # it only looks
+            journal = Journal(folder)
+        except HomeUnusable as error:
+            yield fail("journal", error.message, "Choose another CORRAL_HOME, or restore a backup.")
+            return
         except CorralError as error:
             yield fail("journal", error.message, _MEND)
             return
