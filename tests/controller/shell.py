@@ -10,6 +10,7 @@ from pathlib import Path
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
 from corral.controller.feed import Cursor, Feed, Seen
+from corral.controller.fleet import Fleet
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
@@ -56,6 +57,7 @@ class Shell:
         journal: Journal | None = None,
         keep_for_interactive: int = 0,
         breaker: Breaker = Breaker(),  # noqa: B008
+        beside: Sequence[SimulatedEngine] = (),
     ) -> None:
         for name in ("journal", "blobs", "spool"):
             (home / name).mkdir(parents=True, exist_ok=True)
@@ -66,12 +68,13 @@ class Shell:
         self.engine = SimulatedEngine(workers, seconds)
         self.feed = Feed(self.store, self.spool)
         self.tokens = AttemptTokens("key")
-        engines = {self.engine.name: self.engine}
+        self.engines = (self.engine, *beside)
+        engines = {engine.name: engine for engine in self.engines}
         self.vault = Vault(home / "secrets")
         pause = Pause(home / "queue.json")
         self.loop = Loop(
             self.store,
-            engines,
+            Fleet(engines),
             self.tokens,
             self.vault,
             aging_s=aging_s,
@@ -79,11 +82,10 @@ class Shell:
             keep_for_interactive=keep_for_interactive,
         )
         blobs = Blobs(home / "blobs")
-        self.recalling = Recalling(self.store, engines, self.loop)
+        self.recalling = Recalling(self.store, self.loop)
         self.queue = Queue(
             self.store,
             blobs,
-            engines,
             self.loop,
             vault=self.vault,
             assets=Assets(blobs, limit=1_000_000),
@@ -98,17 +100,21 @@ class Shell:
             batch_secret="HOOK_KEY",
             timing=timing,
         )
-        self.intake = Intake(
-            self.engine,
-            self.store,
-            self.spool,
-            policy=policy,
-            breaker=breaker,
-            loop=self.loop,
-            heard=self.feed.heard,
-            stop_grace_s=1.0,
-            notice=self.notifier.worker,
-        )
+        self.intakes = [
+            Intake(
+                engine,
+                self.store,
+                self.spool,
+                policy=policy,
+                breaker=breaker,
+                loop=self.loop,
+                heard=self.feed.heard,
+                stop_grace_s=1.0,
+                notice=self.notifier.worker,
+            )
+            for engine in self.engines
+        ]
+        self.intake = self.intakes[0]
 
     async def submit(self, **fields: object) -> JobId:
         return (await self.queue.submit([function_job(**fields)]))[0].job  # type: ignore[arg-type]
@@ -150,6 +156,7 @@ async def shell(
     journal: Journal | None = None,
     keep_for_interactive: int = 0,
     breaker: Breaker = Breaker(),  # noqa: B008
+    beside: Sequence[SimulatedEngine] = (),
 ) -> AsyncIterator[Shell]:
     policy = policy or Policy(max_losses=3, backoff_s=0.01, backoff_max_s=0.02)
     workers = [worker()] if workers is None else workers
@@ -164,9 +171,12 @@ async def shell(
         journal=journal,
         keep_for_interactive=keep_for_interactive,
         breaker=breaker,
+        beside=beside,
     )
-    made.engine.open()
-    parts = (made.loop.run(), made.intake.run(), made.notifier.run(), made.recalling.run())
+    for engine in made.engines:
+        engine.open()
+    intakes = (intake.run() for intake in made.intakes)
+    parts = (made.loop.run(), *intakes, made.notifier.run(), made.recalling.run())
     tasks = [asyncio.create_task(part) for part in parts]
     try:
         yield made

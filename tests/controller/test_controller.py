@@ -575,13 +575,13 @@ async def test_an_engine_that_cannot_be_asked_is_silent_and_nothing_is_lost(tmp_
         corral.engine.running = unreachable  # type: ignore[method-assign]
         corral.engine.restore("w1")
         await asked.wait()
-        assert "Docker does not answer" in corral.loop.trouble()["simulated"]
+        assert "Docker does not answer" in corral.loop.fleet.trouble()["simulated"]
         assert corral.store.head(job).state is State.RUNNING
         corral.engine.running = running  # type: ignore[method-assign]
         other = await corral.submit(text="other", needs=Needs())
         await _running(corral, other, 1)
         assert corral.store.head(job).attempt == 1
-        assert not corral.loop.trouble()
+        assert not corral.loop.fleet.trouble()
 
 
 async def test_an_engine_that_fails_is_asked_again(tmp_path: Path) -> None:

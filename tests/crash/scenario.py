@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
+from corral.controller.fleet import Fleet
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
@@ -148,11 +149,10 @@ class Station:
         self.engine = ComputingEngine([WORKER], self.blobs)
         engines = {self.engine.name: self.engine}
         vault, pause = Vault(self.home.secrets), Pause(self.home.queue)
-        self.loop = Loop(self.store, engines, tokens, vault, aging_s=60.0, pause=pause)
+        self.loop = Loop(self.store, Fleet(engines), tokens, vault, aging_s=60.0, pause=pause)
         self.queue = Queue(
             self.store,
             self.blobs,
-            engines,
             self.loop,
             vault=vault,
             assets=Assets(self.blobs, limit=1_000_000),

@@ -8,7 +8,8 @@ from corral.controller.store import Store
 
 
 def condition(queue: Queue, store: Store, loop: Loop) -> tuple[str, str]:
-    damage, full, trouble = store.snapshots.damage, loop.full, " ".join(loop.trouble().values())
+    damage, full = store.snapshots.damage, loop.full
+    trouble = " ".join(loop.fleet.trouble().values())
     worst = {"stopping": queue.stopping, "damaged": damage, "full": full, "degraded": trouble}
     word = next((word for word, is_so in worst.items() if is_so), "ok")
     return word, " ".join(filter(None, (damage, full, trouble)))

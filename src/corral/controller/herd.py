@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import structlog
 
@@ -15,7 +15,7 @@ from corral.controller.store import Store
 from corral.controller.tailnet import TOKEN, Tailnet
 from corral.core.errors import Conflict, InvalidRequest, WorkerNotFound
 from corral.core.worker import Capabilities, Worker
-from corral.engines.engine import Engine, Steered
+from corral.engines.engine import Steered
 from corral.invitation import Invitation
 
 log = structlog.get_logger()
@@ -25,13 +25,12 @@ class Herd:
     def __init__(
         self,
         roster: Roster,
-        engines: Mapping[str, Engine],
         store: Store,
         loop: Loop,
         access: Access,
         address: str,
     ) -> None:
-        self._roster, self._engines, self._store = roster, engines, store
+        self._roster, self._store = roster, store
         self._loop, self._access = loop, access
         self._address = address
         self._ports = (0, 0)
@@ -202,13 +201,13 @@ class Herd:
         return worker
 
     def _steered(self, worker: Worker) -> Steered:
-        engine = self._engines[worker.engine]
-        if not isinstance(engine, Steered):
-            raise Conflict(
-                f"The worker {worker.name!r} belongs to the engine {worker.engine}, which takes no "
-                "wishes: drain, label or remove it with that platform's own commands."
-            )
-        return engine
+        for engine in self._loop.fleet.reaching(worker.id):
+            if isinstance(engine, Steered):
+                return engine
+        raise Conflict(
+            f"The worker {worker.name!r} belongs to the engine {worker.engine}, which takes no "
+            "wishes: drain, label or remove it with that platform's own commands."
+        )
 
     def _names(self) -> list[str]:
         return [worker.name for worker in self._loop.workers()]

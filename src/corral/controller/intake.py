@@ -103,14 +103,14 @@ class Intake:
             except Exception as error:
                 await self._troubled(error)
                 return
-            self._loop.silent.pop(self._engine.name, None)
+            self._loop.fleet.silent.pop(self._engine.name, None)
             yield reports
 
     async def _troubled(self, error: Exception) -> None:
         name = self._engine.name
-        if name not in self._loop.silent:
+        if name not in self._loop.fleet.silent:
             log.error("engine_failed", engine=name, exc_info=error)
-        self._loop.silent[name] = f"The engine {name} cannot be asked now: {error}"
+        self._loop.fleet.silent[name] = f"The engine {name} cannot be asked now: {error}"
         await asyncio.sleep(ENGINE_PAUSE_S)
 
     async def _running(self) -> set[tuple[JobId, int]]:
@@ -120,7 +120,7 @@ class Intake:
             except Exception as error:
                 await self._troubled(error)
             else:
-                self._loop.silent.pop(self._engine.name, None)
+                self._loop.fleet.silent.pop(self._engine.name, None)
                 return running
 
     async def take(self, reports: Sequence[EngineReport]) -> None:
@@ -146,7 +146,7 @@ class Intake:
                 facts.extend(self._lost(report, workers, ended))
         if self._judged:
             self._judge()  # before the loop hears of these ends, and decides what follows
-        known = self._known(reports, workers)
+        known = self._known(reports)
         if facts or known:
             changes = await self._append(facts, known)
             await asyncio.sleep(0)  # whoever waits for these is told before the worker is
@@ -191,9 +191,17 @@ class Intake:
         head = self._begun.get(report.job) or self._store.world.heads.get(report.job)
         if head is None and (early := self._early.get(report.job)) is not None:
             head = early.head
-        if head is None or head.attempt != report.attempt or head.worker != report.worker:
+        if head is None or head.attempt != report.attempt or not self._is_ours(head, report.worker):
             return None
         return head if head.state.held else None
+
+    def _is_ours(self, head: Head, worker: str) -> bool:
+        """Whether it was placed on this worker, by this engine: others may reach it too."""
+        return head.worker == worker and head.engine == self._engine.name
+
+    def _held(self, worker: str) -> list[Head]:
+        held = self._store.world.held.get(worker, {}).values()
+        return [head for head in held if self._is_ours(head, worker)]
 
     async def _keep_output(self, reports: Sequence[AttemptOutput]) -> None:
         told = [report for report in reports if self._current(report) is not None]
@@ -342,7 +350,7 @@ class Intake:
         has = set(report.attempts)
         sent_since = await self._running()
         facts = []
-        for head in list(self._store.world.held.get(report.worker, {}).values()):
+        for head in self._held(report.worker):
             if (head.id, head.attempt) not in has | sent_since:
                 if head.state is State.PLACED and report.remembers:
                     self._loop.start(head)  # it was never sent, or got lost on the way
@@ -354,7 +362,7 @@ class Intake:
                 await self._stop(head.id, head.attempt)
         for job, attempt in has:
             current = self._store.world.held.get(report.worker, {}).get(job)
-            if current is None or current.attempt != attempt:
+            if current is None or current.attempt != attempt or current.engine != self._engine.name:
                 await self._stop(job, attempt)
         if facts:
             self._blame(report.worker, f"Worker {report.name} came back without its attempts.")
@@ -381,7 +389,7 @@ class Intake:
     def _lost(
         self, report: WorkerLost, workers: Sequence[Worker], ended: set[tuple[JobId, int]]
     ) -> list[Journaled]:
-        held = list(self._store.world.held.get(report.worker, {}).values())
+        held = self._held(report.worker)
         self._tell_of(report, len(held))
         name = self._store.world.names.get(report.worker, report.worker)
         told = {"worker": name, "reason": report.reason, "attempts": len(held)}
@@ -430,10 +438,10 @@ class Intake:
 
     # --- around it ---
 
-    def _known(self, reports: Sequence[EngineReport], workers: Sequence[Worker]) -> list[Worker]:
+    def _known(self, reports: Sequence[EngineReport]) -> list[Worker]:
         """Who came and who went, with when it was last heard of."""
         news = {one.worker for one in reports if isinstance(one, (WorkerJoined, WorkerLost))}
-        return [worker for worker in workers if worker.id in news]
+        return [one for one in self._engine.workers() if one.id in news] if news else []
 
     def _report(self, changes: Sequence[Change]) -> None:
         for change in changes:

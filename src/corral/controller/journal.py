@@ -131,7 +131,7 @@ class Journal:
             if group.noted:
                 connection.executemany(sql.NOTED, group.noted)
             if group.workers:
-                rows = [(worker.id, msgspec.json.encode(worker)) for worker in group.workers]
+                rows = [(_row(worker), msgspec.json.encode(worker)) for worker in group.workers]
                 connection.executemany(sql.KNOW_WORKER, rows)
             connection.execute("COMMIT")
         except (sqlite3.Error, MemoryError) as error:  # the second is SQLite's, too
@@ -330,13 +330,13 @@ class Journal:
         decode = msgspec.json.Decoder(Worker).decode
         found = []
         with self._asked():
-            for worker_id, body in self._reader.execute(sql.WORKERS):
+            for row, body in self._reader.execute(sql.WORKERS):
                 try:
                     worker = decode(body)
                 except (msgspec.MsgspecError, UnicodeDecodeError):
-                    log.warning("worker_row_damaged", worker=worker_id)
+                    log.warning("worker_row_damaged", worker=row)
                     continue
-                if worker.id == worker_id:
+                if row == _row(worker):
                     found.append(worker)
         return found
 
@@ -412,3 +412,8 @@ def _for_rows(statement: str, size: int) -> str:
     """An INSERT of one row, for several."""
     one = statement[statement.rindex("(") :].rstrip()
     return statement + f", {one}" * (size - 1)
+
+
+def _row(worker: Worker) -> str:
+    """A machine may be a worker of several engines."""
+    return f"{worker.engine}/{worker.id}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from corral.controller.fleet import Fleet
 from corral.controller.pause import Pause
 from corral.controller.store import Change, Store
 from corral.controller.tokens import AttemptTokens
@@ -27,7 +28,6 @@ from corral.core.events import (
 )
 from corral.core.job import Failure, Head, JobId, Shape, State, record_digest
 from corral.core.lifecycle import advance, born, shape_of
-from corral.core.worker import Worker
 from corral.engines.engine import Attempt, Engine
 from corral.scheduler.plan import Placement, Plan, Snapshot, Waiting, decide
 
@@ -53,7 +53,7 @@ class Loop:
     def __init__(
         self,
         store: Store,
-        engines: Mapping[str, Engine],
+        fleet: Fleet,
         tokens: AttemptTokens,
         vault: Vault,
         *,
@@ -62,7 +62,8 @@ class Loop:
         keep_for_interactive: int = 0,
         backoff_max_s: float = math.inf,
     ) -> None:
-        self._store, self._engines, self._tokens = store, engines, tokens
+        self._store, self.fleet, self._tokens = store, fleet, tokens
+        self.workers = fleet.workers
         self._vault = vault
         self._aging_s, self._keep = aging_s, keep_for_interactive
         self._backoff_max_s = backoff_max_s
@@ -76,8 +77,6 @@ class Loop:
         self.early: dict[JobId, Early] = {}
         self.paused = False
         """Because the controller is stopping."""
-        self.silent: dict[str, str] = {}
-        """Engines that could not be asked what runs, and why, as long as that is so."""
         self.full = ""
         """Why nothing is placed though nobody paused it: the disk has no room."""
         self.decided: Callable[[float], None] = lambda seconds: None
@@ -94,9 +93,9 @@ class Loop:
         placed = [change.head for change in changes if type(change.fact) is AttemptPlaced]
         if placed:
             sent = [head for head in placed if head.id not in self.early]
-            engines, documents = self._by_worker(), self._store.documents(sent)
+            documents = self._store.documents(sent)
             for head in sent:
-                self._start(head, engines.get(head.worker), documents.get(head.submitted_seq))
+                self.start(head, documents.get(head.submitted_seq))
         if self._store.world.anybody_waits and not all(
             type(change.fact) is JobSubmitted and change.head.shape in self._left
             for change in changes
@@ -124,11 +123,6 @@ class Loop:
         if head is None or head.attempt != attempt or not head.state.held:
             return ""
         return head.worker
-
-    def _by_worker(self) -> dict[str, Engine]:
-        return {
-            worker.id: engine for engine in self._engines.values() for worker in engine.workers()
-        }
 
     async def run(self) -> None:
         while True:
@@ -160,15 +154,6 @@ class Loop:
             )
         return ""
 
-    def workers(self) -> list[Worker]:
-        """Every known worker of every engine, asleep or not."""
-        return [worker for engine in self._engines.values() for worker in engine.workers()]
-
-    def trouble(self) -> dict[str, str]:
-        """What is wrong with engines, by name."""
-        said = {name: one.trouble or self.silent.get(name) for name, one in self._engines.items()}
-        return {name: trouble for name, trouble in said.items() if trouble}
-
     async def turn(self) -> float | None:
         """One decision and its consequences; returns when to look again if nothing happens."""
         world, now = self._store.world, time.time()
@@ -181,7 +166,8 @@ class Loop:
             if plan.placements:
                 world.reserve(plan.placements, {})
                 try:
-                    await self._store.append(facts_of(plan.placements, now), skip_conflicts=True)
+                    facts = self.placed(plan.placements, now)
+                    await self._store.append(facts, skip_conflicts=True)
                 finally:
                     world.release(plan.placements)
                 if plan.turn:
@@ -202,6 +188,30 @@ class Loop:
             lines.setdefault(shape_of(fact), []).append(Waiting(fact.job, number, fact.at, 0))
         now = submitted[0].at
         return self._decide(self.snapshot(now, lines)).placements
+
+    def placed(
+        self, placements: Sequence[Placement], now: float, submitted: Sequence[JobSubmitted] = ()
+    ) -> list[AttemptPlaced]:
+        """Placements as facts, of jobs that are known or just `submitted`."""
+        fleet, heads = self.fleet, self._store.world.heads
+        new = {} if fleet.only else {fact.job: fact.workload for fact in submitted}
+
+        def engine(one: Placement) -> str:
+            workload = new.get(one.job) or heads[one.job].shape.workload
+            return fleet.through(one.worker, workload)
+
+        return [
+            AttemptPlaced(
+                job=one.job,
+                at=now,
+                attempt=one.attempt,
+                worker=one.worker,
+                why=one.why,
+                ahead=one.ahead,
+                engine=fleet.only or engine(one),
+            )
+            for one in placements
+        ]
 
     def snapshot(
         self, now: float, lines: Mapping[Shape, Sequence[Waiting]] | None = None
@@ -228,20 +238,18 @@ class Loop:
                 times.append(probe)
         return max(0.0, min(times) - now) if times else None
 
-    def start(self, placed: Head) -> None:
-        """Again, where nobody knows whether that was done before: twice is once."""
-        self._start(placed, self._by_worker().get(placed.worker), None)
-
-    def _start(self, placed: Head, engine: Engine | None, document: bytes | None) -> None:
+    def start(self, placed: Head, document: bytes | None = None) -> None:
+        """Where nobody knows whether that was done before, it is done again: twice is once."""
+        engine = self.fleet.engine_of(placed)
         if engine is None:
             self._give_back(placed, "Its worker was revoked before the job was sent.")
             return
         try:
-            self._try_to_start(placed, engine, document)
+            self._start(placed, engine, document)
         except Exception as error:
             self._not_sent(placed, error)
 
-    def _try_to_start(self, placed: Head, engine: Engine, document: bytes | None) -> None:
+    def _start(self, placed: Head, engine: Engine, document: bytes | None) -> None:
         head = self._store.world.heads.get(placed.id)
         if head is None or head.state is not State.PLACED or head.attempt != placed.attempt:
             return  # it went on in the same commit
@@ -260,21 +268,20 @@ class Loop:
     def start_early(
         self,
         facts: Sequence[JobSubmitted],
-        placements: Sequence[Placement],
+        placed: Sequence[AttemptPlaced],
         documents: Mapping[JobId, bytes],
     ) -> None:
         """Sends a few new jobs while they are being written. Nobody was promised anything yet,
         their numbers are new, and what comes back goes to the disk with them or after them; so all
         that a crash in between can leave is work that nobody asked for."""
-        engines = self._by_worker()
         submitted = {fact.job: fact for fact in facts}
-        for fact in facts_of(placements, time.time()):
+        for fact in placed:
             head = advance(born(submitted[fact.job], 0), fact, 0)
             if head.secrets:
                 continue
             try:
                 document, digest = documents[head.id], submitted[head.id].digest
-                self._send(head, engines[head.worker], document, digest, {})
+                self._send(head, self.fleet.engines[head.engine], document, digest, {})
             except Exception as error:  # then it goes the usual way, once it is written
                 log.error("attempt_not_sent_early", job=head.id, exc_info=error)
             else:
@@ -346,17 +353,3 @@ class Loop:
                 if error.fatal:
                     return  # the controller ends; the next one finds the attempt with its worker
                 await asyncio.sleep(DISK_PAUSE_S)
-
-
-def facts_of(placements: Sequence[Placement], now: float) -> list[AttemptPlaced]:
-    return [
-        AttemptPlaced(
-            job=placement.job,
-            at=now,
-            attempt=placement.attempt,
-            worker=placement.worker,
-            why=placement.why,
-            ahead=placement.ahead,
-        )
-        for placement in placements
-    ]

@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 from corral import correlation
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
-from corral.controller.loop import Loop, facts_of
+from corral.controller.loop import Loop
 from corral.controller.store import Change, Store
 from corral.controller.vault import Vault
 from corral.core.errors import (
@@ -57,7 +57,6 @@ from corral.core.job import (
 )
 from corral.core.lifecycle import shape_of
 from corral.core.worker import Worker
-from corral.engines.engine import Engine
 from corral.scheduler.fit import Room, refuse_ever, refuse_name, refuse_now
 from corral.scheduler.plan import Placement
 
@@ -88,7 +87,6 @@ class Queue:
         self,
         store: Store,
         blobs: Blobs,
-        engines: Mapping[str, Engine],
         loop: Loop,
         *,
         first_workers: Callable[[], Awaitable[Sequence[Worker]]] = _nobody,
@@ -99,7 +97,7 @@ class Queue:
         check_room: Callable[[], None] = lambda: None,
         room_to_spare: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._store, self._blobs, self._engines = store, blobs, engines
+        self._store, self._blobs = store, blobs
         self._vault, self._assets = vault, assets
         self._loop, self._first_workers = loop, first_workers
         self._document_limit, self._cancel_grace_s = document_limit, cancel_grace_s
@@ -163,9 +161,10 @@ class Queue:
         """What can start at once is placed in the same commit."""
         submitted = [fact for fact in draft.facts if isinstance(fact, JobSubmitted)]
         placements = self._loop.place(submitted) if draft.refusal is None else ()
-        facts = [*draft.facts, *facts_of(placements, time.time())]
+        placed = self._loop.placed(placements, time.time(), submitted)
+        facts = [*draft.facts, *placed]
         if 0 < len(placements) <= FEW and self._store.has_room and self._room_to_spare():
-            self._loop.start_early(submitted, placements, draft.documents)
+            self._loop.start_early(submitted, placed, draft.documents)
         sent = [self._loop.early[one.job] for one in placements if one.job in self._loop.early]
         # What was refused must never have run, so what was sent is not refused.
         written = self._store.enqueue(
@@ -174,8 +173,8 @@ class Queue:
         for early in sent:
             early.written = written
         if placements:
-            placed = {placement.job for placement in placements}
-            shapes = {fact.job: shape_of(fact) for fact in submitted if fact.job in placed}
+            known = {placement.job for placement in placements}
+            shapes = {fact.job: shape_of(fact) for fact in submitted if fact.job in known}
             self._store.world.reserve(placements, shapes)
         written.add_done_callback(lambda done: self._written(done, placements))
         return written
@@ -185,19 +184,16 @@ class Queue:
         self._store.world.release(placements)
         for placement in placements:
             if placement.job in self._loop.early:
-                del self._loop.early[placement.job]
+                early = self._loop.early.pop(placement.job)
                 if failed:
-                    self._forget(placement)
+                    self._forget(early.head)
 
-    def _forget(self, placement: Placement) -> None:
+    def _forget(self, early: Head) -> None:
         """It was sent already, and will never have been accepted."""
-        self._store.world.digests.pop(placement.job, None)
-        for worker in self._loop.workers():
-            if worker.id == placement.worker:
-                stop = self._engines[worker.engine].stop
-                task = asyncio.ensure_future(stop(placement.job, placement.attempt, grace_s=0.0))
-                self._changes.add(task)
-                task.add_done_callback(self._changed)
+        self._store.world.digests.pop(early.id, None)
+        task = asyncio.ensure_future(self._stop(early, grace_s=0.0))
+        self._changes.add(task)
+        task.add_done_callback(self._changed)
 
     def _draft(self, jobs: Sequence[Job], workers: Sequence[Worker]) -> _Draft:
         """What a submission means: facts and answers, or its refusal."""
@@ -395,12 +391,11 @@ class Queue:
                     await self._cancel(head.id)  # it moved on while the others were written
         return len(living)
 
-    async def _stop(self, head: Head) -> None:
-        for worker in self._loop.workers():
-            if worker.id == head.worker:
-                await self._engines[worker.engine].stop(
-                    head.id, head.attempt, grace_s=self._cancel_grace_s
-                )
+    async def _stop(self, head: Head, grace_s: float | None = None) -> None:
+        engine = self._loop.fleet.engine_of(head)
+        if engine is not None:
+            wanted = self._cancel_grace_s if grace_s is None else grace_s
+            await engine.stop(head.id, head.attempt, grace_s=wanted)
 
     async def retry(
         self, job: JobId, *, user: str | None = None, worker: str = "", apart: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import structlog
 
@@ -17,7 +17,6 @@ from corral.controller.loop import Loop
 from corral.controller.store import Store
 from corral.controller.world import FRONT
 from corral.core.job import JobId, State
-from corral.engines.engine import Engine
 from corral.scheduler.fit import Room
 from corral.scheduler.recall import Sent, behind, recalled
 from corral.scheduler.snapshot import Seat
@@ -32,8 +31,8 @@ Key = tuple[JobId, int]
 
 
 class Recalling:
-    def __init__(self, store: Store, engines: Mapping[str, Engine], loop: Loop) -> None:
-        self._store, self._engines, self._loop = store, engines, loop
+    def __init__(self, store: Store, loop: Loop) -> None:
+        self._store, self._loop = store, loop
         self._stirred = asyncio.Event()
         self._seen: set[Key] = set()
         """Those that could have begun elsewhere when we last looked."""
@@ -61,19 +60,18 @@ class Recalling:
             self._seen.clear()
             return 0
         self._forget()
-        engines = {one.id: engine for engine in self._engines.values() for one in engine.workers()}
         sent, failing, idle = self._sent(world.seats(workers), now)
         able = recalled(self._loop.snapshot(now), sent) if sent and idle else []
         keys = {(one.job, one.attempt) for one in able}
         asked = keys & self._seen
         self._seen = keys - asked
-        for worker, attempts in failing.items():
+        for attempts in failing.values():
             for one in attempts:
-                await self._ask(engines[worker], one)
-        for worker, attempts in sent.items():
+                await self._ask(one)
+        for attempts in sent.values():
             for one in attempts:
                 if (one.job, one.attempt) in asked:
-                    await self._ask(engines[worker], one)
+                    await self._ask(one)
         count = len(asked) + sum(map(len, failing.values()))
         if count:
             log.info("attempts_recalled", count=count, from_failing_workers=count - len(asked))
@@ -112,9 +110,12 @@ class Recalling:
             if head.state is State.PLACED and (head.id, head.attempt) not in self._asked
         ]
 
-    async def _ask(self, engine: Engine, one: Sent) -> None:
+    async def _ask(self, one: Sent) -> None:
         self._asked.add((one.job, one.attempt))
-        await engine.stop(one.job, one.attempt, grace_s=0.0, unbegun=True)
+        head = self._store.world.heads.get(one.job)
+        engine = None if head is None else self._loop.fleet.engine_of(head)
+        if engine is not None:
+            await engine.stop(one.job, one.attempt, grace_s=0.0, unbegun=True)
 
     def _forget(self) -> None:
         if self._asked:

@@ -69,6 +69,8 @@ class AttemptPlaced(Fact, frozen=True):
     why: str = ""
     """Why this worker: kept as counts and one sentence, never as a list of all others."""
     ahead: bool = False
+    engine: str = ""
+    """By which the worker is reached."""
 
 
 class AttemptStarted(Fact, frozen=True):

@@ -248,6 +248,7 @@ class Course(Struct, frozen=True, gc=False):
 
     attempt: int = 0
     worker: str = ""
+    engine: str = ""
     devices: tuple[str, ...] = ()
     failures: int = 0
     """Attempts that ended by the job's own fault; bounded by `retries`."""
@@ -283,6 +284,11 @@ class Head(Struct, frozen=True, gc=False):
     @property
     def worker(self) -> str:
         return self.course.worker
+
+    @property
+    def engine(self) -> str:
+        """By which its worker was asked to run it."""
+        return self.course.engine
 
     @property
     def devices(self) -> tuple[str, ...]:

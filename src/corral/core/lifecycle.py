@@ -121,7 +121,12 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
                 job_id=head.id,
             )
         course = replace(
-            course, attempt=fact.attempt, worker=fact.worker, devices=(), started_at=0.0
+            course,
+            attempt=fact.attempt,
+            worker=fact.worker,
+            engine=fact.engine,
+            devices=(),
+            started_at=0.0,
         )
     elif isinstance(fact, JobMovedToFront):
         course = replace(course, front=seq)
@@ -131,6 +136,7 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
         course = replace(
             course,
             worker="",
+            engine="",
             devices=(),
             started_at=0.0,
             not_before=fact.not_before,

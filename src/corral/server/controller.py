@@ -40,6 +40,7 @@ from corral.controller.condition import condition
 from corral.controller.descriptors import grpc_share, http_share, local_share, raised_limit
 from corral.controller.disk import DiskGuard
 from corral.controller.feed import Feed
+from corral.controller.fleet import Fleet
 from corral.controller.herd import Herd
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
@@ -192,7 +193,7 @@ class Controller:
         self._feed = Feed(self._store, self._spool, turns)
         self._loop = Loop(
             self._store,
-            engines,
+            Fleet(engines),
             tokens,
             vault,
             aging_s=settings.aging_s,
@@ -200,13 +201,12 @@ class Controller:
             keep_for_interactive=settings.keep_for_interactive,
             backoff_max_s=settings.backoff_max_s,
         )
-        self._recalling = Recalling(self._store, engines, self._loop)
+        self._recalling = Recalling(self._store, self._loop)
         for engine in engines.values():
             engine.changed = self._loop.wake
         self._queue = Queue(
             self._store,
             blobs,
-            engines,
             self._loop,
             first_workers=self._first_workers,
             vault=vault,
@@ -245,7 +245,6 @@ class Controller:
         self._address = settings.advertise or own_address(settings.host)
         self._herd = Herd(
             self._roster,
-            engines,
             self._store,
             self._loop,
             access,
@@ -541,7 +540,7 @@ class Controller:
     async def _health(self) -> tuple[int, dict[str, object]]:
         workers = self._loop.workers()
         stopping, damage = self._queue.stopping, self._store.snapshots.damage
-        trouble = self._loop.trouble()
+        trouble = self._loop.fleet.trouble()
         status, reason = condition(self._queue, self._store, self._loop)
         unproven = not damage and self._store.snapshots.unproven
         return 503 if stopping else 200, {

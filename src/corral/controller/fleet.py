@@ -1,0 +1,83 @@
+"""The fleet: the workers of all engines. A machine that several of them reach is one worker, with
+one capacity; each attempt on it goes through one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from corral.core.job import Head
+from corral.core.worker import Worker
+from corral.engines.engine import Engine
+
+
+class Fleet:
+    def __init__(self, engines: Mapping[str, Engine]) -> None:
+        self.engines = engines
+        """In the order of the settings: the first that can run a job there does."""
+        self.only = next(iter(engines)) if len(engines) == 1 else ""
+        """The engine, where there is no other."""
+        self.silent: dict[str, str] = {}
+        """Engines that could not be asked what runs, and why, as long as that is so."""
+
+    def workers(self) -> list[Worker]:
+        """Every known worker of every engine, asleep or not."""
+        if self.only:
+            return list(self.engines[self.only].workers())
+        reached: dict[str, list[Worker]] = {}
+        for engine in self.engines.values():
+            for worker in engine.workers():
+                reached.setdefault(worker.id, []).append(worker)
+        return [one[0] if len(one) == 1 else _as_one(one) for one in reached.values()]
+
+    def reaching(self, worker: str) -> list[Engine]:
+        """The engines that know this worker."""
+        return [
+            engine
+            for engine in self.engines.values()
+            if any(one.id == worker for one in engine.workers())
+        ]
+
+    def engine_of(self, head: Head) -> Engine | None:
+        """The one that has the job's attempt."""
+        return self.engines.get(head.engine)
+
+    def through(self, worker: str, workload: str) -> str:
+        """The engine by which such work gets to this worker."""
+        able = ""
+        for name, engine in self.engines.items():
+            for one in engine.workers():
+                if one.id == worker and workload in one.capabilities.workloads:
+                    if one.connected and not one.draining:
+                        return name
+                    able = able or name
+        return able
+
+    def trouble(self) -> dict[str, str]:
+        """What is wrong with engines, by name."""
+        said = {name: one.trouble or self.silent.get(name) for name, one in self.engines.items()}
+        return {name: trouble for name, trouble in said.items() if trouble}
+
+
+def _as_one(reached: Sequence[Worker]) -> Worker:
+    """What the first engine that has it connected sees, and the work that any of those takes."""
+    there = [worker for worker in reached if worker.connected] or reached
+    can = there[0].capabilities
+    return replace(
+        there[0],
+        draining=any(worker.draining for worker in there),
+        local=any(worker.local for worker in reached),
+        left=all(worker.left for worker in reached),
+        capabilities=replace(
+            can,
+            gpus=max((worker.capabilities.gpus for worker in there), key=len),
+            labels=_all(worker.capabilities.labels for worker in there),
+            workloads=_all(worker.capabilities.workloads for worker in there),
+            task_types=_all(worker.capabilities.task_types for worker in there),
+        ),
+    )
+
+
+def _all(words: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word for some in words for word in some))
