@@ -17,10 +17,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from corral.controller.listeners import Change
 from corral.controller.loop_turns import LoopTurns
 from corral.controller.spool import READ, Piece, Spool
 from corral.controller.spool_lines import number_of
-from corral.controller.store import Change, Store
+from corral.controller.store import Store
 from corral.core.errors import InvalidJob, JobNotFound
 from corral.core.events import (
     ArtifactStored,

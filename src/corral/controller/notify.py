@@ -21,7 +21,8 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from corral.controller.store import Change, Store
+from corral.controller.listeners import Change
+from corral.controller.store import Store
 from corral.controller.telling import Make, Row, Telling, ended_since
 from corral.controller.vault import Vault
 from corral.controller.webhooks import NotDelivered, post, signature

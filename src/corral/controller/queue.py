@@ -17,8 +17,9 @@ from msgspec.structs import asdict, replace
 from corral import correlation
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
+from corral.controller.listeners import Change
 from corral.controller.loop import Loop, facts_of
-from corral.controller.store import Change, Store
+from corral.controller.store import Store
 from corral.controller.vault import Vault
 from corral.core.errors import (
     Conflict,
