@@ -9,7 +9,8 @@ from pathlib import Path
 
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
-from corral.controller.feed import Cursor, Feed, Seen
+from corral.controller.feed import Feed
+from corral.controller.feed_pages import Cursor, Seen
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
