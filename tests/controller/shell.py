@@ -14,7 +14,8 @@ from corral.controller.feed_pages import Cursor, Seen
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
-from corral.controller.notify import Notifier, Timing
+from corral.controller.notify import Notifier
+from corral.controller.notify_lanes import Timing
 from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.recalling import Recalling

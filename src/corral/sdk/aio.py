@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
+from corral.contract.read_views import read, read_event
 from corral.core.errors import CorralError, Unavailable
 from corral.core.job import QueueClass
 from corral.sdk import assets, batches, mapping, results, submission
@@ -270,7 +271,7 @@ class AsyncClient:
         """Newest first; `before` is the last id of the page before."""
         request = pb.ListJobsRequest(states=states, limit=limit, before=before, **filters)
         reply = await self._connection.call("ListJobs", request)
-        return [views.read(job) for job in reply.jobs]
+        return [read(job) for job in reply.jobs]
 
     @property
     def admin(self) -> AsyncAdministration:
@@ -288,14 +289,12 @@ class AsyncClient:
         while more:
             request = pb.ListWorkersRequest(after=found[-1].id if found else "")
             reply = await self._connection.call("ListWorkers", request)
-            found += map(views.read, reply.workers)
+            found += map(read, reply.workers)
             more = reply.more
         return sorted(found, key=lambda worker: worker.name)
 
     async def health(self) -> views.Health:
-        health: views.Health = views.read(
-            await self._connection.call("HealthCheck", pb.HealthRequest())
-        )
+        health: views.Health = read(await self._connection.call("HealthCheck", pb.HealthRequest()))
         return health
 
     async def backup(
@@ -332,7 +331,7 @@ class AsyncClient:
             async with contextlib.aclosing(self._events_behind(reply)) as lists:
                 async for messages in lists:
                     for message in messages:
-                        event = views.read_event(message)
+                        event = read_event(message)
                         if isinstance(event, views.Output):
                             show(event)
                         elif isinstance(event, views.Ended):

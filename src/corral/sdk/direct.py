@@ -13,6 +13,7 @@ import grpc
 
 from corral.contract import corral_pb2 as pb
 from corral.contract import service, views
+from corral.contract.read_views import read, read_event
 from corral.core.job import State
 from corral.sdk import results
 from corral.sdk.connection import Connection
@@ -89,10 +90,10 @@ class Direct:
             return NOTHING, reply
         for message in reply.events:
             if message.HasField("output"):
-                event = views.read_event(message)
+                event = read_event(message)
                 assert isinstance(event, views.Output)
                 show(event)
         if ended.state != State.SUCCEEDED:
-            failure = views.read(ended.failure) if ended.HasField("failure") else None
+            failure = read(ended.failure) if ended.HasField("failure") else None
             raise results.error_of(reply.job_ids[0], ended.state, failure)
         return (results.value_of(ended.result.data) if returned else None), reply

@@ -16,7 +16,7 @@ from corral.api.rest.answers import answer, errors, json
 from corral.api.rest.routing import caller_of
 from corral.api.views import batch_view, whole_batch_view
 from corral.contract import views
-from corral.contract.views import read
+from corral.contract.read_views import read
 from corral.controller.batches import look
 from corral.controller.plans import Built
 

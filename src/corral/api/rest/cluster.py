@@ -19,7 +19,7 @@ from corral.api.rest.routing import caller_of
 from corral.api.views import queue_view, token_view, worker_views
 from corral.api.worker_pages import pages
 from corral.contract import views
-from corral.contract.views import read
+from corral.contract.read_views import read
 from corral.controller.condition import condition
 from corral.core.errors import WorkerNotFound
 from corral.core.job import State

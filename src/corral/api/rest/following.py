@@ -19,7 +19,7 @@ from corral.api.rest.answers import answer, errors, json
 from corral.api.views import artifact_view, event_of
 from corral.contract import views
 from corral.contract.plain import plain_event
-from corral.contract.views import read, read_event
+from corral.contract.read_views import read, read_event
 from corral.controller.feed_pages import Cursor, Page, Seen
 from corral.controller.kept import result_of
 from corral.controller.output_text import gap

@@ -19,7 +19,7 @@ from corral.api.submissions import jobs_of
 from corral.api.views import explanation_view, shown, shown_in_full, views_of
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
-from corral.contract.views import read
+from corral.contract.read_views import read
 from corral.controller.listing import Filters
 from corral.core.access import Role
 from corral.core.errors import InvalidRequest

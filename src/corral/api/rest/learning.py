@@ -18,7 +18,7 @@ from corral.api.rest.jobs import Moment, moment
 from corral.api.rest.routing import caller_of
 from corral.api.views import rating_view
 from corral.contract import views
-from corral.contract.views import read
+from corral.contract.read_views import read
 from corral.controller.learning import Chosen
 from corral.controller.learning_runs import Run, Started
 
