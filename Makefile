@@ -9,7 +9,7 @@ ARGS   ?=
 BESIDE ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-builder bench-decide bench-faults bench-load bench-restart bench-slots clean
+.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-builder bench-decide bench-faults bench-load bench-restart bench-slots figures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ bench-slots: $(READY) ## image jobs: what each costs its slot beside the backend
 
 bench-restart: $(READY) ## a restart with 100,000 queued jobs: to /health and the first placement
 	@$(BIN)/python bench/restart.py $(ARGS)
+
+figures: $(READY) ## lines, modules, long functions, … (ARGS='BEFORE . --names' for two checkouts)
+	@$(BIN)/python tools/figures.py $(ARGS)
 
 clean: ## remove .venv and everything that tools left behind
 	rm -rf $(VENV) .bench .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

@@ -113,7 +113,7 @@ def test_the_pretence_would_notice() -> None:
 
 
 def test_a_windows_process_inherits_what_programs_need_there() -> None:
-    from corral.settings import passed_environment
+    from corral.variables import passed_environment
 
     given = {"SYSTEMROOT": r"C:\Windows", "PATHEXT": ".EXE", "COMSPEC": "cmd", "SECRET": "x"}
     assert passed_environment(given) == {key: given[key] for key in given if key != "SECRET"}

@@ -1,4 +1,5 @@
-"""All settings: their defaults, bounds and sources. The only module that reads the environment.
+"""All settings: their defaults, bounds and sources. Beside `variables` the only
+module that reads the environment.
 
 A value comes from, in rising order: the default here, `corral.yaml` in the home, `CORRAL_*`
 variables, a command-line flag. `corral config` shows the effective values and their sources.
@@ -9,20 +10,21 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import platformdirs
-import yaml
 from msgspec import Meta, Struct
 
 from corral import permissions
 from corral.core.backends import Entry, SketchEntry
 from corral.core.errors import InvalidSettings
 from corral.core.worker import MOST_GPUS, DeclaredGPU, Name, Names, Places, Words
+from corral.plain_errors import choices_of, plain
+from corral.settings_file import parse, read_file
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -277,7 +279,7 @@ def load(
     sources = {key: "default" for key, _ in keys()}
     path = home / "corral.yaml"
     permissions.restore(str(path), permissions.READ_FILE)  # A job of this user may have shut it.
-    for key, value in _flatten(_read_yaml(path)):
+    for key, value in _flatten(read_file(path)):
         values[key] = value
         sources[key] = str(path)
         _check(key, value, str(path))
@@ -291,35 +293,6 @@ def load(
             sources[key] = "--engine" if key == "engines" else f"--{key.replace('_', '-')}"
             _check(key, value, sources[key])
     return Config(settings=msgspec.convert(_nest(values), Settings), sources=sources, home=home)
-
-
-class _Loader(yaml.SafeLoader):
-    """To YAML a bare `on` is a truth value; as a key, as in `notify`, it is a word here."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        for key, _ in node.value:
-            if key.tag == "tag:yaml.org,2002:bool":
-                key.tag = "tag:yaml.org,2002:str"
-        return super().construct_mapping(node, deep)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"{path} cannot be read: {error}.") from error
-    try:
-        parsed = _Loader(text).get_single_data()
-    except yaml.YAMLError as error:
-        line = " ".join(str(error).split())
-        raise InvalidSettings(f"{path} is not valid YAML: {line}.") from error
-    if parsed is None:
-        return {}
-    if not isinstance(parsed, dict):
-        raise InvalidSettings(f"{path} must hold `key: value` lines, not a {_word(parsed)}.")
-    return parsed
 
 
 _SECTIONS = frozenset(key.partition(".")[0] for key, _ in keys() if "." in key)
@@ -345,14 +318,7 @@ def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
             continue
         key, kind = known[name]
         plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-        yield key, text if plain is str else _parse(name, text)
-
-
-def _parse(name: str, text: str) -> Any:
-    try:
-        return _Loader(text).get_single_data()
-    except yaml.YAMLError as error:
-        raise InvalidSettings(f"{name} is not a valid value: {text!r}.") from error
+        yield key, text if plain is str else parse(name, text)
 
 
 def _check(key: str, value: Any, source: str) -> None:
@@ -364,38 +330,11 @@ def _check(key: str, value: Any, source: str) -> None:
     try:
         msgspec.convert(value, known[key])
     except msgspec.ValidationError as error:
-        reason = _plain(str(error), _choices(known[key]))
+        reason = plain(str(error), choices_of(known[key]))
         raise InvalidSettings(
             f"{source}: {key} = {_without_passwords(value)!r} is not possible: "
             f"{reason[0].lower()}{reason[1:]}."
         ) from error
-
-
-def _choices(kind: Any) -> list[str]:
-    """The words that a setting may have, where it has a closed set of them."""
-    if get_origin(kind) is Literal:
-        return [str(one) for one in get_args(kind)]
-    return [word for inner in get_args(kind) for word in _choices(inner)]
-
-
-def _plain(reason: str, choices: list[str]) -> str:
-    """A validation error in words that also those understand who do not write Python."""
-    if choices and "enum value" in reason:
-        wrong = re.search(r"enum value (.*?)( - at |$)", reason)
-        said = wrong[1] if wrong else "it"
-        return f"{said} is none of {', '.join(word or '(nothing)' for word in choices)}"
-    reason = reason.replace("`", "").replace("array", "a list such as [a, b]")
-    reason = reason.replace("Object missing required", "it lacks the required")
-    reason = reason.replace("Object contains unknown", "it has an unknown")
-    reason = reason.replace("object", "key: value pairs")
-    reason = re.sub(
-        r"str matching regex '\^https.*'",
-        "an address such as http://127.0.0.1:7860, with username and password apart from it",
-        reason,
-    )
-    return re.sub(
-        r" - at \$\[?(\d*)\]?.*", lambda at: f" (in item {at[1]})" if at[1] else "", reason
-    )
 
 
 def _closest(key: str, known: Mapping[str, Any]) -> str | None:
@@ -412,78 +351,3 @@ def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
             place = place.setdefault(parent, {})
         place[last] = value
     return nested
-
-
-def _word(value: object) -> str:
-    return {"list": "list", "str": "text"}.get(type(value).__name__, type(value).__name__)
-
-
-_PASSED = re.compile(
-    r"PATH|LANG|LC_.*|TZ|LD_LIBRARY_PATH|CUDA_.*|NVIDIA_.*|SSL_CERT_.*|(?i:[a-z]+_proxy)"
-    # Without these no program starts on Windows, or finds others; os.environ has them in capitals.
-    r"|SYSTEMROOT|SYSTEMDRIVE|WINDIR|COMSPEC|PATHEXT|NUMBER_OF_PROCESSORS|PROCESSOR_ARCHITECTURE"
-    r"|PROGRAMDATA|PROGRAMFILES.*|COMMONPROGRAMFILES.*|ALLUSERSPROFILE"
-)
-
-
-def passed_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a job may inherit from the worker: how to find programs, the network and the clock."""
-    environ = os.environ if environ is None else environ
-    return {name: text for name, text in environ.items() if _PASSED.fullmatch(name)}
-
-
-_AGENT = re.compile(
-    r"CORRAL_.*|PYTHON.*|VIRTUAL_ENV|TMPDIR|TEMP|TMP|TERM|NO_COLOR|LOGNAME|SHELL|LD_.*|ROC.*|HIP_.*|HSA_.*"
-)
-
-
-def agent_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What the agent on this machine inherits from its controller: settings and what it passes on,
-    not whatever else was exported in the shell that started it."""
-    environ = os.environ if environ is None else environ
-    kept = {name: text for name, text in environ.items() if _AGENT.fullmatch(name)}
-    for name in ("CORRAL_TOKEN", "CORRAL_INVITATION"):
-        kept.pop(name, None)
-    return {**build_environment(environ), **kept}
-
-
-_BUILDING = re.compile(
-    r"HOME|USER|XDG_.*|PIP_.*|UV_.*|GIT_.*|APPDATA|LOCALAPPDATA|USERPROFILE|USERNAME"
-)
-
-
-def build_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What the builder of job environments inherits: as a job, and how to reach the registries."""
-    environ = os.environ if environ is None else environ
-    kept = {name: text for name, text in environ.items() if _BUILDING.fullmatch(name)}
-    return {**passed_environment(environ), **kept}
-
-
-def build_paths(environ: Mapping[str, str] | None = None) -> tuple[tuple[str, ...], str, str]:
-    """What builds read in this home (settings of uv and pip), uv's cache, and its Pythons."""
-    environ = os.environ if environ is None else environ
-    home = Path(environ.get("HOME") or Path.home())
-    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-    cache = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
-    data = Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share")
-    reads = [config / "uv", config / "pip", home / ".pip", home / ".netrc", home / ".pyenv"]
-    pythons = environ.get("UV_PYTHON_INSTALL_DIR") or data / "uv" / "python"
-    return tuple(map(str, reads)), environ.get("UV_CACHE_DIR") or str(cache / "uv"), str(pythons)
-
-
-def proxies(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Proxies that programs started from here would use, and what they spare as `no_proxy`."""
-    environ = os.environ if environ is None else environ
-    names = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy")
-    return {
-        name.lower(): text
-        for name, text in environ.items()
-        if name.lower() in names and text.strip()
-    }
-
-
-def quiet_grpc() -> None:
-    """gRPC's own notes about forks are not for users: children are started, never forked. It reads
-    these when it is loaded; what it then does at a fork can end the child with a fault."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -21,7 +21,7 @@ from corral.agent.build_steps import Confine
 from corral.agent.cgroups import Cgroups
 from corral.agent.environments import RECORD, BuildFailed, Environments
 from corral.runtime import confined, sandbox
-from corral.settings import build_environment, build_paths
+from corral.variables import build_environment, build_paths
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
 from tests.agent.test_environments import make_wheel, value_of

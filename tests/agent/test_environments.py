@@ -19,7 +19,7 @@ from corral.agent.inventory import python_minor
 from corral.agent.manifest import SMALL_BYTES
 from corral.protocol import messages as wire
 from corral.runtime import sandbox
-from corral.settings import build_environment
+from corral.variables import build_environment
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
 

@@ -30,7 +30,8 @@ from corral.core.job import Needs, QueueClass
 from corral.core.worker import GPU, Capabilities, Capacity, DeclaredGPU
 from corral.protocol.messages import JobDispatch
 from corral.runtime import posix
-from corral.settings import WorkerSettings, agent_environment, passed_environment
+from corral.settings import WorkerSettings
+from corral.variables import agent_environment, passed_environment
 
 # --- inventory and kit ---
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
-from corral.controller.feed import Cursor, Feed, Seen
+from corral.controller.feed import Feed
+from corral.controller.feed_pages import Cursor, Seen
 from corral.controller.fleet import Fleet
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
 from corral.controller.loop import Loop
-from corral.controller.notify import Notifier, Timing
+from corral.controller.notify import Notifier
+from corral.controller.notify_lanes import Timing
 from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.recalling import Recalling

@@ -12,9 +12,11 @@ import pytest
 
 from corral.controller import intake as intake_module
 from corral.controller import store as store_module
-from corral.controller.feed import Cursor, Feed
+from corral.controller.feed import Feed
+from corral.controller.feed_pages import Cursor
 from corral.controller.journal import Journal, Write
-from corral.controller.store import FEW, QUICK_S, Change, Store
+from corral.controller.listeners import Change
+from corral.controller.store import FEW, QUICK_S, Store
 from corral.controller.world import World
 from corral.core.errors import StorageFailed, Unavailable
 from corral.core.events import AttemptOutput, AttemptStarted, JobSubmitted, JobSucceeded

@@ -11,7 +11,8 @@ from typing import NoReturn
 import pytest
 from msgspec.structs import replace
 
-from corral.controller.feed import AT_ONCE, Cursor
+from corral.controller.feed import AT_ONCE
+from corral.controller.feed_pages import Cursor
 from corral.controller.journal import Journal
 from corral.controller.store import Store
 from corral.controller.why import explain

@@ -10,7 +10,7 @@ import pytest
 
 from corral.api.views import LOOKED_AT, job_view, shown
 from corral.controller.artifact_index import ArtifactIndex
-from corral.controller.feed import Cursor
+from corral.controller.feed_pages import Cursor
 from corral.controller.kept import result_of
 from corral.controller.why import explain
 from corral.core.errors import BlobNotFound

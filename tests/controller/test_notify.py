@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from corral.controller import notify
-from corral.controller.notify import Timing
-from corral.controller.store import Change
+from corral.controller.listeners import Change
+from corral.controller.notify_lanes import Timing
 from corral.core.errors import InvalidJob, InvalidSettings
 from corral.core.events import AttemptStarted, WorkerLost
 from corral.core.job import Failure, JobId, State

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from corral.controller.admission import Accepted
 from corral.controller.lines import Lines
 from corral.controller.paces import Paces
 from corral.controller.plans import Built, Plans, check_base
 from corral.controller.presets import Presets
-from corral.controller.queue import Accepted
 from corral.core.access import Caller, Role
 from corral.core.errors import (
     Conflict,

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from corral.controller.blobs import Blobs
-from corral.controller.feed import Cursor, Feed
+from corral.controller.feed import Feed
+from corral.controller.feed_pages import Cursor
 from corral.controller.retention import DAY_S, FETCH_S, Bytes, Limits, Retention, due
 from corral.core.errors import (
     ArtifactPruned,

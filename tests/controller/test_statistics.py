@@ -10,9 +10,9 @@ import structlog
 from structlog.testing import capture_logs
 
 from corral import logs
+from corral.controller.listeners import Change
 from corral.controller.narration import PER_LINE, Narration
 from corral.controller.statistics import WINDOW, Histogram, Statistics
-from corral.controller.store import Change
 from corral.core.events import (
     AttemptPlaced,
     AttemptStarted,

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.controller.journal import Journal
-from corral.controller.store import Change, Store
+from corral.controller.listeners import Change
+from corral.controller.store import Store
 from corral.controller.world import World
 from corral.core.errors import Conflict, JobNotFound, JournalDamaged
 from corral.core.events import (

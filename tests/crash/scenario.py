@@ -22,6 +22,7 @@ from corral.controller.blobs import Blobs
 from corral.controller.fleet import Fleet
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
+from corral.controller.listeners import Change
 from corral.controller.loop import Loop
 from corral.controller.pause import Pause
 from corral.controller.proof_process import prove
@@ -29,7 +30,7 @@ from corral.controller.queue import Queue
 from corral.controller.recovery import recovered
 from corral.controller.snapshots import EVERY
 from corral.controller.spool import Spool
-from corral.controller.store import Change, Store
+from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens, kept_secret
 from corral.controller.vault import Vault
 from corral.controller.world import World

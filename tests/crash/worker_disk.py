@@ -22,8 +22,8 @@ from corral.agent.manifest import SMALL_BYTES
 from corral.core.job import Input
 from corral.home import make_folder
 from corral.protocol.messages import JobCompleted
-from corral.settings import build_environment
 from corral.shared_root import SharedRoot
+from corral.variables import build_environment
 from tests.agent.asset_server import serving
 from tests.agent.test_environments import make_wheel
 from tests.crash.scenario import quiet

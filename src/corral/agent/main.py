@@ -71,14 +71,9 @@ from corral.protocol.messages import (
     WorkerWelcome,
 )
 from corral.reopening import keep_open, reopen
-from corral.settings import (
-    Config,
-    build_environment,
-    build_paths,
-    load,
-    passed_environment,
-)
+from corral.settings import Config, load
 from corral.shared_root import SharedRoot
+from corral.variables import build_environment, build_paths, passed_environment
 
 log = structlog.get_logger("corral.agent")
 

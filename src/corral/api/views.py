@@ -13,7 +13,8 @@ from msgspec.structs import asdict
 from corral.contract import corral_pb2 as pb
 from corral.controller.access import Token
 from corral.controller.batches import Batch
-from corral.controller.feed import Feed, Seen
+from corral.controller.feed import Feed
+from corral.controller.feed_pages import Seen
 from corral.controller.learning_runs import Run, Started
 from corral.controller.listing import Counted
 from corral.controller.loop import Loop

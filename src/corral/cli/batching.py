@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from corral.cli import failing, output
+from corral.cli.arguments import AsJson, JobArgument
 from corral.cli.finding import find
-from corral.cli.watching import AsJson, JobArgument
 from corral.core.errors import Conflict
 from corral.core.printable import printable
 

@@ -39,7 +39,7 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Starts the controller here, with a worker on this machine."""
-    from corral import settings
+    from corral import settings, variables
 
     flags = {"host": host, "port": port, "grpc_port": grpc_port, "engines": engine or None}
     config = settings.load(flags=flags)
@@ -50,7 +50,7 @@ def up(
         given += [f"--engine={name}" for name in engine or ()]
         worker = config.settings.worker.enabled
         raise typer.Exit(_start_detached(config.home, given, worker=worker, as_json=as_json))
-    settings.quiet_grpc()  # before gRPC is loaded, which reads it then
+    variables.quiet_grpc()  # before gRPC is loaded, which reads it then
     from corral.server import serve
 
     raise typer.Exit(serve(config))

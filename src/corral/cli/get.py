@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from corral.cli import output
+from corral.cli.arguments import AsJson, JobArgument
 from corral.cli.finding import find
-from corral.cli.watching import AsJson, JobArgument
 from corral.core.errors import BlobNotFound, Conflict
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from corral.cli import output
+from corral.cli.arguments import AsJson, JobArgument, moment
 from corral.cli.bar import Bar
 from corral.cli.finding import find
-from corral.cli.watching import AsJson, JobArgument, moment
 from corral.core.errors import InvalidJob
 
 if TYPE_CHECKING:

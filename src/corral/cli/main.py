@@ -22,11 +22,15 @@ from corral.cli import (
     output,
     presetting,
     putting,
+    queue,
     running,
     secret,
+    show,
     simulating,
     steering,
+    token,
     watching,
+    workers,
 )
 from corral.cli import doctor as doctors
 
@@ -70,14 +74,14 @@ app.command()(batching.rerun)
 app.add_typer(presetting.app, name="presets")
 app.command()(watching.jobs)
 app.command()(watching.batches)
-app.command()(watching.show)
+app.command()(show.show)
 app.command()(watching.logs)
 app.command()(get.get)
 app.command()(watching.why)
 app.command()(steering.cancel)
 app.command()(steering.retry)
 app.command()(steering.front)
-app.command()(watching.workers)
+app.command()(workers.workers)
 herding.worker.command()(joining.join)
 herding.worker.command()(joining.run)
 herding.worker.command()(joining.leave)
@@ -85,8 +89,8 @@ app.add_typer(herding.worker, name="worker")
 app.command()(herding.invite)
 app.command()(herding.login)
 app.command()(herding.logout)
-app.add_typer(steering.queue, name="queue")
-app.add_typer(steering.token, name="token")
+app.add_typer(queue.app, name="queue")
+app.add_typer(token.app, name="token")
 app.command()(learning.learn)
 app.command()(learning.rate)
 app.command()(learning.learnings)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from corral.cli import output
-from corral.cli.watching import AsJson
+from corral.cli.arguments import AsJson
 
 app = typer.Typer(help="Bases of plans, kept under a name.")
 

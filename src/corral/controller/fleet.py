@@ -43,6 +43,12 @@ class Fleet:
         """The one that has the job's attempt."""
         return self.engines.get(head.engine)
 
+    async def stop(self, head: Head, *, grace_s: float, unbegun: bool = False) -> None:
+        """Asks for the end of the job's attempt, or for it back where it has not begun."""
+        engine = self.engine_of(head)
+        if engine is not None:
+            await engine.stop(head.id, head.attempt, grace_s=grace_s, unbegun=unbegun)
+
     def through(self, worker: str, workload: str) -> str:
         """The engine by which such work gets to this worker."""
         able = ""

@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import structlog
 
+from corral.controller.listeners import Change
 from corral.controller.loop import Loop
 from corral.controller.record import UNREADABLE
 from corral.controller.spool import Spool
-from corral.controller.store import Change, Store
+from corral.controller.store import Store
 from corral.core.errors import CorralError, JobNotFound, StorageFailed
 from corral.core.events import (
     AttemptBegan,

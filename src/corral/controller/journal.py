@@ -11,16 +11,15 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 import structlog
 
 from corral.controller import pruned, schema, sql
 from corral.controller.ended import Ended
+from corral.controller.many_rows import in_marks, insert
 from corral.controller.mark import Mark
 from corral.controller.record import UNREADABLE, Record
 from corral.controller.schema import open_read_only
@@ -44,11 +43,7 @@ class Write(NamedTuple):
     workers: Sequence[Worker] = ()
 
 
-KEYS_AT_ONCE = 500
 _STORED = frozenset(kind.__name__ for kind in STORED)
-ROWS_AT_ONCE = (100, 10, 1)
-Row = Record | Ended
-T = TypeVar("T")
 
 
 class Journal:
@@ -123,11 +118,11 @@ class Journal:
         try:
             connection = connection or self._open_writer()
             connection.execute("BEGIN IMMEDIATE")
-            _insert(connection, sql.APPEND, group.records)
+            insert(connection, sql.APPEND, group.records)
             if group.ends:
                 for ended in group.ends:
                     self._used_keys.add(ended.key)
-                _insert(connection, sql.END, group.ends)
+                insert(connection, sql.END, group.ends)
             if group.noted:
                 connection.executemany(sql.NOTED, group.noted)
             if group.workers:
@@ -234,7 +229,7 @@ class Journal:
         """Several, each proven, without their documents."""
         found: dict[int, Record] = {}
         with self._asked():
-            for some, marks in _in_marks(seqs):
+            for some, marks in in_marks(seqs):
                 for row in self._reader.execute(sql.RECORDS.format(marks=marks), some):
                     if (record := Record._make(row)).intact():
                         found[record.seq] = record.without_document()
@@ -283,7 +278,7 @@ class Journal:
     def documents(self, seqs: Sequence[int]) -> dict[int, bytes]:
         """The documents of several submissions at once; of those that cannot be read, none."""
         found: dict[int, bytes] = {}
-        for some, marks in _in_marks(seqs):
+        for some, marks in in_marks(seqs):
             with contextlib.suppress(*UNREADABLE):
                 for row in self._reader.execute(sql.RECORDS.format(marks=marks), some):
                     record = Record._make(row)
@@ -303,7 +298,7 @@ class Journal:
             row = self._reader.execute(sql.ENDED_BY_KEY, keys).fetchone()
             return {} if row is None else {keys[0]: row[0]}
         found: dict[str, str] = {}
-        for some, marks in _in_marks(keys):
+        for some, marks in in_marks(keys):
             found.update(self._reader.execute(sql.ENDED_BY_KEYS.format(marks=marks), some))
         return found
 
@@ -364,7 +359,7 @@ class Journal:
     def rows(self, jobs: Sequence[str]) -> dict[str, Ended]:
         """The history's rows of these jobs."""
         found: dict[str, Ended] = {}
-        for some, marks in _in_marks(jobs):
+        for some, marks in in_marks(jobs):
             rows = map(Ended._make, self._reader.execute(sql.ENDED_JOBS.format(marks=marks), some))
             found.update((row.job, row) for row in rows)
         return found
@@ -379,13 +374,6 @@ class Journal:
         return [str(row[0]) for row in self._reader.execute(sql.KEYS_BEHIND, (key, limit))]
 
 
-def _in_marks(values: Sequence[T]) -> Iterator[tuple[Sequence[T], str]]:
-    """As many at once as a statement binds, with a mark for each."""
-    for first in range(0, len(values), KEYS_AT_ONCE):
-        some = values[first : first + KEYS_AT_ONCE]
-        yield some, ",".join("?" * len(some))
-
-
 _NO_ROOM = (
     "SQLITE_FULL",
     "SQLITE_CANTOPEN",
@@ -394,24 +382,6 @@ _NO_ROOM = (
     "SQLITE_IOERR_SHM",
 )
 """Errors after which the transaction is surely out, and nothing is wrong with what is in."""
-
-
-def _insert(connection: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
-    """Many rows in one statement, as far as that goes: between two of them a thread has to ask for
-    Python's lock, and where the event loop is busy that takes longer than the row."""
-    done = 0
-    for size in ROWS_AT_ONCE:
-        many = _for_rows(statement, size)
-        while len(rows) - done >= size:
-            connection.execute(many, [*chain.from_iterable(rows[done : done + size])])
-            done += size
-
-
-@cache
-def _for_rows(statement: str, size: int) -> str:
-    """An INSERT of one row, for several."""
-    one = statement[statement.rindex("(") :].rstrip()
-    return statement + f", {one}" * (size - 1)
 
 
 def _row(worker: Worker) -> str:

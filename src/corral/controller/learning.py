@@ -24,10 +24,11 @@ from msgspec import Meta, Struct
 from corral.controller import sql
 from corral.controller.blobs import Blobs
 from corral.controller.lines import Lines
+from corral.controller.listeners import Change
 from corral.controller.paces import Paces
 from corral.controller.record import UNREADABLE, Record
 from corral.controller.schema import open_read_only
-from corral.controller.store import Change, Store
+from corral.controller.store import Store
 from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
 from corral.core.events import JobCancelled, JobFailed, JobSucceeded, Journaled
 from corral.core.job import JobId, State

@@ -22,10 +22,11 @@ from msgspec import Struct
 from corral.controller import sql
 from corral.controller.ended import Ended
 from corral.controller.learning import Learnings
+from corral.controller.listeners import Change
 from corral.controller.plans import Plans
 from corral.controller.record import UNREADABLE, Record
 from corral.controller.schema import open_read_only
-from corral.controller.store import Change, Store
+from corral.controller.store import Store
 from corral.core.access import Caller
 from corral.core.errors import (
     Conflict,

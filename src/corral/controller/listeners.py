@@ -1,19 +1,28 @@
-"""Who hears of committed facts. What one of them raises is its own: the others hear all the same,
-and nobody takes it for a failed commit."""
+"""Committed facts, and who hears of them. What one of those raises is its own: the others hear all
+the same, and nobody takes it for a failed commit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import structlog
 
-if TYPE_CHECKING:
-    from corral.controller.store import Change
+from corral.core.events import Journaled
+from corral.core.job import Head
 
 log = structlog.get_logger()
 
-Hear = Callable[[Sequence["Change"]], None]
+
+class Change:
+    """One committed fact and the head it led to."""
+
+    __slots__ = ("fact", "head", "seq")
+
+    def __init__(self, seq: int, fact: Journaled, head: Head) -> None:
+        self.seq, self.fact, self.head = seq, fact, head
+
+
+Hear = Callable[[Sequence[Change]], None]
 
 
 class Listeners:

@@ -12,8 +12,9 @@ from typing import Any
 import structlog
 
 from corral.controller.fleet import Fleet
+from corral.controller.listeners import Change
 from corral.controller.pause import Pause
-from corral.controller.store import Change, Store
+from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens
 from corral.controller.vault import Vault
 from corral.controller.world import FRONT

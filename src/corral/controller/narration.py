@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from corral import logs
-from corral.controller.store import Change
+from corral.controller.listeners import Change
 from corral.core.events import (
     AttemptPlaced,
     AttemptStarted,

@@ -15,22 +15,23 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import structlog
-from msgspec import Struct
 
-from corral.controller.store import Change, Store
-from corral.controller.telling import Make, Row, Telling, ended_since
+from corral.controller.listeners import Change
+from corral.controller.notify_lanes import Counts, Due, Lane, Pending, Timing
+from corral.controller.store import Store
+from corral.controller.telling import Row, Telling, ended_since
 from corral.controller.vault import Vault
 from corral.controller.webhooks import NotDelivered, post, signature
 from corral.core.errors import CorralError, InvalidSettings
 from corral.core.events import JobCancelled, JobFailed, JobSucceeded, WorkerJoined, WorkerLost
 from corral.core.job import Head
-from corral.core.webhook import Address, address_of
+from corral.core.webhook import address_of
 from corral.home import read_json, write_private_json
-from corral.settings import Settings, Webhook
+from corral.settings import Webhook
 
 log = structlog.get_logger()
 
@@ -44,65 +45,6 @@ IDLE_S = 60.0
 AGAIN_S = 5.0
 UNREAD = (sqlite3.Error, OSError, RuntimeError, MemoryError)
 """No descriptor, no memory, no thread to look something up: later there may be."""
-
-
-class Timing(Struct, frozen=True):
-    timeout_s: float = 10.0
-    backoff_s: float = 1.0
-    backoff_max_s: float = 300.0
-    give_up_s: float = 86_400.0
-    settle_s: float = 5.0
-    """How long a batch must stay empty to be done: a streaming map is empty now and then."""
-
-    @classmethod
-    def of(cls, settings: Settings) -> Timing:
-        names = cls.__struct_fields__
-        return cls(**{name: getattr(settings, f"notify_{name}") for name in names})
-
-
-class Counts(Struct):
-    """For whoever shows how notifying goes."""
-
-    delivered: int = 0
-    failed_tries: int = 0
-    given_up: int = 0
-    pending: int = 0
-
-
-class Due(NamedTuple):
-    """A batch that is empty, and since when nothing was added to it."""
-
-    at: float
-    seq: int
-    head: Head
-
-
-class Pending(NamedTuple):
-    seq: int
-    """The record it follows from; 0 for what is in no journal."""
-    at: float
-    event: str
-    make: Make
-    """The fields of its body: made when it is sent, since it may wait long."""
-
-
-class Lane:
-    """What one webhook has yet to be told, in order."""
-
-    def __init__(self, url: str, secret: str, after: int) -> None:
-        self.url, self.secret, self.after = url, secret, after
-        self.address: Address = address_of(url)
-        self.pending: dict[str, Pending] = {}
-        self.missed = 0
-        """The first failed job that found no room in memory."""
-        self.task: asyncio.Task[None] | None = None
-
-    def known_until(self) -> int | None:
-        """Up to here it knows everything; None where it knows all there is."""
-        waiting = [one.seq for one in self.pending.values() if one.seq]
-        if self.missed:
-            waiting.append(self.missed)
-        return min(waiting) - 1 if waiting else None
 
 
 class Notifier:

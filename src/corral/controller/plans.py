@@ -19,11 +19,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral import pipelines
+from corral.controller.admission import admit
 from corral.controller.batches import slots
 from corral.controller.loop import Loop
 from corral.controller.paces import Paces
 from corral.controller.presets import Presets
-from corral.controller.queue import Queue, admit
+from corral.controller.queue import Queue
 from corral.core.access import Caller, Role
 from corral.core.assets import check_input_names, is_digest
 from corral.core.errors import Conflict, InvalidPlan, InvalidRequest

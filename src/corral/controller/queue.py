@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import structlog
-from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from corral import correlation
+from corral.controller.admission import Accepted, Draft, admit, takes_work
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
+from corral.controller.cancelling import Cancelling
+from corral.controller.finding import find
+from corral.controller.listeners import Change
 from corral.controller.loop import Loop
-from corral.controller.store import Change, Store
+from corral.controller.store import Store
 from corral.controller.vault import Vault
 from corral.core.errors import (
     Conflict,
     CorralError,
     DocumentTooLarge,
-    ExceedsAllWorkers,
     InvalidJob,
     JobNotFound,
-    NoGpuWorkers,
     Unavailable,
 )
 from corral.core.events import (
-    JobCancelled,
     JobMovedToFront,
     JobRejected,
-    JobStopping,
     JobSubmitted,
-    Journaled,
 )
 from corral.core.ids import Ids
 from corral.core.job import (
@@ -47,17 +43,13 @@ from corral.core.job import (
     Job,
     JobId,
     PipelineCall,
-    QueueClass,
     ScriptCall,
-    Shape,
-    State,
     decode_document,
     encode_document,
     record_digest,
 )
 from corral.core.lifecycle import shape_of
 from corral.core.worker import Worker
-from corral.scheduler.fit import Room, refuse_ever, refuse_name, refuse_now
 from corral.scheduler.plan import Placement
 
 log = structlog.get_logger()
@@ -68,13 +60,6 @@ T = TypeVar("T")
 MAX_NAME = 512
 FEW = 4
 """A submission that starts no more than so many jobs sends them while they are written."""
-LOOKED_AT_ONCE = 500
-"""How many living jobs are looked at, or cancelled in one commit, before others get their turn."""
-
-
-class Accepted(Struct, frozen=True):
-    job: JobId
-    warning: str = ""
 
 
 async def _nobody() -> Sequence[Worker]:
@@ -100,7 +85,7 @@ class Queue:
         self._store, self._blobs = store, blobs
         self._vault, self._assets = vault, assets
         self._loop, self._first_workers = loop, first_workers
-        self._document_limit, self._cancel_grace_s = document_limit, cancel_grace_s
+        self._document_limit = document_limit
         self.check_room = check_room
         """Raises where no new work may come in, because the disk is full."""
         self._room_to_spare = room_to_spare
@@ -108,7 +93,8 @@ class Queue:
         self._ids = Ids(secrets.randbits(30))
         self._submitting: dict[str, asyncio.Future[list[Change]]] = {}
         self._changes: set[asyncio.Task[Any]] = set()
-        self._growing: dict[str, list[asyncio.Event]] = {}
+        self._cancelling = Cancelling(store, loop.fleet, grace_s=cancel_grace_s)
+        self.growing = self._cancelling.growing
         self.stopping = False
 
     async def _to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
@@ -138,7 +124,7 @@ class Queue:
         if any(job.inputs for job in jobs):
             jobs = await self._with_inputs(jobs)
         workers: Sequence[Worker] = self._loop.workers()
-        if not any(map(_takes_work, workers)) and (
+        if not any(map(takes_work, workers)) and (
             not workers or any(job.wait is False for job in jobs)
         ):
             workers = await self._first_workers() or workers
@@ -157,7 +143,7 @@ class Queue:
             raise draft.refusal
         return draft.answers
 
-    def _write(self, draft: _Draft, held: bool) -> asyncio.Future[list[Change]]:
+    def _write(self, draft: Draft, held: bool) -> asyncio.Future[list[Change]]:
         """What can start at once is placed in the same commit."""
         submitted = [fact for fact in draft.facts if isinstance(fact, JobSubmitted)]
         placements = self._loop.place(submitted) if draft.refusal is None else ()
@@ -191,13 +177,13 @@ class Queue:
     def _forget(self, early: Head) -> None:
         """It was sent already, and will never have been accepted."""
         self._store.world.digests.pop(early.id, None)
-        task = asyncio.ensure_future(self._stop(early, grace_s=0.0))
+        task = asyncio.ensure_future(self._loop.fleet.stop(early, grace_s=0.0))
         self._changes.add(task)
         task.add_done_callback(self._changed)
 
-    def _draft(self, jobs: Sequence[Job], workers: Sequence[Worker]) -> _Draft:
+    def _draft(self, jobs: Sequence[Job], workers: Sequence[Worker]) -> Draft:
         """What a submission means: facts and answers, or its refusal."""
-        draft, now, seed = _Draft(), time.time(), random.getrandbits(30)
+        draft, now, seed = Draft(), time.time(), random.getrandbits(30)
         mine: dict[str, tuple[JobId, str]] = {}
         alike: dict[tuple[object, ...], tuple[str, CorralError | None]] = {}
         world, buffer = self._store.world, bytearray()
@@ -307,95 +293,12 @@ class Queue:
 
     async def cancel(self, job: JobId) -> Head:
         """Asks a job to end; cancelling twice is the same as once."""
-        return await self._to_the_end(self._cancel(job))
-
-    async def _cancel(self, job: JobId) -> Head:
-        while True:
-            head = self._store.head(job)
-            if head.state is State.CANCELLED:
-                return head
-            if head.state is State.STOPPING:
-                await self._stop(head)  # the first word may not have arrived
-                return head
-            if head.state.ended:
-                raise Conflict(
-                    f"Job {job} has already {head.state}; nothing to cancel.", job_id=job
-                )
-            now = time.time()
-            fact: Journaled = (
-                JobCancelled(job=job, at=now, attempt=head.attempt)
-                if head.state is State.QUEUED
-                else JobStopping(job=job, at=now, attempt=head.attempt)
-            )
-            try:
-                await self._store.append([fact])
-            except Conflict:
-                continue  # it moved on meanwhile: look again
-            if head.state is not State.QUEUED:
-                await self._stop(head)
-            return self._store.head(job)
+        return await self._to_the_end(self._cancelling.cancel(job))
 
     async def cancel_batch(self, batch: str) -> int:
         """Asks everything of a batch that lives to end; returns how many. Those that are next in
         line come first, some in each commit: others have their turn in between."""
-        return await self._to_the_end(self._cancel_batch(batch))
-
-    @contextlib.contextmanager
-    def growing(self, batch: str) -> Iterator[asyncio.Event]:
-        """While a batch is submitted in slices: the event says that somebody cancelled it, which
-        those do not know that are yet to come."""
-        cancelled = asyncio.Event()
-        told = self._growing.setdefault(batch, [])
-        told.append(cancelled)
-        try:
-            yield cancelled
-        finally:
-            told.remove(cancelled)
-            if not told:
-                del self._growing[batch]
-
-    async def _cancel_batch(self, batch: str) -> int:
-        for cancelled in self._growing.get(batch, ()):
-            cancelled.set()
-        count, heads = 0, self._store.world.heads
-        if batch in self._store.world.batches:
-            left = list(heads)
-            left.reverse()  # taken from its end: what is done with needs no memory
-            while left:
-                some = left[-LOOKED_AT_ONCE:]
-                del left[-LOOKED_AT_ONCE:]
-                living = [head for job in reversed(some) if (head := heads.get(job)) is not None]
-                count += await self._cancel_some([one for one in living if one.batch == batch])
-                await asyncio.sleep(0)
-        log.info("batch_cancelled", batch=batch, count=count)
-        return count
-
-    async def _cancel_some(self, living: Sequence[Head]) -> int:
-        if not living:
-            return 0
-        now = time.time()
-        facts: list[Journaled] = [
-            JobCancelled(job=head.id, at=now, attempt=head.attempt)
-            if head.state is State.QUEUED
-            else JobStopping(job=head.id, at=now, attempt=head.attempt)
-            for head in living
-        ]
-        changes = await self._store.append(facts, skip_conflicts=True)
-        for change in changes:
-            if change.head.state is State.STOPPING:
-                await self._stop(change.head)
-        done = {change.head.id for change in changes}
-        for head in living:
-            if head.id not in done and head.id in self._store.world.heads:
-                with contextlib.suppress(Conflict):  # or ended this very moment
-                    await self._cancel(head.id)  # it moved on while the others were written
-        return len(living)
-
-    async def _stop(self, head: Head, grace_s: float | None = None) -> None:
-        engine = self._loop.fleet.engine_of(head)
-        if engine is not None:
-            wanted = self._cancel_grace_s if grace_s is None else grace_s
-            await engine.stop(head.id, head.attempt, grace_s=wanted)
+        return await self._to_the_end(self._cancelling.cancel_batch(batch))
 
     async def retry(
         self, job: JobId, *, user: str | None = None, worker: str = "", apart: bool = False
@@ -434,39 +337,7 @@ class Queue:
 
     async def find(self, text: str) -> JobId:
         """The job an id, or an unambiguous beginning of one, or `last` means."""
-        if not (text.isascii() and text.isalnum()):
-            raise JobNotFound(f"{text[:80]!r} is no job's id. `corral jobs --all` lists them.")
-        world = self._store.world
-        if text in world.heads or self._store.journal.ended(text) is not None:
-            return text
-        if text == "last":
-            newest = max(next(reversed(world.heads), ""), self._store.journal.ended_newest() or "")
-            if not newest:
-                raise JobNotFound("There is no job yet. Submit one with `corral run`.")
-            return newest
-        found: set[JobId] = set()
-        if len(text) >= 3:
-            found = await self._living_by_prefix(text)
-            found |= set(self._store.journal.ended_by_prefix(text))
-        if len(found) == 1:
-            return found.pop()
-        if found:
-            raise JobNotFound(f"More than one job begins with {text[:80]}; give more of its id.")
-        raise JobNotFound(
-            f"There is no job {text[:80]}. `corral jobs --all` lists them.", job_id=text[:80]
-        )
-
-    async def _living_by_prefix(self, prefix: str) -> set[JobId]:
-        """A few of the living whose ids begin so, enough to see that one is not alone."""
-        found: set[JobId] = set()
-        living = list(self._store.world.heads)
-        for start in range(0, len(living), LOOKED_AT_ONCE):
-            some = living[start : start + LOOKED_AT_ONCE]
-            found.update(job for job in some if job.startswith(prefix))
-            if len(found) > 1:
-                break
-            await asyncio.sleep(0)
-        return found
+        return await find(self._store, text)
 
 
 def _digest_as(job: Job, job_id: JobId) -> str:
@@ -478,93 +349,3 @@ def _digest_as(job: Job, job_id: JobId) -> str:
 
 def _rides_along(job: Job) -> bool:
     return all(blob.data is not None and len(blob.data) <= INLINE_LIMIT for blob in job.blobs())
-
-
-def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]:
-    """Whether a submission waits (perhaps with a warning) or is refused, and why."""
-    may_wait = job.wait if job.wait is not None else job.queue_class is QueueClass.BATCH
-    if not workers:
-        if may_wait:
-            return "No worker is known yet; the job waits for one.", None
-        return "", NoGpuWorkers(
-            "No GPU workers available. Start one with `corral up` or `corral worker join`, or "
-            "submit with wait=True (`--wait`) to queue the job until one comes."
-        )
-    shape = Shape(needs=job.needs, workload=job.workload, queue_class=job.queue_class)
-    reasons = {worker.name: refuse_ever(shape, worker) for worker in workers}
-    able = [worker for worker in workers if reasons[worker.name] is None]
-    if able and (job.wait is not False or any(_takes_work(worker) for worker in able)):
-        return "", None
-    if able:
-        told = "; ".join(
-            f"{one.name}: {refuse_now(shape, Room(one)) or 'busy'}" for one in able[:5]
-        )
-        return "", NoGpuWorkers(
-            f"No worker that could run this takes work now ({told}). Submit without wait=False "
-            "(`--no-wait`) to queue it until one is back."
-        )
-    told = refuse_name(job.needs, workers) or "; ".join(
-        f"{name}: {reason}" for name, reason in list(reasons.items())[:5]
-    )
-    if may_wait:
-        return f"No known worker can run this ({told}); the job waits for one that can.", None
-    return "", ExceedsAllWorkers(
-        f"No known worker can run this ({told}). Ask for less, or submit with wait=True (`--wait`) "
-        "to queue it until such a worker joins.",
-        details={"workers": reasons},
-    )
-
-
-def _takes_work(worker: Worker) -> bool:
-    return worker.connected and not worker.draining
-
-
-class _Draft:
-    """A submission on its way to the store."""
-
-    def __init__(self) -> None:
-        self.correlation_id = correlation.current()
-        self.facts: list[Journaled] = []
-        self.documents: dict[JobId, bytes] = {}
-        self.answers: list[Accepted] = []
-        self.refusal: CorralError | None = None
-
-    def add(
-        self,
-        job: Job,
-        job_id: JobId,
-        document: bytes,
-        now: float,
-        warning: str,
-        error: CorralError | None,
-    ) -> None:
-        self.documents[job_id] = document
-        self.answers.append(Accepted(job_id, warning))
-        submitted = JobSubmitted(
-            job=job_id,
-            at=now,
-            needs=job.needs,
-            digest=record_digest(document),
-            workload=job.workload,
-            queue_class=job.queue_class,
-            priority=job.priority,
-            name=job.name,
-            user=job.user,
-            batch=job.batch,
-            key=job.key,
-            labels=tuple(sorted(job.labels.items())) if job.labels else (),
-            duration_s=job.duration_s,
-            retries=job.retries,
-            retry_of=job.retry_of,
-            correlation_id=self.correlation_id,
-            secrets=job.secrets,
-            notify=job.notify,
-        )
-        if error is None:
-            self.facts.append(submitted)
-            return
-        error.job_id = job_id
-        self.refusal = self.refusal or error
-        # Its key stays free: the same submission may be tried again later.
-        told = asdict(submitted) | {"key": "", "code": error.code, "message": error.message}
-        self.facts.append(JobRejected(**told))

@@ -113,9 +113,8 @@ class Recalling:
     async def _ask(self, one: Sent) -> None:
         self._asked.add((one.job, one.attempt))
         head = self._store.world.heads.get(one.job)
-        engine = None if head is None else self._loop.fleet.engine_of(head)
-        if engine is not None:
-            await engine.stop(one.job, one.attempt, grace_s=0.0, unbegun=True)
+        if head is not None and head.attempt == one.attempt:
+            await self._loop.fleet.stop(head, grace_s=0.0, unbegun=True)
 
     def _forget(self) -> None:
         if self._asked:

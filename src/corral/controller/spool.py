@@ -9,14 +9,12 @@ reads no folder that grows with the history.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from time import monotonic
 from typing import NamedTuple
 
 import structlog
@@ -29,7 +27,6 @@ from corral.controller.spool_files import (
     end_of,
     note_length,
     noted_length,
-    opened,
     path_of,
     segments_of,
     spread,
@@ -43,23 +40,18 @@ from corral.controller.spool_lines import (
     last_line,
     number_of,
 )
+from corral.controller.spool_stream import UNKEPT, Gap, Stream
 from corral.core.errors import StorageFailed
 from corral.core.job import JobId
 
 log = structlog.get_logger()
 
-MAX_SEGMENT = 8 << 20
 OPEN_FILES = 128
 READ = 256 << 10
 SMOOTH = 2 << 20
 """Much output goes to the disk in pieces of this size, and not when somebody waits for a commit."""
 TAIL = 64 << 10
 MARKS_AT_ONCE = 16
-MOST_GAPS, GAP_S = 100, 1.0
-"""About so many of one stream are told apart, each of which begins a file; after those, one in so
-many seconds."""
-UNKEPT = (OSError, MemoryError)
-"""No room, no descriptor, no memory, a failing disk: it costs output, and nothing else."""
 
 
 class Piece(NamedTuple):
@@ -70,7 +62,7 @@ class Piece(NamedTuple):
     skipped: int = 0
 
 
-class Kept(NamedTuple):
+class StoredOutput(NamedTuple):
     """What a job's streams take on the disk, when the last of it was written, and by whom."""
 
     size: int = 0
@@ -78,143 +70,14 @@ class Kept(NamedTuple):
     attempts: frozenset[int] = frozenset()
 
 
-class _Gap(NamedTuple):
-    """What is missing at the end of a stream: so many bytes, and all up to this number."""
-
-    lost: int = 0
-    upto: int = 0
-
-
-class _Stream:
-    """One attempt's stream while it grows."""
-
-    def __init__(self, stem: Path, limit: int) -> None:
-        self.stem = stem
-        self.limit = limit
-        self.segment_size = max(4096, min(MAX_SEGMENT, limit // 8))
-        self.most_segments = limit // self.segment_size + MOST_GAPS
-        self.segments = segments_of(stem)
-        self.end = 0
-        self.heard: int | None = 0
-        """The number of the last line that was heard, here or not; None: its worker numbers
-        nothing, or retention took it."""
-        self.torn = False
-        """A line breaks off at the end: the controller, or its machine, died while it wrote."""
-        if self.segments:
-            self._find_end()
-        self.file: int | None = None
-        self.rotated_at = -GAP_S
-        self.unwritten = 0
-        self.lost = 0
-        """Bytes that are missing behind the last line that is here."""
-
-    def _find_end(self) -> None:
-        for start in reversed(self.segments):
-            size, line, torn = last_line(path_of(self.stem, start))
-            if start == self.segments[-1]:
-                self.end, self.torn = start + size, torn
-            if line:
-                number = number_of(line)
-                # What is known to be missing was heard, too.
-                self.heard = number + self.end - start - size if number else None
-                return
-        self.heard = None if self.end else 0
-
-    def append(self, line: bytes, n: int = 0, told: int = 0) -> None:
-        """Adds a line, once; one that cannot be kept, or never came, leaves nothing but a gap."""
-        data = line + b"\n"
-        if n:
-            if self.heard is not None and n <= self.heard:
-                return
-            if self.heard is not None:
-                self.lost += max(0, n - told - self.heard)
-            self.heard = n
-        if self.lost and self._has_many_gaps():
-            self.lost += told if n else len(data)
-            return
-        start = self.end + self.lost
-        try:
-            self._write(data, start)
-        except UNKEPT as error:
-            if not self.lost:
-                log.warning("output_not_kept", stream=self.stem.name, error=str(error))
-            self._drop_empty(start)
-            self.lost += told if n else len(data)
-        else:
-            self.end, self.lost = start + len(data), 0
-
-    def _has_many_gaps(self) -> bool:
-        """Its worker's numbers lie, or now there is room for a line and now there is none."""
-        return len(self.segments) >= self.most_segments and monotonic() - self.rotated_at < GAP_S
-
-    def _write(self, data: bytes, start: int) -> None:
-        # Readers are told of a gap where a segment begins behind the end of the one before.
-        if not self.segments or self.lost or start - self.segments[-1] >= self.segment_size:
-            self._rotate(start)
-        if self.file is None:
-            self.file = opened(path_of(self.stem, self.segments[-1]))
-            if self.torn:
-                os.ftruncate(self.file, start - self.segments[-1])
-        self.torn = False
-        if os.write(self.file, data) < len(data):
-            os.ftruncate(self.file, start - self.segments[-1])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self.unwritten += len(data)
-
-    def _drop_empty(self, start: int) -> None:
-        if self.segments and self.segments[-1] == start:
-            self.close()
-            with contextlib.suppress(OSError):
-                path_of(self.stem, self.segments.pop()).unlink(missing_ok=True)
-
-    def _rotate(self, start: int) -> None:
-        self.close()
-        self.rotated_at = monotonic()
-        self.segments.append(start)
-        head = [start for start in self.segments if start < self.limit // 2]
-        tail = self.segments[len(head) :]
-        while tail and start - tail[0] > self.limit // 2:
-            path_of(self.stem, tail.pop(0)).unlink(missing_ok=True)
-        self.segments = head + tail
-        if len(self.segments) > self.most_segments:
-            middle = self.segments.pop(self.most_segments // 2)
-            path_of(self.stem, middle).unlink(missing_ok=True)
-
-    def complete(self, number: int) -> None:
-        """All numbers up to this one were given: what of them is not here never will be."""
-        if self.heard is None or number <= self.heard:
-            return
-        if self.segments or not noted_length(self.stem):  # or retention took it all, and says so
-            self.lost += number - self.heard
-            self.heard = number
-
-    def miss(self, gap: _Gap) -> None:
-        self.lost = gap.lost
-        if self.heard is not None:
-            self.heard += gap.lost
-        self.complete(gap.upto)
-
-    def mark_gap(self) -> None:
-        """An empty segment where the stream would have ended: readers are told what is missing."""
-        if self.lost:
-            os.close(opened(path_of(self.stem, self.end + self.lost)))
-            self.lost = 0
-
-    def close(self) -> None:
-        file, self.file = self.file, None  # also where closing fails: its number is another's soon
-        if file is not None:
-            with contextlib.suppress(OSError):
-                os.close(file)
-
-
 class Spool:
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder = folder
         self.limit = limit
-        self._open: OrderedDict[tuple[JobId, int], _Stream] = OrderedDict()
+        self._open: OrderedDict[tuple[JobId, int], Stream] = OrderedDict()
         self._lock = Lock()
         """Held while streams are written or put away, which another thread may do."""
-        self._gaps: dict[tuple[JobId, int], _Gap] = {}
+        self._gaps: dict[tuple[JobId, int], Gap] = {}
         """Of streams that are not open: nothing on the disk says so yet, because nothing could be
         written or no file opened."""
         self.received = 0
@@ -232,7 +95,7 @@ class Spool:
                 try:
                     stream = self._start(job, attempt)
                 except UNKEPT as error:
-                    gap = _Gap(upto=n) if n else _Gap(lost=len(line) + 1)
+                    gap = Gap(upto=n) if n else Gap(lost=len(line) + 1)
                     return self._miss(job, attempt, gap, error)
             stream.append(line, n, told)
 
@@ -255,7 +118,7 @@ class Spool:
                 with contextlib.suppress(OSError):
                     os.fsync(stream.file)
 
-    def _start(self, job: JobId, attempt: int) -> _Stream:
+    def _start(self, job: JobId, attempt: int) -> Stream:
         stream = self._open[job, attempt] = self._found(job, attempt)
         self._gaps.pop((job, attempt), None)
         if len(self._open) > OPEN_FILES:
@@ -263,23 +126,23 @@ class Spool:
             self._put_away(key, oldest)
         return stream
 
-    def _found(self, job: JobId, attempt: int) -> _Stream:
+    def _found(self, job: JobId, attempt: int) -> Stream:
         """As it is on the disk, and what is known to be missing behind that."""
-        stream = _Stream(self._stem(job, attempt), self.limit)
-        stream.miss(self._gaps.get((job, attempt), _Gap()))
+        stream = Stream(self._stem(job, attempt), self.limit)
+        stream.miss(self._gaps.get((job, attempt), Gap()))
         return stream
 
-    def _put_away(self, key: tuple[JobId, int], stream: _Stream) -> None:
+    def _put_away(self, key: tuple[JobId, int], stream: Stream) -> None:
         stream.close()
         if stream.lost:
-            self._gaps[key] = _Gap(stream.lost)
+            self._gaps[key] = Gap(stream.lost)
 
-    def _miss(self, job: JobId, attempt: int, gap: _Gap, error: Exception) -> None:
+    def _miss(self, job: JobId, attempt: int, gap: Gap, error: Exception) -> None:
         before = self._gaps.get((job, attempt))
         if before is None:
             log.warning("output_not_kept", stream=f"{job}.{attempt}", error=str(error))
-            before = _Gap()
-        self._gaps[job, attempt] = _Gap(before.lost + gap.lost, max(before.upto, gap.upto))
+            before = Gap()
+        self._gaps[job, attempt] = Gap(before.lost + gap.lost, max(before.upto, gap.upto))
 
     def complete(self, job: JobId, attempt: int, number: int) -> None:
         """The attempt has ended, and this was its last number: what is missing is marked. Told
@@ -290,7 +153,7 @@ class Spool:
                 try:
                     stream = self._start(job, attempt)
                 except UNKEPT as error:
-                    return self._miss(job, attempt, _Gap(upto=number), error)
+                    return self._miss(job, attempt, Gap(upto=number), error)
             stream.complete(number)
 
     def finish(self, job: JobId, attempt: int) -> None:
@@ -404,18 +267,18 @@ class Spool:
 
     # --- removing what retention no longer keeps ---
 
-    def stored(self) -> dict[JobId, Kept]:
+    def stored(self) -> dict[JobId, StoredOutput]:
         """What each job's streams take on the disk; any thread may ask."""
-        found: dict[JobId, Kept] = {}
+        found: dict[JobId, StoredOutput] = {}
         for folder in self.folder.iterdir():
             for entry in os.scandir(folder) if folder.is_dir() else ():
                 name = NAME.fullmatch(entry.name)
                 if name is None:
                     continue  # whatever else somebody put there is not ours to remove
                 job, attempt, part = name.groups()
-                before = found.get(job, Kept())
+                before = found.get(job, StoredOutput())
                 size, written_at = taken(entry.path, counted=part != PRUNED)
-                found[job] = Kept(
+                found[job] = StoredOutput(
                     before.size + size,
                     max(before.written_at, written_at),
                     before.attempts | {int(attempt)},

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from corral.controller.store import Change, Store
+from corral.controller.listeners import Change
+from corral.controller.store import Store
 from corral.core.events import (
     AttemptStarted,
     JobCancelled,

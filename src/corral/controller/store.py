@@ -9,34 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from msgspec.structs import replace
 
-from corral.controller.ended import Ended
+from corral.controller.commit_group import Group, Request
+from corral.controller.job_reader import JobReader
 from corral.controller.journal import Journal, Write
-from corral.controller.listeners import Hear, Listeners
+from corral.controller.listeners import Change, Hear, Listeners
 from corral.controller.pruned import Slice
-from corral.controller.record import Record, record_of
-from corral.controller.recovery import folded, resumed
+from corral.controller.recovery import resumed
 from corral.controller.snapshots import EVERY, Snapshots
 from corral.controller.used_keys import UsedKeys
 from corral.controller.world import World
 from corral.controller.writer_thread import WriterThread
-from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed, Unavailable
-from corral.core.events import JobRejected, JobSubmitted, Journaled
-from corral.core.job import Head, JobId
-from corral.core.lifecycle import NOTES, STORED, advance, born
+from corral.core.errors import StorageFailed, Unavailable
+from corral.core.events import Journaled
+from corral.core.job import JobId
 from corral.core.worker import Worker
 
 log = structlog.get_logger()
 
-RECENT_DOCUMENTS = 16 * 1024 * 1024
-"""Bytes of documents kept from submission to placement, so that short waits read no disk: the
-youngest that come to so much, and as many again that are a little older."""
 MARK_S = 0.05
 """A power cut finds the high-water mark at most this old: a sync of its own for every commit
 would double what a commit costs (docs/decisions/0021)."""
@@ -45,12 +39,6 @@ SLOW_S, COMPANY_S = 0.0005, 0.002
 """On a slow disk, a fact of which nobody is told anything yet waits so long for the next one."""
 GROUP_FACTS = 1_000
 """Facts of different requests that share a commit; a request is never divided."""
-PAGE = 200
-"""Facts of one job that are read before others get their turn."""
-RECENT_JOBS = 1024
-"""The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
-RECENT_GROUP = 256
-"""Of a crowd that comes together nobody is followed by itself."""
 ROOM_S = 1.0
 """How often it is tried again to write what is insisted on."""
 BEGUN = (
@@ -64,50 +52,13 @@ MISTAKEN = (
 )
 
 
-class Change:
-    """One committed fact and the head it led to."""
-
-    __slots__ = ("fact", "head", "seq")
-
-    def __init__(self, seq: int, fact: Journaled, head: Head) -> None:
-        self.seq, self.fact, self.head = seq, fact, head
-
-
-class Recent:
-    """A young job: all its changes, and whether it has told or printed anything."""
-
-    __slots__ = ("changes", "spoke")
-
-    def __init__(self, change: Change) -> None:
-        self.changes = [change]
-        self.spoke = False
-
-
-class _Request:
-    __slots__ = ("accepted", "documents", "done", "facts", "insist", "skip_conflicts", "workers")
-
-    def __init__(
-        self,
-        facts: Sequence[Journaled],
-        documents: Mapping[JobId, bytes],
-        workers: Sequence[Worker],
-        skip_conflicts: bool,
-        insist: bool,
-        done: asyncio.Future[list[Change]],
-    ) -> None:
-        self.facts, self.documents, self.workers = facts, documents, workers
-        self.skip_conflicts, self.insist, self.done = skip_conflicts, insist, done
-        self.accepted: list[Change] = []
-
-
-class Store:
+class Store(JobReader):
     def __init__(self, journal: Journal, world: World, *, snapshot_every: int = EVERY) -> None:
-        self.journal = journal
-        self.world = world
+        super().__init__(journal, world)
         self.snapshots = Snapshots(journal, snapshot_every)
         self._seq = 0
-        self._pending: list[_Request] = []
-        self._insisting: list[_Request] = []
+        self._pending: list[Request] = []
+        self._insisting: list[Request] = []
         """Those that found no room and are written before anything else, as soon as there is."""
         self._again: asyncio.TimerHandle | None = None
         self.has_room = True
@@ -125,15 +76,8 @@ class Store:
         self._committed_at = 0.0
         self._thread = WriterThread()
         self._listeners = Listeners()
-        self.born: Head | None = None
-        """The job that came last, for the next one to share what they have in common."""
         self.committed: Callable[[float, int], None] = lambda seconds, facts: None
         """Told how long each commit took and how many facts shared it."""
-        self._documents: dict[JobId, bytes] = {}
-        self._older: dict[JobId, bytes] = {}
-        self._documents_size = 0
-        self.recent: dict[JobId, Recent] = {}
-        self._recent_order: deque[JobId] = deque()
         self.failed = asyncio.Event()
         """Set when the disk, or what is in memory of it, can no longer be trusted; the controller
         then ends."""
@@ -144,6 +88,11 @@ class Store:
         nothing and is logged; `missed` is then called with the same group, to find another way to
         what it did not hear."""
         self._listeners.add(listener, missed)
+
+    @property
+    def seq(self) -> int:
+        """The last record of the journal that the world has taken."""
+        return self._seq
 
     # --- recovery ---
 
@@ -187,7 +136,7 @@ class Store:
         if self.failed.is_set():
             raise self._refusal()
         done: asyncio.Future[list[Change]] = asyncio.get_running_loop().create_future()
-        self._pending.append(_Request(facts, documents, workers, skip_conflicts, insist, done))
+        self._pending.append(Request(facts, documents, workers, skip_conflicts, insist, done))
         if not may_wait or self._commit_s < SLOW_S:
             self._begin()
         elif self._idle.is_set() and self._waiting is None:
@@ -243,7 +192,7 @@ class Store:
 
     def _write_group(self) -> None:
         requests = self._next_requests()
-        group = _Group(self._seq, self)
+        group = Group(self._seq, self)
         try:
             accepted = [request for request in requests if group.take(request)]
         except Exception as error:
@@ -274,7 +223,7 @@ class Store:
         else:
             self._thread.run(lambda: self.journal.write(write), written)
 
-    def _next_requests(self) -> list[_Request]:
+    def _next_requests(self) -> list[Request]:
         """Those that share the next commit: at least one, and no more than the event loop has time
         for, however many wait."""
         if self._insisting:
@@ -286,7 +235,7 @@ class Store:
         requests, self._pending = self._pending[:count], self._pending[count:]
         return requests
 
-    def _written(self, group: _Group, accepted: Sequence[_Request], seconds: float) -> None:
+    def _written(self, group: Group, accepted: Sequence[Request], seconds: float) -> None:
         self._seq = group.seq
         self.has_room = self.has_room or bool(group.records)
         if self._marking is None:
@@ -304,7 +253,7 @@ class Store:
             _answer(request.done, request.accepted)
         self._take_snapshot(group)
 
-    def _take_snapshot(self, group: _Group) -> None:
+    def _take_snapshot(self, group: Group) -> None:
         if (
             group.records
             and self.snapshots.due(self._seq, len(self.world.heads))
@@ -312,7 +261,7 @@ class Store:
         ):
             self.snapshots.take(group.records[-1], self.world.heads.values())
 
-    def _not_written(self, group: _Group, accepted: Sequence[_Request], error: Exception) -> None:
+    def _not_written(self, group: Group, accepted: Sequence[Request], error: Exception) -> None:
         log.error("journal_not_written", error=str(error), facts=len(group.records))
         no_room = isinstance(error, StorageFailed) and not error.fatal
         self.has_room = self.has_room and not no_room
@@ -354,7 +303,7 @@ class Store:
         failed.fatal = True
         return failed
 
-    def _take_in(self, group: _Group) -> None:
+    def _take_in(self, group: Group) -> None:
         for job, document in group.documents.items():
             self._remember(job, document)
         for head in group.heads.values():
@@ -365,27 +314,13 @@ class Store:
             self.world.names[worker.id] = worker.name
         self._keep_recent(group.changes)
 
-    def _tell(self, group: _Group, seconds: float) -> None:
+    def _tell(self, group: Group, seconds: float) -> None:
         if group.changes:
             self._listeners.tell(group.changes)
             try:
                 self.committed(seconds, len(group.records))
             except Exception as error:
                 log.error("listener_failed", listener="committed", exc_info=error)
-
-    def _keep_recent(self, changes: Sequence[Change]) -> None:
-        recent, few = self.recent, len(changes) <= RECENT_GROUP
-        for change in changes:
-            known = recent.get(change.head.id)
-            if known is not None:
-                known.changes.append(change)
-                if len(known.changes) > RECENT_JOBS:
-                    del recent[change.head.id]
-            elif few and change.seq == change.head.submitted_seq:
-                recent[change.head.id] = Recent(change)
-                self._recent_order.append(change.head.id)
-                if len(self._recent_order) > RECENT_JOBS:
-                    recent.pop(self._recent_order.popleft(), None)
 
     async def know_keys(self, used: UsedKeys) -> None:
         """In line with everything written: no key is added while these are."""
@@ -407,179 +342,6 @@ class Store:
         self._thread.close()
         self.snapshots.close()
         self.journal.close()
-
-    # --- reading ---
-
-    @property
-    def seq(self) -> int:
-        """The last record of the journal that the world has taken."""
-        return self._seq
-
-    def head(self, job: JobId) -> Head:
-        """The head of a job, living or ended."""
-        head = self.world.heads.get(job)
-        if head is None and (recent := self.recent.get(job)) is not None:
-            head = recent.changes[-1].head
-        if head is None:
-            ended = self.journal.ended(job)
-            if ended is None:
-                raise JobNotFound(
-                    f"There is no job {job}. `corral jobs --all` lists them.", job_id=job
-                )
-            head = self._ended_head(ended)
-        return head
-
-    def history(self, head: Head, after: int = 0) -> list[Record]:
-        """A job's records behind `after`, oldest first."""
-        return self.journal.chain(head.last_seq, after)
-
-    def newest(self, head: Head) -> Iterator[tuple[int, Journaled]]:
-        """The same as facts with their numbers, the newest first, as far as somebody reads."""
-        recent = self.recent.get(head.id)
-        if recent is not None:
-            return ((one.seq, one.fact) for one in reversed(recent.changes))
-        return ((one.seq, one.fact()) for one in self.journal.backwards(head.last_seq))
-
-    def story(self, head: Head) -> list[Journaled]:
-        """How it went, oldest first: all but what was stored on the way."""
-        recent = self.recent.get(head.id)
-        if recent is not None:
-            return [one.fact for one in recent.changes if not isinstance(one.fact, STORED)]
-        return [record.fact() for record in self.journal.story(head.last_seq)]
-
-    async def pages(self, head: Head, after: int) -> AsyncIterator[Sequence[tuple[int, Journaled]]]:
-        """A job's facts behind `after`, oldest first, a page at a time."""
-        if head.id in self.recent:
-            yield self.facts(head, after)
-            return
-        later: list[int] = []
-        some: list[Record] = []
-        for record in self.journal.backwards(head.last_seq, after):
-            some.append(record)
-            if len(some) == PAGE:
-                later += [one.seq for one in some]
-                some.clear()
-                await asyncio.sleep(0)
-        yield [(one.seq, one.fact()) for one in reversed(some)]
-        while later:
-            seqs = later[-PAGE:]
-            del later[-PAGE:]
-            yield [(seq, self.journal.record(seq).fact()) for seq in reversed(seqs)]
-            await asyncio.sleep(0)
-
-    def facts(self, head: Head, after: int = 0) -> list[tuple[int, Journaled]]:
-        """The same as facts with their numbers, all of them at once; of a young job without
-        touching the disk."""
-        recent = self.recent.get(head.id)
-        if recent is not None:
-            return [(one.seq, one.fact) for one in recent.changes if after < one.seq]
-        return [(record.seq, record.fact()) for record in self.history(head, after)]
-
-    def document(self, head: Head) -> bytes:
-        return self._forget(head.id) or self.journal.document(head.submitted_seq)
-
-    def digest(self, head: Head) -> str:
-        """Of its document."""
-        sent = self.world.digests.get(head.id)
-        if sent is not None:
-            return sent
-        submitted = self.journal.record(head.submitted_seq).fact()
-        assert isinstance(submitted, (JobSubmitted, JobRejected))
-        return submitted.digest
-
-    def documents(self, heads: Sequence[Head]) -> dict[int, bytes]:
-        """Those that are not in memory, by the number of their submission, with one query."""
-        here = (self._documents, self._older)
-        away = [head.submitted_seq for head in heads if not any(head.id in one for one in here)]
-        return self.journal.documents(away) if len(away) > 1 else {}
-
-    def _ended_head(self, ended: Ended) -> Head:
-        head = folded(self.journal.story(ended.last_seq))
-        if head.last_seq == ended.last_seq:
-            return head
-        course = replace(head.course, story_seq=head.last_seq)
-        return replace(head, last_seq=ended.last_seq, course=course)
-
-    def _forget(self, job: JobId) -> bytes | None:
-        found = self._documents.pop(job, None)
-        if found is None:
-            return self._older.pop(job, None)
-        self._documents_size -= len(found)
-        return found
-
-    def _remember(self, job: JobId, document: bytes) -> None:
-        self._documents[job] = document
-        self._documents_size += len(document)
-        if self._documents_size > RECENT_DOCUMENTS:
-            # One by one they would leave holes all over the memory.
-            self._older, self._documents, self._documents_size = self._documents, {}, 0
-
-
-class _Group:
-    """Facts of several requests on their way into one transaction."""
-
-    def __init__(self, seq: int, store: Store) -> None:
-        self.seq = seq
-        self.heads: dict[JobId, Head] = {}
-        self.records: list[Record] = []
-        self.changes: list[Change] = []
-        self.ends: list[Ended] = []
-        self.noted: list[tuple[int, str]] = []
-        self.workers: list[Worker] = []
-        self.documents: dict[JobId, bytes] = {}
-        self._store = store
-
-    def take(self, request: _Request) -> bool:
-        """Adds a request, or answers it with its conflict and leaves no trace of it."""
-        records, ends, noted = len(self.records), len(self.ends), len(self.noted)
-        undo: list[tuple[JobId, Head | None]] = []
-        for fact in request.facts:
-            was = self.heads.get(fact.job)
-            try:
-                request.accepted.append(self._add(fact, request.documents.get(fact.job)))
-                undo.append((fact.job, was))
-            except CorralError as error:
-                if request.skip_conflicts and isinstance(error, (Conflict, JobNotFound)):
-                    continue
-                self.seq -= len(undo)
-                for job, head in reversed(undo):
-                    if head is None:
-                        del self.heads[job]
-                    else:
-                        self.heads[job] = head
-                del self.records[records:], self.changes[records:]
-                del self.ends[ends:], self.noted[noted:]
-                if not request.done.cancelled():
-                    request.done.set_exception(error)
-                return False
-        self.workers.extend(request.workers)
-        self.documents.update(request.documents)
-        return True
-
-    def _add(self, fact: Journaled, document: bytes | None) -> Change:
-        seq = self.seq + 1
-        head, prev = self._next(fact, seq)
-        if isinstance(fact, STORED):
-            fact = replace(fact, after=head.story_seq)
-        record = record_of(fact, seq, prev, document)
-        self.seq = seq
-        self.heads[fact.job] = head
-        self.records.append(record)
-        if head.state.ended:
-            if type(fact) in NOTES:
-                self.noted.append((seq, fact.job))
-            else:
-                self.ends.append(Ended.of(head, fact))
-        change = Change(seq, fact, head)
-        self.changes.append(change)
-        return change
-
-    def _next(self, fact: Journaled, seq: int) -> tuple[Head, int]:
-        if isinstance(fact, (JobSubmitted, JobRejected)):
-            self._store.born = born(fact, seq, self._store.born)
-            return self._store.born, 0
-        head = self.heads.get(fact.job) or self._store.head(fact.job)
-        return advance(head, fact, seq), head.last_seq
 
 
 def _answer(done: asyncio.Future[Any], result: Any) -> None:

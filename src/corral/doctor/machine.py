@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from corral import __version__, settings
+from corral import __version__, settings, variables
 from corral.core.errors import InvalidSettings
 from corral.doctor.findings import Check, Finding, fail, ok, warn
 
@@ -253,7 +253,7 @@ def localhost() -> Iterator[Finding]:
 
 def proxy(environ: Mapping[str, str] | None = None) -> Iterator[Finding]:
     """Corral's own clients never use a proxy on this machine; others that talk to it may."""
-    found = settings.proxies(environ)
+    found = variables.proxies(environ)
     spared = found.pop("no_proxy", "")
     if not found:
         yield ok("proxy", "none set")

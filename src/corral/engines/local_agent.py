@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from corral.home import Home, is_locked, read_json, write_private_json
-from corral.settings import agent_environment
+from corral.variables import agent_environment
 
 log = structlog.get_logger()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
+from corral.contract.read_views import read
 from corral.core.errors import InvalidRequest
 from corral.sdk.connection import Connection
 
@@ -29,7 +30,7 @@ class AsyncAdministration:
         return await self._queue("ResumeQueue")
 
     async def _queue(self, method: str) -> views.QueueView:
-        view: views.QueueView = views.read(await self._connection.call(method, pb.QueueRequest()))
+        view: views.QueueView = read(await self._connection.call(method, pb.QueueRequest()))
         return view
 
     async def change_worker(
@@ -46,14 +47,14 @@ class AsyncAdministration:
         if labels is not None:
             request.labels.labels.extend(labels)
             request.labels.SetInParent()
-        view: views.WorkerView = views.read(await self._connection.call("ChangeWorker", request))
+        view: views.WorkerView = read(await self._connection.call("ChangeWorker", request))
         return view
 
     async def revoke_worker(self, worker: str) -> views.WorkerView:
         """Cuts a worker off at once; what it was running goes elsewhere."""
         request = pb.RevokeWorkerRequest(worker=worker)
         reply = await self._connection.call("RevokeWorker", request, again=False)
-        view: views.WorkerView = views.read(reply)
+        view: views.WorkerView = read(reply)
         return view
 
     async def invite_worker(
@@ -72,7 +73,7 @@ class AsyncAdministration:
             raise InvalidRequest(f"An invitation is for some machines; got uses={uses}.")
         request = pb.InviteRequest(expires_in=expires_in, uses=uses, renew=renew)
         reply = await self._connection.call("Invite", request)
-        view: views.InvitationView = views.read(reply)
+        view: views.InvitationView = read(reply)
         return view
 
     async def invite_client(self, name: str, role: str = "submit", expires_in: float = 0.0) -> str:
@@ -85,7 +86,7 @@ class AsyncAdministration:
         """Machines that found the controller by themselves and wait to be confirmed."""
         request = pb.ListJoinRequestsRequest()
         reply = await self._connection.call("ListJoinRequests", request)
-        return [views.read(one) for one in reply.requests]
+        return [read(one) for one in reply.requests]
 
     async def confirm_join(self, code: str) -> str:
         """Lets the machine that shows this code be a worker; its name."""
@@ -98,15 +99,15 @@ class AsyncAdministration:
         """A token, shown this once, and what is kept of it. `expires_in` is in seconds."""
         request = pb.CreateTokenRequest(name=name, role=role, expires_in=expires_in)
         reply = await self._connection.call("CreateToken", request, again=False)
-        return reply.token, views.read(reply.view)
+        return reply.token, read(reply.view)
 
     async def tokens(self) -> list[views.TokenView]:
         reply = await self._connection.call("ListTokens", pb.ListTokensRequest())
-        return [views.read(token) for token in reply.tokens]
+        return [read(token) for token in reply.tokens]
 
     async def revoke_token(self, name: str) -> views.TokenView:
         request = pb.RevokeTokenRequest(name=name)
-        view: views.TokenView = views.read(
+        view: views.TokenView = read(
             await self._connection.call("RevokeToken", request, again=False)
         )
         return view

@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
+from corral.contract.read_views import read, read_event
 from corral.core.errors import CorralError, Unavailable
 from corral.core.job import QueueClass
-from corral.sdk import assets, batches, mapping, packages, results, submission
+from corral.sdk import assets, batches, mapping, results, submission
 from corral.sdk.administration import AsyncAdministration
 from corral.sdk.assets import Asset
 from corral.sdk.batches import AsyncBatchHandle, Plan
 from corral.sdk.connection import Connection, locate
-from corral.sdk.handles import AsyncHandle, Text, value
+from corral.sdk.handles import AsyncHandle, value
 from corral.sdk.learning import AsyncLearning
+from corral.sdk.live_output import Sink, shower
+from corral.sdk.outgoing import HOLD_S, OutgoingJob, function_job, name_of, script_job
 from corral.sdk.presets import AsyncPresets
 from corral.sdk.submission import Filters, Options
 from corral.sdk.vault import AsyncSecrets
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     from corral.sdk.functions import P, RemoteFunction
 
 T = TypeVar("T")
-HOLD_S = 0.05
-"""How long the answer to `run` waits for a short job; its output then comes with it."""
-Sink = Literal["print"] | Callable[[str, str], object] | None
-"""Where live output goes: this process's own streams, a callable `(stream, text)`, or nowhere."""
 
 
 class AsyncClient:
@@ -85,8 +82,8 @@ class AsyncClient:
     ) -> T:
         """Runs a function on a worker: its output appears here, its value is returned and its
         exception raised. Whoever stops waiting cancels the job."""
-        errand = errand_of(fn, args, kwargs, options, QueueClass.INTERACTIVE)
-        found: T = await self.follow(errand, output)
+        job = function_job(fn, args, kwargs, options, QueueClass.INTERACTIVE)
+        found: T = await self.follow(job, output)
         return found
 
     async def submit(
@@ -97,7 +94,7 @@ class AsyncClient:
         **options: Unpack[Options],
     ) -> AsyncHandle:
         """Hands a function over and returns once it is durably accepted."""
-        return await self.hand_over(errand_of(fn, args, kwargs, options, QueueClass.BATCH))
+        return await self.hand_over(function_job(fn, args, kwargs, options, QueueClass.BATCH))
 
     async def map(
         self,
@@ -153,7 +150,7 @@ class AsyncClient:
         once all of them are durably accepted, as one batch."""
         correlation_id = submission.correlation_id(options)
         items = zip(iterable, *more) if more else iter(iterable)  # noqa: B905
-        template = submission.build(options, queue_class=QueueClass.BATCH, name=_name(fn))
+        template = submission.build(options, queue_class=QueueClass.BATCH, name=name_of(fn))
         accepted = mapping.submit(
             self._connection, fn, template, items, spread=bool(more), correlation_id=correlation_id
         )
@@ -173,7 +170,7 @@ class AsyncClient:
         outstanding: int,
     ) -> AsyncGenerator[mapping.Step, list[Any] | None]:
         """`map` as the generator that its driver feeds (see `sdk.mapping`)."""
-        template = submission.build(options, queue_class=QueueClass.BATCH, name=_name(fn))
+        template = submission.build(options, queue_class=QueueClass.BATCH, name=name_of(fn))
         return mapping.Mapping(
             self._connection,
             fn,
@@ -211,7 +208,7 @@ class AsyncClient:
         **options: Unpack[Options],
     ) -> None:
         """Runs a script or a folder with an entry; an exit code other than 0 is a JobFailed."""
-        await self.follow(_script(path, argv, entry, options, QueueClass.INTERACTIVE), output)
+        await self.follow(script_job(path, argv, entry, options, QueueClass.INTERACTIVE), output)
 
     async def submit_script(
         self,
@@ -221,7 +218,7 @@ class AsyncClient:
         entry: str | None = None,
         **options: Unpack[Options],
     ) -> AsyncHandle:
-        return await self.hand_over(_script(path, argv, entry, options, QueueClass.BATCH))
+        return await self.hand_over(script_job(path, argv, entry, options, QueueClass.BATCH))
 
     # --- input files ---
 
@@ -274,7 +271,7 @@ class AsyncClient:
         """Newest first; `before` is the last id of the page before."""
         request = pb.ListJobsRequest(states=states, limit=limit, before=before, **filters)
         reply = await self._connection.call("ListJobs", request)
-        return [views.read(job) for job in reply.jobs]
+        return [read(job) for job in reply.jobs]
 
     @property
     def admin(self) -> AsyncAdministration:
@@ -292,14 +289,12 @@ class AsyncClient:
         while more:
             request = pb.ListWorkersRequest(after=found[-1].id if found else "")
             reply = await self._connection.call("ListWorkers", request)
-            found += map(views.read, reply.workers)
+            found += map(read, reply.workers)
             more = reply.more
         return sorted(found, key=lambda worker: worker.name)
 
     async def health(self) -> views.Health:
-        health: views.Health = views.read(
-            await self._connection.call("HealthCheck", pb.HealthRequest())
-        )
+        health: views.Health = read(await self._connection.call("HealthCheck", pb.HealthRequest()))
         return health
 
     async def backup(
@@ -317,18 +312,18 @@ class AsyncClient:
 
     # --- from the call to the wire ---
 
-    async def hand_over(self, errand: Errand) -> AsyncHandle:
-        reply = await self._send(errand)
+    async def hand_over(self, job: OutgoingJob) -> AsyncHandle:
+        reply = await self._send(job)
         warnings = tuple(reply.warnings)
         return AsyncHandle(self._connection, reply.job_ids[0], warnings, workload=results.CODE)
 
     async def follow(
-        self, errand: Errand, output: Sink, reply: pb.SubmitJobsReply | None = None
+        self, job: OutgoingJob, output: Sink, reply: pb.SubmitJobsReply | None = None
     ) -> Any:
         """Submits and waits a moment on one call, which is all that a short job takes; a longer
         one is followed from there. Whoever stops waiting cancels the job."""
         show = shower(output)
-        submitting = asyncio.ensure_future(self._send(errand, HOLD_S)) if reply is None else None
+        submitting = asyncio.ensure_future(self._send(job, HOLD_S)) if reply is None else None
         try:
             if submitting is not None:
                 reply = await asyncio.shield(submitting)
@@ -336,7 +331,7 @@ class AsyncClient:
             async with contextlib.aclosing(self._events_behind(reply)) as lists:
                 async for messages in lists:
                     for message in messages:
-                        event = views.read_event(message)
+                        event = read_event(message)
                         if isinstance(event, views.Output):
                             show(event)
                         elif isinstance(event, views.Ended):
@@ -361,100 +356,14 @@ class AsyncClient:
             async for messages in lists:
                 yield messages
 
-    async def abandon(self, errand: Errand) -> None:
+    async def abandon(self, job: OutgoingJob) -> None:
         """Cancels what was perhaps submitted; asking with the same key finds it."""
         with contextlib.suppress(CorralError, TimeoutError):
             async with asyncio.timeout(3):
-                await (await self.hand_over(errand)).cancel()
+                await (await self.hand_over(job)).cancel()
 
-    async def _send(self, errand: Errand, hold_s: float = 0.0) -> pb.SubmitJobsReply:
+    async def _send(self, job: OutgoingJob, hold_s: float = 0.0) -> pb.SubmitJobsReply:
         """Durably accepted when this returns. The key makes asking again the same job."""
-        for blob, data in errand.large():
+        for blob, data in job.large():
             blob.CopyFrom(await self._connection.put(data))
-        return await self._connection.submit(errand.request(hold_s), errand.correlation_id)
-
-
-class Errand:
-    """One job on its way to the controller: the submission, and bytes that are too large to ride
-    along and have to be stored first."""
-
-    def __init__(
-        self, job: pb.JobSubmission, parts: list[tuple[pb.BlobRef, bytes]], correlation_id: str
-    ) -> None:
-        self._job = job
-        self._parts = parts
-        self.correlation_id = correlation_id
-        job.idempotency_key = job.idempotency_key or os.urandom(16).hex()
-        for blob, data in parts:
-            blob.size = len(data)
-            if submission.rides_along(data):
-                blob.data = data
-
-    def large(self) -> list[tuple[pb.BlobRef, bytes]]:
-        return [(blob, data) for blob, data in self._parts if not blob.data and not blob.sha256]
-
-    def request(self, hold_s: float) -> pb.SubmitJobsRequest:
-        """A call says what it is like apart from what is its own: the controller has most likely
-        met the like of it before."""
-        job = self._job
-        if not job.HasField("function"):
-            return pb.SubmitJobsRequest(jobs=[job], hold_s=hold_s)
-        request = pb.SubmitJobsRequest(like=job, hold_s=hold_s)
-        request.like.ClearField("idempotency_key")
-        request.like.function.ClearField("arguments")
-        call = request.calls.add(idempotency_key=job.idempotency_key)
-        call.arguments.CopyFrom(job.function.arguments)
-        return request
-
-
-def errand_of(
-    fn: Callable[..., Any],
-    args: Iterable[Any],
-    kwargs: dict[str, Any] | None,
-    options: Options,
-    queue_class: QueueClass,
-) -> Errand:
-    job = submission.build(options, queue_class=queue_class, name=_name(fn))
-    given = submission.arguments(args, kwargs)
-    parts = [
-        (job.function.function, packages.pickle_function(fn)),
-        (job.function.arguments, packages.pickle_arguments(*given)),
-    ]
-    return Errand(job, parts, submission.correlation_id(options))
-
-
-def _script(
-    path: str | os.PathLike[str],
-    argv: Iterable[str],
-    entry: str | None,
-    options: Options,
-    queue_class: QueueClass,
-) -> Errand:
-    target = Path(path)
-    job = submission.build(options, queue_class=queue_class, name=target.resolve().name)
-    package, job.script.entry = packages.pack(target, entry)
-    packages.check_inputs(package, [one.name for one in job.inputs])
-    job.script.argv.extend(str(word) for word in argv)
-    return Errand(job, [(job.script.package, package)], submission.correlation_id(options))
-
-
-def shower(output: Sink) -> Callable[[views.Output], None]:
-    text = Text()
-    if output is None:
-        return lambda _: None
-    if callable(output):
-        sink = output
-        return lambda event: (sink(event.stream, text(event)), None)[1]
-    if output != "print":
-        raise TypeError(f"output is 'print', None or a callable (stream, text); got {output!r}")
-
-    def show(event: views.Output) -> None:
-        target = sys.stderr if event.stream == "stderr" else sys.stdout
-        target.write(text(event))
-        target.flush()
-
-    return show
-
-
-def _name(fn: Any) -> str:
-    return str(getattr(fn, "__qualname__", None) or type(fn).__name__).rpartition("<locals>.")[2]
+        return await self._connection.submit(job.request(hold_s), job.correlation_id)

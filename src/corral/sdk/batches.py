@@ -20,6 +20,7 @@ from collections.abc import (
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from corral.contract.read_views import read, read_event
 from corral.core.errors import (
     ArtifactPruned,
     BlobNotFound,
@@ -77,10 +78,9 @@ class AsyncBatchHandle:
     async def progress(self) -> views.BatchView:
         """How far it is: by state, by worker, and about how long it still takes."""
         from corral.contract import corral_pb2 as pb
-        from corral.contract import views
 
         request = pb.BatchRequest(batch=self.id)
-        view: views.BatchView = views.read(await self._connection.call("GetBatch", request))
+        view: views.BatchView = read(await self._connection.call("GetBatch", request))
         return view
 
     async def wait(self, timeout: float | None = None) -> views.BatchView:  # noqa: ASYNC109
@@ -105,7 +105,7 @@ class AsyncBatchHandle:
         watched = self._connection.watch(batch=self.id)
         async with contextlib.aclosing(watched) as lists:
             async for messages in lists:
-                for event in map(views.read_event, messages):
+                for event in map(read_event, messages):
                     if isinstance(event, views.Ended) and event.job_id not in seen:
                         seen.add(event.job_id)
                         yield event
@@ -129,14 +129,13 @@ class AsyncBatchHandle:
     async def jobs(self, states: Sequence[str] = ()) -> list[views.JobView]:
         """All of them, or those in these states, in the order in which they were submitted."""
         from corral.contract import corral_pb2 as pb
-        from corral.contract import views
 
         found: list[views.JobView] = []
         while True:
             before = found[-1].job_id if found else ""
             request = pb.ListJobsRequest(batch=self.id, limit=PAGE, before=before, states=states)
             reply = await self._connection.call("ListJobs", request)
-            found += [views.read(job) for job in reply.jobs]
+            found += [read(job) for job in reply.jobs]
             if len(reply.jobs) < PAGE:
                 return found[::-1]
 
@@ -324,10 +323,9 @@ async def build(
 
 async def listed(connection: Connection, limit: int) -> list[views.BatchView]:
     from corral.contract import corral_pb2 as pb
-    from corral.contract import views
 
     reply = await connection.call("ListBatches", pb.ListBatchesRequest(limit=limit))
-    return [views.read(one) for one in reply.batches]
+    return [read(one) for one in reply.batches]
 
 
 def images_of(job: views.JobView) -> list[views.ImageView]:

@@ -3,142 +3,30 @@ the background. Nothing is decided here, and importing it needs only the standar
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import os
-import sys
-import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from corral.core.errors import CorralError, Unavailable
+from corral.sdk.bridge import shared_bridge
 
 if TYPE_CHECKING:
     from corral.contract import views
     from corral.sdk.administration import Administration
-    from corral.sdk.aio import AsyncClient, Sink
+    from corral.sdk.aio import AsyncClient
     from corral.sdk.assets import Asset
     from corral.sdk.batches import BatchHandle, Plan
     from corral.sdk.direct import Direct
     from corral.sdk.functions import P, RemoteFunction
     from corral.sdk.handles import AsyncHandle
     from corral.sdk.learning import Learning
+    from corral.sdk.live_output import Sink
     from corral.sdk.presets import Presets
     from corral.sdk.submission import Filters, Options
     from corral.sdk.vault import Secrets
 
 T = TypeVar("T")
-
-
-class Bridge:
-    """One thread with one event loop, shared by all clients of the process: grpc.aio is at its
-    best with a single loop, and one is plenty."""
-
-    def __init__(self) -> None:
-        self._loop = _new_loop()
-        self._loop.set_exception_handler(_quiet)
-        threading.Thread(target=self._loop.run_forever, name="corral-client", daemon=True).start()
-
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Waits for a coroutine. Ctrl-C reaches it as a cancellation, and then the caller."""
-        errand = _Errand(coroutine)
-        try:
-            self._loop.call_soon_threadsafe(errand.begin)
-            return errand.future.result()
-        except CorralError as error:
-            # It says all there is to say; the way it took through the loop says nothing.
-            raise error.with_traceback(None)  # noqa: B904 - its cause is the job's own exception
-        except KeyboardInterrupt:
-            self._loop.call_soon_threadsafe(errand.stop)
-            errand.over.wait(timeout=5)  # it may have something to put in order
-            raise
-
-    def each(self, lists: AsyncGenerator[list[T], None]) -> Generator[T, None, None]:
-        """The elements of a generator of lists: one trip to the loop for each list."""
-        try:
-            while (found := self.call(_next(lists))) is not None:
-                yield from found
-        finally:
-            self.close(lists)
-
-    def close(self, generator: AsyncGenerator[Any, Any]) -> None:
-        # A generator still suspended when the interpreter ends finds no loop to close it.
-        if not sys.is_finalizing():
-            self.call(generator.aclose())
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """The faster one, where there is one: each call crosses from thread to thread and back."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
-class _Errand(Generic[T]):
-    """A coroutine on its way to the loop. Ctrl-C may strike anywhere, also between handing it over
-    and waiting for it, so it exists before either and can be stopped from then on."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self.over = threading.Event()
-        self._coroutine = coroutine
-        self._task: asyncio.Task[T] | None = None
-
-    def begin(self) -> None:
-        if not self.over.is_set():
-            self._task = asyncio.get_running_loop().create_task(self._coroutine)
-            self._task.add_done_callback(self._finish)
-
-    def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-        else:
-            self._coroutine.close()
-            self.over.set()
-
-    def _finish(self, task: asyncio.Task[T]) -> None:
-        if task.cancelled():
-            self.future.cancel()
-        elif error := task.exception():
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(task.result())
-        self.over.set()
-
-
-async def _next(lists: AsyncGenerator[list[T], None]) -> list[T] | None:
-    return await anext(lists, None)
-
-
-def _quiet(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # Where the program has an event loop with grpc of its own, grpc's poller now and then wakes
-    # one loop for the other's event and finds nothing to read. It means nothing.
-    if not isinstance(context.get("exception"), BlockingIOError):
-        loop.default_exception_handler(context)
-
-
-_made: tuple[int, Bridge] | None = None
-_making = threading.Lock()
-
-
-def _bridge() -> Bridge:
-    """The process's one bridge, whichever thread comes first."""
-    global _made
-    with _making:
-        if _made is None:
-            _made = (os.getpid(), Bridge())
-        made_in, found = _made
-    if made_in != os.getpid():
-        # Its thread stayed with the parent, and gRPC does not survive a fork: this would hang.
-        raise Unavailable(
-            "This process was forked from one that had already used Corral. Start it by the spawn "
-            "method (multiprocessing.get_context('spawn')), or use Corral only after the fork."
-        )
-    return found
 
 
 class Handle:
@@ -155,37 +43,37 @@ class Handle:
     def events(self, after: str = "", *, follow: bool = True) -> Iterator[views.Event]:
         """Everything that happens to the job, from its beginning or behind a cursor, to its end;
         without `follow` only what has happened until now."""
-        return _bridge().each(self._handle.event_lists(after, follow=follow))
+        return shared_bridge().each(self._handle.event_lists(after, follow=follow))
 
     def logs(self, follow: bool = True) -> Iterator[str]:
         """What the job wrote, as text: all of it until now, and with `follow` until its end."""
-        return _bridge().each(self._handle.log_lists(follow))
+        return shared_bridge().each(self._handle.log_lists(follow))
 
     def result(self, timeout: float | None = None) -> Any:
         """The job's value; its failure raises. TimeoutError leaves the job running."""
-        return _bridge().call(self._handle.result(timeout))
+        return shared_bridge().call(self._handle.result(timeout))
 
     def cancel(self) -> views.JobView:
-        return _bridge().call(self._handle.cancel())
+        return shared_bridge().call(self._handle.cancel())
 
     def retry(self, *, worker: str = "", apart: bool = False) -> Handle:
         """The same work once more, as a new job; on this `worker` alone, and `apart` from the
         batch, where that is asked for."""
-        return Handle(_bridge().call(self._handle.retry(worker=worker, apart=apart)))
+        return Handle(shared_bridge().call(self._handle.retry(worker=worker, apart=apart)))
 
     def to_front(self) -> views.JobView:
         """Before all waiting jobs of its class and priority, also after a restart."""
-        return _bridge().call(self._handle.to_front())
+        return shared_bridge().call(self._handle.to_front())
 
     def status(self) -> views.JobView:
-        return _bridge().call(self._handle.status())
+        return shared_bridge().call(self._handle.status())
 
     def why(self) -> views.Explanation:
         """Why the job waits, runs where it runs, or ended as it did."""
-        return _bridge().call(self._handle.why())
+        return shared_bridge().call(self._handle.why())
 
     def artifacts(self) -> tuple[views.Artifact, ...]:
-        return _bridge().call(self._handle.artifacts())
+        return shared_bridge().call(self._handle.artifacts())
 
     def download(
         self,
@@ -196,7 +84,7 @@ class Handle:
     ) -> Path:
         """Writes an artifact to a file, by default one of its own name here. Another file in its
         place is a FileExistsError, unless `overwrite` says otherwise."""
-        return _bridge().call(self._handle.download(name, path, overwrite=overwrite))
+        return shared_bridge().call(self._handle.download(name, path, overwrite=overwrite))
 
 
 class Client:
@@ -240,14 +128,14 @@ class Client:
         """Set, list and remove the secrets that jobs may name."""
         from corral.sdk.vault import Secrets
 
-        return Secrets(lambda: self._client.secrets, _bridge().call)
+        return Secrets(lambda: self._client.secrets, shared_bridge().call)
 
     @property
     def presets(self) -> Presets:
         """Save, list, get and remove the bases that plans may name."""
         from corral.sdk.presets import Presets
 
-        return Presets(lambda: self._client.presets, _bridge().call)
+        return Presets(lambda: self._client.presets, shared_bridge().call)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A module's client may be swept along with its functions; its token must not be.
@@ -273,7 +161,7 @@ class Client:
         if self._made_direct is not None:
             self._made_direct.close()
         if self._made is not None:
-            _bridge().call(self._made.close())
+            shared_bridge().call(self._made.close())
 
     def run(
         self,
@@ -287,18 +175,18 @@ class Client:
         """Runs a function on a worker: its output appears here, its value is returned and its
         exception raised. Ctrl-C cancels the job."""
         from corral.core.job import QueueClass
-        from corral.sdk.aio import errand_of
         from corral.sdk.direct import NOTHING
+        from corral.sdk.outgoing import function_job
 
-        bridge, client = _bridge(), self._client
-        errand = errand_of(fn, args, kwargs, options, QueueClass.INTERACTIVE)
+        bridge, client = shared_bridge(), self._client
+        job = function_job(fn, args, kwargs, options, QueueClass.INTERACTIVE)
         try:
-            value, reply = self._direct.run(errand, output)
+            value, reply = self._direct.run(job, output)
         except KeyboardInterrupt:
-            bridge.call(client.abandon(errand))
+            bridge.call(client.abandon(job))
             raise
         if value is NOTHING:
-            value = bridge.call(client.follow(errand, output, reply))
+            value = bridge.call(client.follow(job, output, reply))
         found: T = value
         return found
 
@@ -311,15 +199,15 @@ class Client:
     ) -> Handle:
         """Hands a function over and returns once it is durably accepted."""
         from corral.core.job import QueueClass
-        from corral.sdk.aio import errand_of
         from corral.sdk.handles import AsyncHandle
+        from corral.sdk.outgoing import function_job
         from corral.sdk.results import CODE
 
-        bridge, client = _bridge(), self._client
-        errand = errand_of(fn, args, kwargs, options, QueueClass.BATCH)
-        reply = self._direct.submit(errand)
+        bridge, client = shared_bridge(), self._client
+        job = function_job(fn, args, kwargs, options, QueueClass.BATCH)
+        reply = self._direct.submit(job)
         if reply is None:
-            return Handle(bridge.call(client.hand_over(errand)))
+            return Handle(bridge.call(client.hand_over(job)))
         warnings = tuple(reply.warnings)
         handle = AsyncHandle(client._connection, reply.job_ids[0], warnings, workload=CODE)
         return Handle(handle)
@@ -334,7 +222,7 @@ class Client:
         """The function over each item, as `map` does, but without waiting for results: returns
         once all of them are durably accepted, as one batch."""
         accepted = self._client.submit_map(fn, iterable, *more, **options)
-        return [Handle(one) for one in _bridge().call(accepted)]
+        return [Handle(one) for one in shared_bridge().call(accepted)]
 
     def map(
         self,
@@ -370,14 +258,14 @@ class Client:
             items = zip(iterable, *more) if more else iter(iterable)  # noqa: B905
             answer: list[Any] | None = None
             try:
-                while (found := _bridge().call(step(answer))) is not None:
+                while (found := shared_bridge().call(step(answer))) is not None:
                     answer = None
                     if isinstance(found, Wanted):
                         answer = take(items, found.most)
                     else:
                         yield from found
             finally:
-                _bridge().close(steps)
+                shared_bridge().close(steps)
 
         return drive()
 
@@ -404,7 +292,9 @@ class Client:
         **options: Unpack[Options],
     ) -> None:
         """Runs a script or a folder with an entry; an exit code other than 0 is a JobFailed."""
-        _bridge().call(self._client.run_script(path, argv, entry=entry, output=output, **options))
+        shared_bridge().call(
+            self._client.run_script(path, argv, entry=entry, output=output, **options)
+        )
 
     def submit_script(
         self,
@@ -416,35 +306,35 @@ class Client:
     ) -> Handle:
         """Hands a script or folder over and returns once it is durably accepted."""
         return Handle(
-            _bridge().call(self._client.submit_script(path, argv, entry=entry, **options))
+            shared_bridge().call(self._client.submit_script(path, argv, entry=entry, **options))
         )
 
     def put(self, path: str | os.PathLike[str]) -> Asset:
         """Hands a file over for jobs to have as an input; what the controller has is not sent
         again."""
-        return _bridge().call(self._client.put(path))
+        return shared_bridge().call(self._client.put(path))
 
     def batch(self, plan: Plan, *, key: str | None = None) -> BatchHandle:
         """Image jobs from a plan, a value or a file: built by the controller and durably accepted
         as one batch when this returns. The same key again is the same batch."""
         from corral.sdk.batches import BatchHandle
 
-        bridge = _bridge()
+        bridge = shared_bridge()
         return BatchHandle(bridge.call(self._client.batch(plan, key=key)), bridge)
 
     def preview(self, plan: Plan) -> list[dict[str, Any]]:
         """The records that a plan makes; nothing is submitted."""
-        return _bridge().call(self._client.preview(plan))
+        return shared_bridge().call(self._client.preview(plan))
 
     def open_batch(self, batch: str) -> BatchHandle:
         """A handle for a batch submitted earlier, perhaps by another program. Asks nothing yet."""
         from corral.sdk.batches import BatchHandle
 
-        return BatchHandle(self._client.open_batch(batch), _bridge())
+        return BatchHandle(self._client.open_batch(batch), shared_bridge())
 
     def batches(self, limit: int = 100) -> list[views.BatchView]:
         """Batches, the one with the newest job first."""
-        return _bridge().call(self._client.batches(limit))
+        return shared_bridge().call(self._client.batches(limit))
 
     def job(self, job_id: str) -> Handle:
         """A handle for a job submitted earlier, perhaps by another program. Asks nothing yet."""
@@ -459,7 +349,7 @@ class Client:
         **filters: Unpack[Filters],
     ) -> list[views.JobView]:
         """Newest first; `before` is the last id of the page before."""
-        return _bridge().call(
+        return shared_bridge().call(
             self._client.jobs(states=states, limit=limit, before=before, **filters)
         )
 
@@ -468,20 +358,20 @@ class Client:
         """The queue as a whole, and the tokens of clients."""
         from corral.sdk.administration import Administration
 
-        return Administration(self._client.admin, _bridge().call)
+        return Administration(self._client.admin, shared_bridge().call)
 
     @property
     def learning(self) -> Learning:
         """What was learned from image jobs, and how good they were."""
         from corral.sdk.learning import Learning
 
-        return Learning(self._client.learning, _bridge())
+        return Learning(self._client.learning, shared_bridge())
 
     def workers(self) -> list[views.WorkerView]:
-        return _bridge().call(self._client.workers())
+        return shared_bridge().call(self._client.workers())
 
     def health(self) -> views.Health:
-        return _bridge().call(self._client.health())
+        return shared_bridge().call(self._client.health())
 
     def backup(
         self,
@@ -489,4 +379,4 @@ class Client:
         progress: Callable[[int, int], object] = lambda done, total: None,
     ) -> None:
         """Everything the controller knows, as one tar file, handed to `write` piece by piece."""
-        _bridge().call(self._client.backup(write, progress))
+        shared_bridge().call(self._client.backup(write, progress))

@@ -13,11 +13,13 @@ import grpc
 
 from corral.contract import corral_pb2 as pb
 from corral.contract import service, views
+from corral.contract.read_views import read, read_event
 from corral.core.job import State
 from corral.sdk import results
-from corral.sdk.aio import HOLD_S, Errand, Sink, shower
 from corral.sdk.connection import Connection
+from corral.sdk.live_output import Sink, shower
 from corral.sdk.local_door import LocalSockets, socket_of
+from corral.sdk.outgoing import HOLD_S, OutgoingJob
 
 NOTHING = object()
 
@@ -37,18 +39,18 @@ class Direct:
         if channel is not None:
             channel.close()
 
-    def submit(self, errand: Errand, hold_s: float = 0.0) -> pb.SubmitJobsReply | None:
+    def submit(self, job: OutgoingJob, hold_s: float = 0.0) -> pb.SubmitJobsReply | None:
         """The answer, or None where the usual road has to be taken."""
-        if errand.large():
+        if job.large():
             return None
-        request = errand.request(hold_s)
-        reply = self._by_local_door(request, errand) or self._by_grpc(request, errand)
+        request = job.request(hold_s)
+        reply = self._by_local_door(request, job) or self._by_grpc(request, job)
         if reply is not None:
             self._connection.met()
         return reply
 
     def _by_local_door(
-        self, request: pb.SubmitJobsRequest, errand: Errand
+        self, request: pb.SubmitJobsRequest, job: OutgoingJob
     ) -> pb.SubmitJobsReply | None:
         found = self._sockets  # another thread may find it broken meanwhile
         if found is None:
@@ -58,26 +60,28 @@ class Direct:
                 return None
             found = self._sockets = LocalSockets(path, door.token)
         try:
-            return found.submit(request.SerializeToString(), errand.correlation_id)
+            return found.submit(request.SerializeToString(), job.correlation_id)
         except (OSError, ValueError):
             self._sockets = None
             return None
 
-    def _by_grpc(self, request: pb.SubmitJobsRequest, errand: Errand) -> pb.SubmitJobsReply | None:
+    def _by_grpc(
+        self, request: pb.SubmitJobsRequest, job: OutgoingJob
+    ) -> pb.SubmitJobsReply | None:
         if self._submit is None:
             self._channel = self._connection.open_blocking()
             self._submit = service.stub(self._channel).SubmitJobs
         try:
-            metadata = self._connection.metadata(errand.correlation_id)
+            metadata = self._connection.metadata(job.correlation_id)
             reply: pb.SubmitJobsReply = self._submit(request, metadata=metadata)
         except grpc.RpcError:
             return None
         return reply
 
-    def run(self, errand: Errand, output: Sink) -> tuple[Any, pb.SubmitJobsReply | None]:
+    def run(self, job: OutgoingJob, output: Sink) -> tuple[Any, pb.SubmitJobsReply | None]:
         """The value of a job that ended at once, or NOTHING and how far it has come."""
         show = shower(output)
-        reply = self.submit(errand, HOLD_S)
+        reply = self.submit(job, HOLD_S)
         if reply is None or not reply.events or not reply.events[-1].HasField("ended"):
             return NOTHING, reply
         ended = reply.events[-1].ended
@@ -86,10 +90,10 @@ class Direct:
             return NOTHING, reply
         for message in reply.events:
             if message.HasField("output"):
-                event = views.read_event(message)
+                event = read_event(message)
                 assert isinstance(event, views.Output)
                 show(event)
         if ended.state != State.SUCCEEDED:
-            failure = views.read(ended.failure) if ended.HasField("failure") else None
+            failure = read(ended.failure) if ended.HasField("failure") else None
             raise results.error_of(reply.job_ids[0], ended.state, failure)
         return (results.value_of(ended.result.data) if returned else None), reply

@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar, Unpack
 
 from corral.contract import corral_pb2 as pb
-from corral.sdk import client as client_module
 from corral.sdk.aio import AsyncClient
+from corral.sdk.bridge import shared_bridge
 from corral.sdk.client import Client
 from corral.sdk.submission import Options
 
@@ -48,7 +48,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs it on the loop of the synchronous clients: grpc.aio is at its best with a single one."""
-    return client_module._bridge().call(coroutine)
+    return shared_bridge().call(coroutine)
 
 
 def warm_up(client: Client, count: int = 200) -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
+from corral.contract.read_views import ended_of, read, read_event
 from corral.core.errors import BlobNotFound, Forbidden
 from corral.core.job import State
 from corral.sdk import downloads, results
@@ -60,7 +61,7 @@ class AsyncHandle:
                 yield self._read(messages)
 
     def _read(self, messages: list[pb.JobEvent]) -> list[views.Event]:
-        events = [event for event in map(views.read_event, messages) if event]
+        events = [event for event in map(read_event, messages) if event]
         if events and isinstance(events[-1], views.Ended):
             self._ended = events[-1]
         return events
@@ -94,7 +95,7 @@ class AsyncHandle:
 
     async def _wait(self) -> views.Ended:
         if self._ended is None:
-            self._ended = views.ended_of(await self.status())
+            self._ended = ended_of(await self.status())
         if self._ended is None:
             async for messages in self._connection.watch(job_id=self.id, ends_only=True):
                 self._read(messages)
@@ -122,9 +123,7 @@ class AsyncHandle:
     async def why(self) -> views.Explanation:
         """Why the job waits, runs where it runs, or ended as it did."""
         request = pb.JobRequest(job_id=self.id)
-        explanation: views.Explanation = views.read(
-            await self._connection.call("ExplainJob", request)
-        )
+        explanation: views.Explanation = read(await self._connection.call("ExplainJob", request))
         return explanation
 
     async def artifacts(self) -> tuple[views.Artifact, ...]:
@@ -157,7 +156,7 @@ class AsyncHandle:
         return target
 
     async def _ask(self, method: str) -> views.JobView:
-        view: views.JobView = views.read(
+        view: views.JobView = read(
             await self._connection.call(method, pb.JobRequest(job_id=self.id))
         )
         self._workload = view.workload
@@ -170,7 +169,7 @@ async def artifacts_of(connection: Connection, job: str) -> tuple[views.Artifact
         after = found[-1].name if found else ""
         request = pb.ListArtifactsRequest(job_id=job, after=after)
         page = await connection.call("ListArtifacts", request)
-        found += [views.read(one) for one in page.artifacts]
+        found += [read(one) for one in page.artifacts]
         if not page.more:
             return tuple(found)
 

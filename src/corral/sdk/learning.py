@@ -11,6 +11,7 @@ from typing import Any, TypedDict, Unpack
 
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
+from corral.contract.read_views import read
 from corral.sdk.batches import AsyncBatchHandle, Plan
 from corral.sdk.connection import Connection
 from corral.sdk.plan_files import read as read_plan
@@ -35,7 +36,7 @@ class AsyncLearning:
     async def rate(self, job_id: str, rating: int, note: str = "") -> views.RatingView:
         """How good the images of a job are, 1 to 5; the last rating of a job counts."""
         request = pb.RateJobRequest(job_id=job_id, rating=max(rating, 0), note=note)
-        view: views.RatingView = views.read(await self._connection.call("RateJob", request))
+        view: views.RatingView = read(await self._connection.call("RateJob", request))
         return view
 
     async def records(self, **chosen: Unpack[Chosen]) -> AsyncIterator[dict[str, Any]]:

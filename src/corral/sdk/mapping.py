@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from corral.contract import corral_pb2 as pb
-from corral.contract import views
+from corral.contract.read_views import read
 from corral.core.errors import CorralError
 from corral.core.job import State
 from corral.sdk import packages, results, submission
@@ -208,7 +208,7 @@ class Mapping:
     async def _value(self, event: pb.JobEvent) -> Any:
         ended = event.ended
         if ended.state != State.SUCCEEDED:
-            failure = views.read(ended.failure) if ended.HasField("failure") else None
+            failure = read(ended.failure) if ended.HasField("failure") else None
             error = results.error_of(event.job_id, ended.state, failure)
             if self._return_exceptions:
                 return error

@@ -22,18 +22,18 @@ class AsyncPresets:
     async def save(self, name: str, base: Mapping[str, Any]) -> PresetView:
         """Keeps settings by stage under this name, in the place of older ones."""
         from corral.contract import corral_pb2 as pb
-        from corral.contract import views
+        from corral.contract.read_views import read
 
         request = pb.SavePresetRequest(name=name, value=json.dumps(base).encode())
-        found: PresetView = views.read(await self._connection.call("SavePreset", request))
+        found: PresetView = read(await self._connection.call("SavePreset", request))
         return found
 
     async def list(self) -> list[PresetView]:
         from corral.contract import corral_pb2 as pb
-        from corral.contract import views
+        from corral.contract.read_views import read
 
         reply = await self._connection.call("ListPresets", pb.ListPresetsRequest())
-        return [views.read(one) for one in reply.presets]
+        return [read(one) for one in reply.presets]
 
     async def get(self, name: str) -> dict[str, Any]:
         """The settings that are kept under this name."""
@@ -45,10 +45,10 @@ class AsyncPresets:
 
     async def remove(self, name: str) -> PresetView:
         from corral.contract import corral_pb2 as pb
-        from corral.contract import views
+        from corral.contract.read_views import read
 
         request = pb.PresetRequest(name=name)
-        found: PresetView = views.read(await self._connection.call("RemovePreset", request))
+        found: PresetView = read(await self._connection.call("RemovePreset", request))
         return found
 
 

@@ -21,26 +21,26 @@ class AsyncSecrets:
     async def set(self, name: str, value: str) -> SecretView:
         """Keeps the value under this name, in the place of an older one."""
         from corral.contract import corral_pb2 as pb
-        from corral.contract import views
+        from corral.contract.read_views import read
 
         request = pb.SetSecretRequest(name=name, value=value)
-        found: SecretView = views.read(await self._connection.call("SetSecret", request))
+        found: SecretView = read(await self._connection.call("SetSecret", request))
         return found
 
     async def list(self) -> list[SecretView]:
         """Names and when each was set; never values."""
         from corral.contract import corral_pb2 as pb
-        from corral.contract import views
+        from corral.contract.read_views import read
 
         reply = await self._connection.call("ListSecrets", pb.ListSecretsRequest())
-        return [views.read(one) for one in reply.secrets]
+        return [read(one) for one in reply.secrets]
 
     async def remove(self, name: str) -> SecretView:
         from corral.contract import corral_pb2 as pb
-        from corral.contract import views
+        from corral.contract.read_views import read
 
         request = pb.RemoveSecretRequest(name=name)
-        found: SecretView = views.read(await self._connection.call("RemoveSecret", request))
+        found: SecretView = read(await self._connection.call("RemoveSecret", request))
         return found
 
 

@@ -50,7 +50,8 @@ from corral.controller.listing import Listing
 from corral.controller.loop import Loop
 from corral.controller.loop_turns import LoopTurns
 from corral.controller.narration import Narration
-from corral.controller.notify import Notifier, Timing
+from corral.controller.notify import Notifier
+from corral.controller.notify_lanes import Timing
 from corral.controller.output_text import OutputText
 from corral.controller.pause import Pause
 from corral.controller.plans import Plans, check_base

@@ -16,7 +16,7 @@ from corral.api.rest.answers import answer, errors, json
 from corral.api.rest.routing import caller_of
 from corral.api.views import batch_view, whole_batch_view
 from corral.contract import views
-from corral.contract.views import read
+from corral.contract.read_views import read
 from corral.controller.batches import look
 from corral.controller.plans import Built
 
@@ -64,6 +64,12 @@ _BODY = {
 
 def routes(parts: Parts) -> APIRouter:
     router = routing.router(parts, "batches")
+    _building(router, parts)
+    _batches(router, parts)
+    return router
+
+
+def _building(router: APIRouter, parts: Parts) -> None:
     previewing = asyncio.Semaphore(1)
 
     @router.post(
@@ -95,6 +101,8 @@ def routes(parts: Parts) -> APIRouter:
             # Thousands of records are not written down while others wait.
             return await asyncio.to_thread(lambda: json(_told(shown, "", list(shown.records))))
 
+
+def _batches(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/batches",
         summary="List batches, newest first",
@@ -127,8 +135,6 @@ def routes(parts: Parts) -> APIRouter:
     async def cancel(batch: str) -> Response:
         await parts.listing.batch(batch)  # one that never was is told so
         return json(BatchCancelled(batch, await parts.queue.cancel_batch(batch)))
-
-    return router
 
 
 def _told(built: Built, batch: str, records: Sequence[dict[str, Any]] = ()) -> BatchBuilt:

@@ -19,7 +19,7 @@ from corral.api.rest.routing import caller_of
 from corral.api.views import queue_view, token_view, worker_views
 from corral.api.worker_pages import pages
 from corral.contract import views
-from corral.contract.views import read
+from corral.contract.read_views import read
 from corral.controller.condition import condition
 from corral.core.errors import WorkerNotFound
 from corral.core.job import State
@@ -109,7 +109,15 @@ def body(struct: str) -> dict[str, Any]:
 
 def routes(parts: Parts) -> APIRouter:
     router = routing.router(parts, "cluster")
+    _cluster(router, parts)
+    _looking_at_workers(router, parts)
+    _changing_workers(router, parts)
+    _queue(router, parts)
+    _tokens(router, parts)
+    return router
 
+
+def _cluster(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/cluster/status",
         summary="Workers, queue, active jobs, success rate and average duration",
@@ -141,6 +149,8 @@ def routes(parts: Parts) -> APIRouter:
             )
         )
 
+
+def _looking_at_workers(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/workers",
         summary="Every worker: what it has and what runs there",
@@ -168,12 +178,11 @@ def routes(parts: Parts) -> APIRouter:
     async def worker(name: str) -> Response:
         for worker in parts.loop.workers():
             if name in (worker.name, worker.id):
-                return _one(worker)
+                return _one(parts, worker)
         raise WorkerNotFound(f"No worker is called {name[:100]!r}. GET /workers lists them.")
 
-    def _one(worker: Worker) -> Response:
-        return json(read(worker_views(parts.store.world.seats([worker]))[0]))
 
+def _changing_workers(router: APIRouter, parts: Parts) -> None:
     @router.patch(
         "/workers/{name}",
         summary="Drain or resume a worker, give it another name or other labels",
@@ -183,9 +192,10 @@ def routes(parts: Parts) -> APIRouter:
     async def change_worker(name: str, request: Request) -> Response:
         wanted = body_of(await incoming.whole(request, parts.limits), WorkerChange)
         return _one(
+            parts,
             await parts.herd.change(
                 name, new_name=wanted.name, draining=wanted.draining, labels=wanted.labels
-            )
+            ),
         )
 
     @router.delete(
@@ -194,7 +204,7 @@ def routes(parts: Parts) -> APIRouter:
         responses={200: answer("WorkerView", "As it was."), **errors(404, 409, 507)},
     )
     async def revoke_worker(name: str) -> Response:
-        return _one(await parts.herd.revoke(name))
+        return _one(parts, await parts.herd.revoke(name))
 
     @router.post(
         "/invitations",
@@ -215,6 +225,8 @@ def routes(parts: Parts) -> APIRouter:
         told = NewInvitation(worker.text(), worker.shell(pin), worker.powershell(pin), expires_at)
         return json(told, 201)
 
+
+def _queue(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/queue",
         summary="How many jobs wait by class, and whether the queue is paused",
@@ -241,6 +253,8 @@ def routes(parts: Parts) -> APIRouter:
         await parts.loop.hold(False, by=caller_of(request).name)
         return json(read(queue_view(parts.store.world, parts.loop.pause)))
 
+
+def _tokens(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/tokens",
         summary="Tokens of clients, without the tokens themselves",
@@ -269,4 +283,6 @@ def routes(parts: Parts) -> APIRouter:
     async def revoke_token(name: str) -> Response:
         return json(read(token_view(await parts.access.revoke(name))))
 
-    return router
+
+def _one(parts: Parts, worker: Worker) -> Response:
+    return json(read(worker_views(parts.store.world.seats([worker]))[0]))

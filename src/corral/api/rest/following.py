@@ -19,8 +19,8 @@ from corral.api.rest.answers import answer, errors, json
 from corral.api.views import artifact_view, event_of
 from corral.contract import views
 from corral.contract.plain import plain_event
-from corral.contract.views import read, read_event
-from corral.controller.feed import Cursor, Page, Seen
+from corral.contract.read_views import read, read_event
+from corral.controller.feed_pages import Cursor, Page, Seen
 from corral.controller.kept import result_of
 from corral.controller.output_text import gap
 from corral.core.frames import OutputFrame, decode_frame
@@ -50,7 +50,13 @@ _EVENTS = {
 
 def routes(parts: Parts) -> APIRouter:
     router = routing.router(parts, "jobs")
+    _events(router, parts)
+    _output(router, parts)
+    _files(router, parts)
+    return router
 
+
+def _events(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/jobs/{job}/events",
         summary="Everything that happens to a job, as server-sent events",
@@ -81,6 +87,8 @@ def routes(parts: Parts) -> APIRouter:
             _sent(parts, watching), media_type="text/event-stream", headers=_STREAMED
         )
 
+
+def _output(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/jobs/{job}/output",
         summary="What a job wrote",
@@ -116,6 +124,8 @@ def routes(parts: Parts) -> APIRouter:
 
         return ranges.ranged(request, bytes_between, total, media_type=_PLAIN, headers={})
 
+
+def _files(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/jobs/{job}/result",
         summary="The bytes a job returned",
@@ -124,7 +134,7 @@ def routes(parts: Parts) -> APIRouter:
     async def result(request: Request, job: str) -> Response:
         """For a function: its value, cloudpickled. Unpickle only what you trust."""
         found = await parts.queue.find(job)
-        return blob(request, result_of(parts.store, found), "result")
+        return _blob(parts, request, result_of(parts.store, found), "result")
 
     @router.get(
         "/jobs/{job}/artifacts",
@@ -152,22 +162,22 @@ def routes(parts: Parts) -> APIRouter:
         kept = await parts.artifact_index.find(found, name)
         parts.artifacts.check(kept)
         reader = partial(parts.artifacts.read, kept)
-        return sent(request, reader, kept.file_sha256, kept.size, name.rpartition("/")[2])
+        return _ranged(request, reader, kept.file_sha256, kept.size, name.rpartition("/")[2])
 
-    def blob(request: Request, kept: Blob, name: str) -> Response:
-        if kept.data is not None:
-            reader = ranges.bytes_reader(kept.data)
-        else:
-            reader = ranges.file_reader(parts.blobs.open_path(kept.sha256))
-        return sent(request, reader, kept.sha256, kept.size, name)
 
-    def sent(request: Request, read: ranges.Read, sha256: str, size: int, name: str) -> Response:
-        headers = {**ranges.attachment(name), "etag": f'"{sha256}"'}
-        return ranges.ranged(
-            request, read, size, media_type="application/octet-stream", headers=headers
-        )
+def _blob(parts: Parts, request: Request, kept: Blob, name: str) -> Response:
+    if kept.data is not None:
+        reader = ranges.bytes_reader(kept.data)
+    else:
+        reader = ranges.file_reader(parts.blobs.open_path(kept.sha256))
+    return _ranged(request, reader, kept.sha256, kept.size, name)
 
-    return router
+
+def _ranged(request: Request, read: ranges.Read, sha256: str, size: int, name: str) -> Response:
+    headers = {**ranges.attachment(name), "etag": f'"{sha256}"'}
+    return ranges.ranged(
+        request, read, size, media_type="application/octet-stream", headers=headers
+    )
 
 
 _PLAIN = "text/plain; charset=utf-8"

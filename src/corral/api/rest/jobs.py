@@ -19,7 +19,7 @@ from corral.api.submissions import jobs_of
 from corral.api.views import explanation_view, shown, shown_in_full, views_of
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
-from corral.contract.views import read
+from corral.contract.read_views import read
 from corral.controller.listing import Filters
 from corral.core.access import Role
 from corral.core.errors import InvalidRequest
@@ -76,10 +76,14 @@ Moment = Annotated[str, Query(description="Seconds since the epoch, or ISO 8601.
 
 def routes(parts: Parts) -> APIRouter:
     router = routing.router(parts, "jobs")
+    _submitting(router, parts)
+    _listing(router, parts)
+    _one_job(router, parts)
+    _packages(router, parts)
+    return router
 
-    def view(job: str) -> Any:
-        return read(shown(parts.store, parts.feed, job))
 
+def _submitting(router: APIRouter, parts: Parts) -> None:
     @router.post(
         "/jobs",
         status_code=202,
@@ -101,10 +105,12 @@ def routes(parts: Parts) -> APIRouter:
         jobs = jobs_of(many, QueueClass.INTERACTIVE, parts.limits, caller_of(request))
         accepted = await parts.queue.submit(jobs)
         ids = [one.job for one in accepted]
-        few = [view(job) for job in ids] if len(ids) <= SHOWN else []
+        few = [_view(parts, job) for job in ids] if len(ids) <= SHOWN else []
         warnings = sorted({one.warning for one in accepted if one.warning})
         return json(Submitted(ids, few, warnings), 202)
 
+
+def _listing(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/jobs",
         summary="List jobs, newest first",
@@ -147,6 +153,8 @@ def routes(parts: Parts) -> APIRouter:
         jobs = [read(one) async for one in views_of(parts.store, parts.feed, page)]
         return json(JobPage(jobs, page[-1] if len(found) > limit else None))
 
+
+def _one_job(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/jobs/{job}",
         summary="One job",
@@ -165,7 +173,7 @@ def routes(parts: Parts) -> APIRouter:
     async def cancel(job: str) -> Response:
         found = await parts.queue.find(job)
         await parts.queue.cancel(found)
-        return json(view(found))
+        return json(_view(parts, found))
 
     @router.post(
         "/jobs/{job}/retry",
@@ -184,7 +192,7 @@ def routes(parts: Parts) -> APIRouter:
         again = await parts.queue.retry(
             await parts.queue.find(job), user=user, worker=worker, apart=apart
         )
-        return json(view(again), 202)
+        return json(_view(parts, again), 202)
 
     @router.post(
         "/jobs/{job}/front",
@@ -195,7 +203,7 @@ def routes(parts: Parts) -> APIRouter:
         """Before all others of its class and priority, also after a restart."""
         found = await parts.queue.find(job)
         await parts.queue.to_front(found)
-        return json(view(found))
+        return json(_view(parts, found))
 
     @router.get(
         "/jobs/{job}/why",
@@ -206,6 +214,8 @@ def routes(parts: Parts) -> APIRouter:
         found = await parts.queue.find(job)
         return json(read(await explanation_view(parts.store, parts.loop, found)))
 
+
+def _packages(router: APIRouter, parts: Parts) -> None:
     @router.put(
         "/packages",
         status_code=201,
@@ -225,7 +235,9 @@ def routes(parts: Parts) -> APIRouter:
         )
         return json(StoredPackage(blob.sha256, blob.size), 201)
 
-    return router
+
+def _view(parts: Parts, job: str) -> Any:
+    return read(shown(parts.store, parts.feed, job))
 
 
 def moment(name: str, text: str) -> float:

@@ -18,7 +18,7 @@ from corral.api.rest.jobs import Moment, moment
 from corral.api.rest.routing import caller_of
 from corral.api.views import rating_view
 from corral.contract import views
-from corral.contract.views import read
+from corral.contract.read_views import read
 from corral.controller.learning import Chosen
 from corral.controller.learning_runs import Run, Started
 
@@ -60,7 +60,12 @@ _STREAMED = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 def routes(parts: Parts) -> APIRouter:
     router = routing.router(parts, "learning")
+    _ratings(router, parts)
+    _runs(router, parts)
+    return router
 
+
+def _ratings(router: APIRouter, parts: Parts) -> None:
     @router.post(
         "/jobs/{job}/rating",
         summary="Rate the images of a job, 1 to 5",
@@ -106,6 +111,8 @@ def routes(parts: Parts) -> APIRouter:
 
         return StreamingResponse(lines(), media_type="application/jsonl", headers=_STREAMED)
 
+
+def _runs(router: APIRouter, parts: Parts) -> None:
     @router.post(
         "/learning-runs",
         status_code=202,
@@ -140,8 +147,6 @@ def routes(parts: Parts) -> APIRouter:
     )
     async def show(name: str) -> Response:
         return json(_view(await parts.learning_runs.show(name)))
-
-    return router
 
 
 def _summary(run: Run) -> views.LearningRunView:

@@ -15,7 +15,7 @@ from corral.api.views import (
     views_of,
 )
 from corral.contract import corral_pb2 as pb
-from corral.controller.feed import Cursor, Page, Seen
+from corral.controller.feed_pages import Cursor, Page, Seen
 from corral.controller.listing import Filters
 from corral.core.access import Caller, Role
 from corral.core.errors import InvalidJob

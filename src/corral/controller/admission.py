@@ -1,0 +1,110 @@
+"""Whether a submission is taken, and what it then means: a fact for each job, and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from corral import correlation
+from corral.core.errors import CorralError, ExceedsAllWorkers, NoGpuWorkers
+from corral.core.events import JobRejected, JobSubmitted, Journaled
+from corral.core.job import Job, JobId, QueueClass, Shape, record_digest
+from corral.core.worker import Worker
+from corral.scheduler.fit import Room, refuse_ever, refuse_name, refuse_now
+
+
+def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]:
+    """Whether a submission waits (perhaps with a warning) or is refused, and why."""
+    may_wait = job.wait if job.wait is not None else job.queue_class is QueueClass.BATCH
+    if not workers:
+        if may_wait:
+            return "No worker is known yet; the job waits for one.", None
+        return "", NoGpuWorkers(
+            "No GPU workers available. Start one with `corral up` or `corral worker join`, or "
+            "submit with wait=True (`--wait`) to queue the job until one comes."
+        )
+    shape = Shape(needs=job.needs, workload=job.workload, queue_class=job.queue_class)
+    reasons = {worker.name: refuse_ever(shape, worker) for worker in workers}
+    able = [worker for worker in workers if reasons[worker.name] is None]
+    if able and (job.wait is not False or any(takes_work(worker) for worker in able)):
+        return "", None
+    if able:
+        told = "; ".join(
+            f"{one.name}: {refuse_now(shape, Room(one)) or 'busy'}" for one in able[:5]
+        )
+        return "", NoGpuWorkers(
+            f"No worker that could run this takes work now ({told}). Submit without wait=False "
+            "(`--no-wait`) to queue it until one is back."
+        )
+    told = refuse_name(job.needs, workers) or "; ".join(
+        f"{name}: {reason}" for name, reason in list(reasons.items())[:5]
+    )
+    if may_wait:
+        return f"No known worker can run this ({told}); the job waits for one that can.", None
+    return "", ExceedsAllWorkers(
+        f"No known worker can run this ({told}). Ask for less, or submit with wait=True (`--wait`) "
+        "to queue it until such a worker joins.",
+        details={"workers": reasons},
+    )
+
+
+def takes_work(worker: Worker) -> bool:
+    return worker.connected and not worker.draining
+
+
+class Accepted(Struct, frozen=True):
+    job: JobId
+    warning: str = ""
+
+
+class Draft:
+    """A submission on its way to the store."""
+
+    def __init__(self) -> None:
+        self.correlation_id = correlation.current()
+        self.facts: list[Journaled] = []
+        self.documents: dict[JobId, bytes] = {}
+        self.answers: list[Accepted] = []
+        self.refusal: CorralError | None = None
+
+    def add(
+        self,
+        job: Job,
+        job_id: JobId,
+        document: bytes,
+        now: float,
+        warning: str,
+        error: CorralError | None,
+    ) -> None:
+        self.documents[job_id] = document
+        self.answers.append(Accepted(job_id, warning))
+        submitted = JobSubmitted(
+            job=job_id,
+            at=now,
+            needs=job.needs,
+            digest=record_digest(document),
+            workload=job.workload,
+            queue_class=job.queue_class,
+            priority=job.priority,
+            name=job.name,
+            user=job.user,
+            batch=job.batch,
+            key=job.key,
+            labels=tuple(sorted(job.labels.items())) if job.labels else (),
+            duration_s=job.duration_s,
+            retries=job.retries,
+            retry_of=job.retry_of,
+            correlation_id=self.correlation_id,
+            secrets=job.secrets,
+            notify=job.notify,
+        )
+        if error is None:
+            self.facts.append(submitted)
+            return
+        error.job_id = job_id
+        self.refusal = self.refusal or error
+        # Its key stays free: the same submission may be tried again later.
+        told = asdict(submitted) | {"key": "", "code": error.code, "message": error.message}
+        self.facts.append(JobRejected(**told))
