@@ -9,7 +9,7 @@ ARGS   ?=
 BESIDE ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-builder bench-decide bench-faults bench-load bench-restart bench-slots figures clean
+.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-builder bench-decide bench-fast-paths bench-faults bench-load bench-restart bench-slots figures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ bench-load: $(READY) ## much output, many watchers and jobs, artifacts, 2 M reco
 
 bench-decide: $(READY) ## the scheduler: one decision over 50 and over 10,000 workers
 	@$(BIN)/python -m bench.decide $(ARGS)
+
+bench-fast-paths: $(READY) ## what each fast path is worth: the same figures without it, and without all
+	@$(BIN)/python -m bench.fast_paths $(ARGS)
 
 bench-builder: $(READY) ## plans of image batches: records a second, validated and with digests
 	@$(BIN)/python -m bench.builder $(ARGS)

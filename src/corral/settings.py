@@ -226,7 +226,25 @@ def taken_invitation() -> str:
     return os.environ.pop("CORRAL_INVITATION", "")
 
 
-RESERVED = frozenset({"CORRAL_HOME", "CORRAL_ADDRESS", "CORRAL_TOKEN", "CORRAL_INVITATION"})
+FAST_PATHS = frozenset({"early_starts", "local_socket", "direct_call", "columns"})
+
+
+def fast_paths(environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Those that are on: all but the ones `CORRAL_WITHOUT` names, or none with `all`. It is for
+    tests and benches of Corral itself; nothing but the speed depends on it."""
+    text = (os.environ if environ is None else environ).get("CORRAL_WITHOUT", "")
+    named = frozenset(text.replace(",", " ").split())
+    if unknown := named - FAST_PATHS - {"all"}:
+        raise InvalidSettings(
+            f"CORRAL_WITHOUT: there is no fast path {min(unknown)!r}, only all, "
+            f"{', '.join(sorted(FAST_PATHS))}."
+        )
+    return frozenset() if "all" in named else FAST_PATHS - named
+
+
+RESERVED = frozenset(
+    {"CORRAL_HOME", "CORRAL_ADDRESS", "CORRAL_TOKEN", "CORRAL_INVITATION", "CORRAL_WITHOUT"}
+)
 
 
 def keys(cls: type[Struct] = Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -274,6 +274,22 @@ async def test_a_placement_that_is_not_written_frees_its_room(tmp_path: Path) ->
         await corral.until(job, AttemptStarted)
 
 
+@pytest.mark.parametrize("early_starts", [True, False])
+async def test_what_is_sent_before_it_is_written(tmp_path: Path, early_starts: bool) -> None:
+    """With early starts alone: the plain way writes, places and writes, and then sends."""
+    async with shell(tmp_path, early_starts=early_starts) as corral:
+        start, known = corral.engine.start, list[bool]()
+
+        def noted(attempt: Attempt) -> None:
+            known.append(attempt.job in corral.store.world.heads)
+            start(attempt)
+
+        corral.engine.start = noted  # type: ignore[method-assign]
+        job = await corral.submit()
+        assert (await corral.until_ended(job)).state is State.SUCCEEDED
+        assert known == [not early_starts]
+
+
 async def test_what_was_sent_early_is_not_refused_but_written_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

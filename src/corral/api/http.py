@@ -22,7 +22,7 @@ from corral.api.rest.mounting import mount
 from corral.controller.artifacts import Artifacts
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
-from corral.controller.loop import Early
+from corral.controller.early_starts import Early
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens
 from corral.core.assets import is_digest

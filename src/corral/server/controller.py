@@ -39,6 +39,7 @@ from corral.controller.bucket import Bucket
 from corral.controller.condition import condition
 from corral.controller.descriptors import grpc_share, http_share, local_share, raised_limit
 from corral.controller.disk import DiskGuard
+from corral.controller.early_starts import EarlyStarts
 from corral.controller.feed import Feed
 from corral.controller.fleet import Fleet
 from corral.controller.herd import Herd
@@ -80,10 +81,11 @@ from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
 from corral.reopening import keep_open
 from corral.scheduler.circuit import Breaker
+from corral.scheduler.plan import decide, decide_plainly
 from corral.scheduler.settle import Policy
 from corral.server.beside import kept_up
 from corral.server.listening import http_server, is_loopback, listen, own_address
-from corral.settings import Config
+from corral.settings import Config, fast_paths
 from corral.shared_root import SharedRoot
 from corral.trust import kept_certificate
 
@@ -112,7 +114,7 @@ def _calm_collector() -> None:
 class Controller:
     def __init__(self, config: Config, home: Home, http_socket: socket.socket) -> None:
         self._home, self._http_socket = home, http_socket
-        self._settings = config.settings
+        self._settings, self._fast = config.settings, fast_paths()
         self._descriptors = raised_limit()
         self._started_at = time.time()
         alone = is_loopback(config.settings.host)
@@ -201,10 +203,12 @@ class Controller:
             pause=Pause(home.queue),
             keep_for_interactive=settings.keep_for_interactive,
             backoff_max_s=settings.backoff_max_s,
+            decide=decide if "columns" in self._fast else decide_plainly,
         )
         self._recalling = Recalling(self._store, self._loop)
         for engine in engines.values():
             engine.changed = self._loop.wake
+        early = EarlyStarts(self._store, self._loop, room_to_spare=self._disk.has_spare)
         self._queue = Queue(
             self._store,
             blobs,
@@ -215,7 +219,7 @@ class Controller:
             document_limit=settings.document_limit,
             cancel_grace_s=settings.cancel_grace_s,
             check_room=self._disk.check,
-            room_to_spare=self._disk.has_spare,
+            accept=early.accept if "early_starts" in self._fast else None,
         )
         self._notifier = Notifier(
             self._store,
@@ -239,7 +243,6 @@ class Controller:
                 heard=self._feed.heard,
                 stop_grace_s=settings.cancel_grace_s,
                 notice=self._notifier.worker,
-                others_ask=lambda: self._orchestrator.is_asked(),
             )
             for engine in engines.values()
         ]
@@ -405,8 +408,9 @@ class Controller:
         await rpc.start()
         stack.push_async_callback(rpc.stop, 0.5)
         calls = self._home.path / SOCKET
-        await self._local_door.open(calls)
-        stack.push_async_callback(self._local_door.close, calls)
+        if "local_socket" in self._fast:
+            await self._local_door.open(calls)
+            stack.push_async_callback(self._local_door.close, calls)
         log_file = self._home.log_file
         write_private_json(
             self._home.controller,
