@@ -44,7 +44,7 @@ class Sizes:
         self.jobs = 300 if quick else 10_000
         self.latencies = 50 if quick else 500
         self.one_by_one = 100 if quick else 1_000
-        self.workers = 100 if quick else 2_000
+        self.workers = 100 if quick else 500
 
 
 @contextlib.contextmanager
@@ -78,7 +78,7 @@ def measure(folder: Path, without: str, sizes: Sizes) -> dict[str, float]:
 
 def _decision(without: str, count: int) -> float:
     known = decide.workers(count)
-    world = decide.filled(decide.shapes(200), 2 * count, known)
+    world = decide.filled(decide.shapes(50), 2 * count, known)
     deciding = decide_plainly if without in ("all", "columns") else decide_fast
     took, _ = decide.timed(world, known, 3, deciding)
     return statistics.median(took)

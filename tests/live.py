@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -22,6 +22,7 @@ from corral import trust
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 """The command of this environment, whatever the PATH says."""
+LIMITED_UP = Path(__file__).with_name("limited_up.py")
 START_S = 20.0
 STOP_S = 30.0
 
@@ -35,11 +36,14 @@ class LiveController:
         *flags: str,
         environ: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
+        limits: Mapping[str, float] | None = None,
     ) -> None:
         self.home = home
         self._prefix = prefix
         """Words before the command that end by becoming it: as another user, for one."""
         self.flags = flags
+        self._limits = limits
+        """Of `core.limits`, which are no settings."""
         self._environ = environ or {}
         self.process: subprocess.Popen[bytes] | None = None
         self.enrolment = f"enrolment-{os.urandom(8).hex()}"
@@ -83,7 +87,10 @@ class LiveController:
             key = self.home / "enrolment.key"
             key.touch(0o600)
             key.write_text(self.enrolment)
-        command = [*self._prefix, CORRAL, "up", "--port", "0", "--grpc-port", "0"]
+        up = [CORRAL, "up"]
+        if self._limits is not None:
+            up = [sys.executable, str(LIMITED_UP), json.dumps(self._limits)]
+        command = [*self._prefix, *up, "--port", "0", "--grpc-port", "0"]
         with (self.home / "test.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *self.flags],

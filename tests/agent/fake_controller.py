@@ -15,13 +15,13 @@ from msgspec import Raw
 from websockets.asyncio.server import Server, ServerConnection, serve
 
 from corral.core.job import Blob, FunctionCall, Job, encode_document, record_digest
+from corral.core.limits import InputLimits
 from corral.protocol import messages as wire
-from corral.settings import LimitSettings
 
 M = TypeVar("M", bound=wire.Message)
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PATIENCE_S = 30.0
-FRAME_BYTES = LimitSettings().frame_bytes
+FRAME_BYTES = InputLimits().frame_bytes
 """Larger ones it hangs up on, as a real one does."""
 
 

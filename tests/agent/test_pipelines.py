@@ -50,10 +50,10 @@ def transfers(controller: FakeController) -> Iterator[Transfers]:
         ({"worker.allow_code": False}, ("pipeline",), ("sketch", "sketch+adetailer")),
         ({"worker.backends": []}, ("python",), ()),
         (
-            {"worker.backends": [WEBUI, {"type": "sketch"}], "worker.task_types": ["x"]},
+            {"worker.backends": [WEBUI, {"type": "sketch"}]},
             ("python", "pipeline"),
             (
-                *("x", "webui", "webui+adetailer", "render", "render+adetailer"),
+                *("webui", "webui+adetailer", "render", "render+adetailer"),
                 *("sketch", "sketch+adetailer"),
             ),
         ),

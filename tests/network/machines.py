@@ -34,7 +34,6 @@ SETTINGS = {
     "CORRAL_CANCEL_GRACE_S": "0.5",
     "CORRAL_SHUTDOWN_GRACE_S": "1",
     "CORRAL_BACKOFF_S": "0.05",
-    "CORRAL_BACKOFF_MAX_S": "0.5",
     "CORRAL_MAX_LOSSES": "100",
 }
 """Short times: a test of a grace period takes that long."""

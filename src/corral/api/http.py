@@ -36,7 +36,7 @@ from corral.core.errors import (
 )
 from corral.core.events import ArtifactStored, CheckpointStored
 from corral.core.job import Blob, Head, JobId, decode_document
-from corral.settings import LimitSettings as Limits
+from corral.core.limits import InputLimits as Limits
 
 MAX_NAME = 512
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from fastapi import Request
 
 from corral.core.errors import BodyTooLarge, RequestTimeout
-from corral.settings import LimitSettings as Limits
+from corral.core.limits import InputLimits as Limits
 
 
 async def whole(request: Request, limits: Limits) -> bytes:
@@ -24,9 +24,7 @@ async def whole(request: Request, limits: Limits) -> bytes:
                 if len(body) > limits.body_bytes:
                     raise _too_large(limits)
     except TimeoutError:
-        raise RequestTimeout(
-            f"The body did not arrive within limits.body_s = {limits.body_s:g} s."
-        ) from None
+        raise RequestTimeout(f"The body did not arrive within {limits.body_s:g} s.") from None
     return bytes(body)
 
 
@@ -40,14 +38,12 @@ async def pieces(request: Request, limits: Limits) -> AsyncIterator[bytes]:
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise RequestTimeout(
-                f"Nothing of the body came for limits.body_s = {limits.body_s:g} s."
-            ) from None
+            raise RequestTimeout(f"Nothing of the body came for {limits.body_s:g} s.") from None
         yield piece
 
 
 def _too_large(limits: Limits) -> BodyTooLarge:
     return BodyTooLarge(
-        f"The body is larger than limits.body_bytes = {limits.body_bytes:,} bytes. Upload large "
+        f"The body is larger than {limits.body_bytes:,} bytes. Upload large "
         "files by PUT /packages, or submit in several requests."
     )

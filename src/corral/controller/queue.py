@@ -168,8 +168,8 @@ class Queue:
             document = encode_document(job, buffer)
             if len(document) > self._document_limit:
                 raise DocumentTooLarge(
-                    f"The job document has {len(document):,} bytes, more than document_limit "
-                    f"= {self._document_limit:,}. Put large data into files or artifacts."
+                    f"The job document has {len(document):,} bytes, more than "
+                    f"{self._document_limit:,}. Put large data into files or artifacts."
                 )
             mine[job.key] = (job_id, job.name)
             shape = (job.needs, job.workload, job.queue_class, job.wait)

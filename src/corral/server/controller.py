@@ -35,7 +35,7 @@ from corral.controller.assets import Assets
 from corral.controller.background_proof import BackgroundProof
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
-from corral.controller.bucket import Bucket
+from corral.controller.bucket import ACCESS_KEY, SECRET_KEY, Bucket
 from corral.controller.condition import condition
 from corral.controller.descriptors import grpc_share, http_share, local_share, raised_limit
 from corral.controller.disk import DiskGuard
@@ -70,6 +70,7 @@ from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.access import Role
 from corral.core.errors import CorralError
+from corral.core.limits import InputLimits
 from corral.core.worker import Worker
 from corral.discovery import Announcement
 from corral.engines import built
@@ -97,6 +98,8 @@ FIRST_WORKER_WITHIN_S = 15.0
 """How long the first submissions wait for this machine's own worker to introduce itself."""
 
 
+MAX_BACKOFF = 60.0
+"""How many times as long as the first one the longest pause before a retry is."""
 REMEMBER_S = 300.0
 """How often it is written down that workers are there: after kill -9 nobody else knows it."""
 
@@ -112,9 +115,16 @@ def _calm_collector() -> None:
 
 
 class Controller:
-    def __init__(self, config: Config, home: Home, http_socket: socket.socket) -> None:
+    def __init__(
+        self,
+        config: Config,
+        home: Home,
+        http_socket: socket.socket,
+        limits: InputLimits = InputLimits(),  # noqa: B008 (it is frozen)
+    ) -> None:
         self._home, self._http_socket = home, http_socket
         self._settings, self._fast = config.settings, fast_paths()
+        self._limits = limits
         self._descriptors = raised_limit()
         self._started_at = time.time()
         alone = is_loopback(config.settings.host)
@@ -139,7 +149,9 @@ class Controller:
         return 1 if failed else 0
 
     def _construct(self, stack: AsyncExitStack) -> None:
-        settings, home = self._settings, self._home
+        settings, home, limits = self._settings, self._home, self._limits
+        backoff_s = settings.backoff_s
+        policy = Policy(settings.max_losses, backoff_s, MAX_BACKOFF * backoff_s)
         hostname = socket.gethostname().split(".")[0]
         journal = Journal(home.journal)
         self._world = World()
@@ -152,10 +164,10 @@ class Controller:
         blobs = Blobs(home.blobs)
         tokens = AttemptTokens(kept_secret(home.transfer_key))
         access = Access(home.tokens, kept_secret(home.token))
-        streams = Streams(settings.limits.streams)
+        streams = Streams(limits.streams)
         listing = Listing(self._store)
         stack.callback(listing.close)
-        kept_back = (settings.assets.access_key, settings.assets.secret_key)
+        kept_back = (ACCESS_KEY, SECRET_KEY)
         vault = Vault(home.secrets, kept_back=kept_back if settings.assets.bucket else ())
         assets = Assets(
             blobs,
@@ -202,7 +214,7 @@ class Controller:
             aging_s=settings.aging_s,
             pause=Pause(home.queue),
             keep_for_interactive=settings.keep_for_interactive,
-            backoff_max_s=settings.backoff_max_s,
+            backoff_max_s=policy.backoff_max_s,
             decide=decide if "columns" in self._fast else decide_plainly,
         )
         self._recalling = Recalling(self._store, self._loop)
@@ -216,7 +228,7 @@ class Controller:
             first_workers=self._first_workers,
             vault=vault,
             assets=assets,
-            document_limit=settings.document_limit,
+            document_limit=limits.document_bytes,
             cancel_grace_s=settings.cancel_grace_s,
             check_room=self._disk.check,
             accept=early.accept if "early_starts" in self._fast else None,
@@ -227,7 +239,7 @@ class Controller:
             home.notify,
             webhooks=settings.notify,
             batch_secret=settings.notify_secret,
-            timing=Timing.of(settings),
+            timing=Timing(give_up_s=settings.notify_give_up_s, settle_s=settings.notify_settle_s),
         )
         stack.push_async_callback(self._notifier.close)
         self._learnings = Learnings(self._store, blobs, home.learning)
@@ -237,7 +249,7 @@ class Controller:
                 engine,
                 self._store,
                 self._spool,
-                policy=Policy(settings.max_losses, settings.backoff_s, settings.backoff_max_s),
+                policy=policy,
                 breaker=Breaker(**structs.asdict(settings.circuit)),
                 loop=self._loop,
                 heard=self._feed.heard,
@@ -272,7 +284,7 @@ class Controller:
             herd=self._herd,
             streams=streams,
             turns=turns,
-            limits=settings.limits,
+            limits=limits,
             package_limit=settings.package_limit,
             plans=plans,
             version=__version__,
@@ -290,7 +302,7 @@ class Controller:
         stack.callback(narration.flush)
         self._loop.decided = statistics.decisions.add
         self._local_door = LocalDoor(
-            self._orchestrator.submit, access, settings.limits, local_share(self._descriptors)
+            self._orchestrator.submit, access, limits, local_share(self._descriptors)
         )
 
         def rest() -> ASGIApp:
@@ -315,7 +327,7 @@ class Controller:
                     tokens,
                     assets=assets,
                     artifacts=artifacts,
-                    limits=settings.limits,
+                    limits=limits,
                     artifact_limit=settings.artifact_limit,
                     early=self._loop.early,
                 ),
@@ -355,10 +367,8 @@ class Controller:
         for engine in self._engines.values():
             engine.open(self._world.held)
         self._disk.look()
-        http = http_server(
-            self._app, settings.limits, http_share(self._descriptors), certificate, key
-        )
-        options = server_options(settings.limits, grpc_share(self._descriptors))
+        http = http_server(self._app, self._limits, http_share(self._descriptors), certificate, key)
+        options = server_options(self._limits, grpc_share(self._descriptors))
         rpc = grpc.aio.server(options=options)
         rpc.add_generic_rpc_handlers((handler(self._orchestrator, self._orchestrator.refuse),))
         # gRPC says on stderr, in its own words, that a port is taken: ask first, in ours.
