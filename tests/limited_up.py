@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from corral import settings
+from corral import settings, variables
 from corral.core.limits import InputLimits
 from corral.server import serve
 
@@ -15,7 +15,7 @@ def main() -> int:
     names = [word.removeprefix("--").replace("-", "_") for word in words[::2]]
     flags = dict(zip(names, words[1::2], strict=True))
     numbers = {name: int(value) for name, value in flags.items() if name.endswith("port")}
-    settings.quiet_grpc()
+    variables.quiet_grpc()
     return serve(settings.load(flags={**flags, **numbers}), InputLimits(**limits))
 
 
