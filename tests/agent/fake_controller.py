@@ -14,7 +14,7 @@ import cloudpickle
 from msgspec import Raw
 from websockets.asyncio.server import Server, ServerConnection, serve
 
-from corral.core.job import Blob, FunctionCall, Job, encode_document, record_digest
+from corral.core.job import Blob, FunctionCall, Job, document_digest, encode_document
 from corral.core.limits import InputLimits
 from corral.protocol import messages as wire
 
@@ -149,7 +149,7 @@ class FakeController:
             "job": f"job{self._jobs}",
             "attempt": 1,
             "document": Raw(document),
-            "digest": record_digest(document),
+            "digest": document_digest(document),
             "token": "a token",
             "needs": job.needs,
             "duration_s": job.duration_s,

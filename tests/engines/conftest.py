@@ -18,7 +18,7 @@ from fastapi import FastAPI, WebSocket
 
 from corral.api.worker_socket import Frames, WorkerSocket
 from corral.core.events import EngineReport
-from corral.core.job import Blob, FunctionCall, Job, Needs, encode_document, record_digest
+from corral.core.job import Blob, FunctionCall, Job, Needs, document_digest, encode_document
 from corral.core.worker import Capabilities, Worker
 from corral.engines.agents import AgentsEngine
 from corral.engines.engine import Attempt, Engine
@@ -66,7 +66,7 @@ class Lab:
             number=1,
             worker=(await self.worker()).id,
             document=document,
-            digest=record_digest(document),
+            digest=document_digest(document),
             token="t",
             needs=Needs(cpus=cpus),
         )

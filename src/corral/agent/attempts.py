@@ -30,7 +30,7 @@ from corral.agent.runner_process import Makeup, Runner
 from corral.agent.runners import Runners
 from corral.agent.waiting import Waiting
 from corral.core.frames import told_by
-from corral.core.job import Failure, Input, JobId, record_digest
+from corral.core.job import Failure, Input, JobId, document_digest
 from corral.core.malformed import MALFORMED
 from corral.core.worker import Capabilities, Capacity, Holding
 from corral.protocol.messages import (
@@ -114,7 +114,7 @@ class Ledger:
         if self.draining:
             return self.results.returned(*key, self.draining)
         document = bytes(message.document)
-        if record_digest(document) != message.digest:
+        if document_digest(document) != message.digest:
             return self.results.refused(message, endings.OTHER_DOCUMENT)
         try:
             recipe = decode_recipe(document)

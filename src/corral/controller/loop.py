@@ -26,7 +26,7 @@ from corral.core.events import (
     JobSubmitted,
     Journaled,
 )
-from corral.core.job import Failure, Head, JobId, Shape, State, record_digest
+from corral.core.job import Failure, Head, JobId, Shape, State, document_digest
 from corral.engines.engine import Attempt, Engine
 from corral.scheduler.plan import Placement, Plan, Snapshot, Waiting, decide
 
@@ -238,7 +238,7 @@ class Loop:
                 secrets = self._vault.values(head.secrets)
             except SecretNotFound as error:
                 return self._give_up(head, "secret_missing", error)
-        self.send(head, engine, document, record_digest(document), secrets)
+        self.send(head, engine, document, document_digest(document), secrets)
 
     def send(
         self, head: Head, engine: Engine, document: bytes, digest: str, secrets: Mapping[str, str]

@@ -45,8 +45,8 @@ from corral.core.job import (
     PipelineCall,
     ScriptCall,
     decode_document,
+    document_digest,
     encode_document,
-    record_digest,
 )
 from corral.core.worker import Worker
 
@@ -309,7 +309,7 @@ def _digest_as(job: Job, job_id: JobId) -> str:
     """The digest of an image job, if this is its id: built again, it is the same byte for byte."""
     assert isinstance(job.work, PipelineCall)
     record = replace(job.work.record, job_id=job_id)
-    return record_digest(encode_document(replace(job, work=PipelineCall(record))))
+    return document_digest(encode_document(replace(job, work=PipelineCall(record))))
 
 
 def _rides_along(job: Job) -> bool:
