@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
 import structlog
 
 from corral.agent import endings
@@ -24,7 +23,7 @@ from corral.agent.downloads import Abandoned, AssetFailed, Ticket
 from corral.agent.environments import OWN, BuildFailed, Environments
 from corral.agent.frames import AnyFrame, Error, Fetching, Metric, Output, Progress, Result, Started
 from corral.agent.limits import Limits
-from corral.agent.orders import AHEAD_LIMIT
+from corral.agent.orders import AHEAD_LIMIT, encode_line
 from corral.agent.results import Results
 from corral.agent.runner_process import Makeup, Runner
 from corral.agent.runners import Runners
@@ -42,6 +41,7 @@ from corral.protocol.messages import (
     JobStarted,
     Message,
 )
+from corral.runtime.order import Cancel, Endpoint, Order, Renderer
 
 log = structlog.get_logger("corral.agent.attempts")
 
@@ -52,8 +52,6 @@ SEEN = 10_000
 """Attempts that are remembered after their end: so many, and as many again."""
 TELL_S = 0.005
 """An attempt that takes longer is told to have begun before it has ended."""
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Ledger:
@@ -70,12 +68,8 @@ class Ledger:
         loaded: Callable[[], None] = lambda: None,
         backend_down: Callable[[str, str], None] = lambda kind, said: None,
     ) -> None:
-        self.url = self.certificate = ""
-        """Where the controller is, and the file with its certificate."""
-        self.way = b'"url":""'
-        """How attempts reach the controller and where artifacts go, as part of each order."""
-        self.pipeline = b"{}"
-        """What pipelines are told of this worker, as part of their orders: its backends too."""
+        self.endpoint = Endpoint()
+        self.renderer = Renderer("", "", [])
         self.draining = ""
         self._capabilities = capabilities
         self._capacity = Capacity(capabilities)
@@ -184,9 +178,7 @@ class Ledger:
             self._forget_waiting(attempt)
             self.results.failed(attempt, endings.CANCELLED_BEFORE)
         elif attempt is attempt.runner.orders[-1]:
-            attempt.runner.write(
-                b'{"cancel":true,"job":%b,"attempt":%d}\n' % (_encode(message.job), message.attempt)
-            )
+            attempt.runner.write(encode_line(Cancel(message.job, message.attempt)))
             self._end(attempt, endings.CANCELLED, message.grace_s)
 
     def recalled(self, message: JobRecall) -> None:
@@ -266,7 +258,8 @@ class Ledger:
                 percent = f"{have / size:.0%}" if size else ""
                 self._say(attempt, f"fetching {wanted.name} {percent}")
 
-        ticket = Ticket(self.url, self.certificate, *attempt.key, attempt.dispatch.token)
+        way = self.endpoint
+        ticket = Ticket(way.url, way.certificate, *attempt.key, attempt.dispatch.token)
         attempt.inputs[wanted.name] = await self._assets.get(
             wanted, ticket, lambda: attempt.key in self._known, say
         )
@@ -323,7 +316,7 @@ class Ledger:
         if dispatch.needs.models and dispatch.needs.models != runner.models:
             runner.models = dispatch.needs.models
             self._loaded()
-        runner.order(attempt, self._line(attempt, runner))
+        runner.order(attempt, self._order(attempt, runner))
         self._runs(attempt, holding, now)
         self._limits.watch()
 
@@ -379,7 +372,7 @@ class Ledger:
                 return
             attempt.runner = runner
             runner.used += 1
-            runner.order(attempt, self._line(attempt, runner))
+            runner.order(attempt, self._order(attempt, runner))
             self._look_soon()
             last = attempt
 
@@ -420,22 +413,20 @@ class Ledger:
             self.results.failed(attempt, endings.of_death(runner, attempt))
             self._pass_on(attempt, runner)
 
-    def _line(self, attempt: Attempt, runner: Runner) -> bytes:
-        """The document goes in as it came: nothing on a worker may change it."""
+    def _order(self, attempt: Attempt, runner: Runner) -> bytes:
         dispatch = attempt.dispatch
-        return (
-            b'{"job":%b,"attempt":%d,"document":%b,%b,"token":%b,"work_dir":%b,"checkpoint":%b,"correlation_id":%b,"inputs":%b%b}\n'
-            % (
-                _encode(dispatch.job),
+        return encode_line(
+            Order(
+                dispatch.job,
                 dispatch.attempt,
                 dispatch.document,
-                self.way,
-                _encode(dispatch.token),
-                runner.directory.as_json,
-                _encode(dispatch.checkpoint),
-                _encode(dispatch.correlation_id),
-                _encode(attempt.inputs),
-                b"" if attempt.recipe.is_code else b',"pipeline":%b' % self.pipeline,
+                self.endpoint,
+                dispatch.token,
+                runner.directory.path,
+                dispatch.checkpoint,
+                dispatch.correlation_id,
+                attempt.inputs,
+                None if attempt.recipe.is_code else self.renderer,
             )
         )
 

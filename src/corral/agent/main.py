@@ -19,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -71,6 +70,7 @@ from corral.protocol.messages import (
     WorkerWelcome,
 )
 from corral.reopening import keep_open, reopen
+from corral.runtime.order import Endpoint, Renderer
 from corral.settings import Config, load
 from corral.shared_root import SharedRoot
 from corral.variables import build_environment, build_paths, passed_environment
@@ -284,12 +284,11 @@ class Agent:
     def _describe(self) -> None:
         """What image pipelines are told of this worker."""
         drivers = {gpu.driver for gpu in self._capabilities.gpus if gpu.driver}
-        told = {
-            "worker": self._settings.worker.name or self._address().name,
-            "driver": ", ".join(sorted(drivers)),
-            "backends": [self._options(entry) for entry in self._offers.in_order],
-        }
-        self._ledger.pipeline = msgspec.json.encode(told)
+        self._ledger.renderer = Renderer(
+            worker=self._settings.worker.name or self._address().name,
+            driver=", ".join(sorted(drivers)),
+            backends=[self._options(entry) for entry in self._offers.in_order],
+        )
 
     def _options(self, entry: Entry) -> dict[str, object]:
         """Runners take turns at a WebUI, in a folder that all of them may write to."""
@@ -495,20 +494,19 @@ class Agent:
     def _reached(self, welcome: WorkerWelcome | None = None) -> None:
         """How attempts reach the controller: as this agent does, unless it names another place."""
         address = self._address()
-        ledger = self._ledger
-        ledger.url = (welcome.url if welcome else "") or address.root
-        way: dict[str, object] = {"url": ledger.url}
+        endpoint = Endpoint(address.root)
         if welcome is not None:
-            way["artifacts"] = self._artifacts_go(welcome.artifacts)
+            endpoint.url = welcome.url or address.root
+            endpoint.artifacts = self._artifacts_go(welcome.artifacts)
             if welcome.grace_s > DEFAULT_GRACE_S:
-                way["patience_s"] = welcome.grace_s + BEYOND_GRACE_S
+                endpoint.patience_s = welcome.grace_s + BEYOND_GRACE_S
         if address.certificate:
             path = self._home / CERTIFICATE
             certificate = address.certificate.encode("ascii")
             if not path.exists() or path.read_bytes() != certificate:
                 path.write_bytes(certificate)  # in place: what may read it was told this file
-            way["certificate"] = ledger.certificate = str(path)
-        ledger.way = msgspec.json.encode(way)[1:-1]
+            endpoint.certificate = str(path)
+        self._ledger.endpoint = endpoint
 
     def incompatible(self) -> None:
         """The controller is of another age; its own Corral would get along with it."""
