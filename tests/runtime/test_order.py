@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import get_args, get_type_hints
 
 import pytest
 from msgspec import Raw
 
 from corral.agent.frames import Error, Result, decode_lines
 from corral.agent.orders import encode_line
-from corral.core.job import Blob, Failure
+from corral.core.job import KINDS, Blob, Failure
 from corral.runtime.frames import error_frame, result_frame
 from corral.runtime.functions import result_bytes
 from corral.runtime.order import (
     Cancel,
+    Document,
     Endpoint,
     Order,
     Renderer,
@@ -72,6 +74,12 @@ def test_a_cancel_arrives_as_it_was_sent() -> None:
     line = encode_line(Cancel("job-1", 3))
     assert decode_cancel(line) == Cancel("job-1", 3)
     assert json.loads(line)["cancel"] is True
+
+
+def test_a_runner_knows_every_kind_of_work_and_no_other() -> None:
+    works = get_args(get_type_hints(Document)["work"])
+    known = {name for work in works for name in get_args(get_type_hints(work)["type"])}
+    assert known == set(KINDS)
 
 
 @pytest.mark.parametrize("retire", [False, True])

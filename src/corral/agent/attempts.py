@@ -29,7 +29,7 @@ from corral.agent.runner_process import Makeup, Runner
 from corral.agent.runners import Runners
 from corral.agent.waiting import Waiting
 from corral.core.frames import told_by
-from corral.core.job import Failure, Input, JobId, record_digest
+from corral.core.job import Failure, Input, JobId, Workload, record_digest
 from corral.core.malformed import MALFORMED
 from corral.core.worker import Capabilities, Capacity, Holding
 from corral.protocol.messages import (
@@ -115,9 +115,9 @@ class Ledger:
         except MALFORMED as error:
             return self.results.refused(message, endings.unreadable_document(error))
         if recipe.workload not in self._capabilities.workloads:
-            return self.results.refused(message, endings.REFUSED[recipe.workload])
+            return self.results.refused(message, endings.refused(recipe.workload))
         spec = OWN
-        if recipe.is_code:
+        if recipe.workload.brings_code:
             spec = self._environments.spec(recipe.python, recipe.requirements)
         attempt = Attempt(message, recipe, spec, next(self._arrivals))
         if attempt.lane not in self._fitting:
@@ -293,7 +293,8 @@ class Ledger:
             # Cleaned away or broken since it was prepared.
             self._spawn(self._prepare(attempt))
             return
-        dispatch, env = attempt.dispatch, attempt.recipe.env if attempt.recipe.is_code else {}
+        dispatch, recipe = attempt.dispatch, attempt.recipe
+        env = recipe.env if recipe.workload.brings_code else {}
         makeup = Makeup(
             environment.digest,
             tuple(sorted(env.items())) if env else (),
@@ -301,7 +302,7 @@ class Ledger:
             dispatch.needs.memory_gb,
             self._runners.processors_for(dispatch.needs.cpus),
             self._runners.digest(dispatch.secrets) if dispatch.secrets else "",
-            attempt.recipe.owner,
+            recipe.owner,
         )
         try:
             runner = self._runners.take(
@@ -426,7 +427,7 @@ class Ledger:
                 dispatch.checkpoint,
                 dispatch.correlation_id,
                 attempt.inputs,
-                None if attempt.recipe.is_code else self.renderer,
+                self.renderer if attempt.recipe.workload is Workload.PIPELINE else None,
             )
         )
 
