@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from corral.agent.environments import Spec
+from corral.agent.phases import NEXT, Phase, Step
 from corral.agent.runner_process import NOBODY, Owner, Runner
 from corral.core.job import (
     KINDS,
@@ -69,9 +70,8 @@ class Attempt:
     """One try of one job on this worker."""
 
     __slots__ = (
-        "assumed", "begun", "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "lane",
-        "makeup", "memory_seen", "rank", "recipe", "runner", "since", "spec", "started", "told",
-        "waiting",
+        "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "lane", "memory_seen",
+        "phase", "rank", "recipe", "runner", "since", "spec", "started", "told", "waiting",
     )  # fmt: skip
 
     def __init__(self, dispatch: JobDispatch, recipe: Recipe, spec: Spec, arrival: int) -> None:
@@ -84,14 +84,12 @@ class Attempt:
         self.fresh = recipe.fresh or KINDS[recipe.work.type] is ScriptCall
         self.inputs: dict[str, str] = {}
         """Where its input files are on this worker, by the names that the job knows."""
+        self.phase = Phase.PREPARING
         self.waiting = False
+        """Whether its entry among those that wait counts."""
         self.holding: Holding | None = None
         self.runner: Runner | None = None
         self.started: JobStarted | None = None
-        self.assumed = False
-        """It runs, by all we know: a warm runner says so only where that is not so."""
-        self.begun = False
-        """Its runner said that it begins, which counts once."""
         self.since = 0.0
         self.deadline = math.inf
         self.memory_seen = 0
@@ -99,6 +97,12 @@ class Attempt:
         """The number of the last thing it told."""
         self.ending: Failure | None = None
         """Why it is being ended by force; what its job still says then no longer counts."""
+
+    def step(self, step: Step) -> None:
+        self.phase = NEXT[self.phase, step]
+
+    def can(self, step: Step) -> bool:
+        return (self.phase, step) in NEXT
 
     @property
     def key(self) -> tuple[JobId, int]:
