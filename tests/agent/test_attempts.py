@@ -10,8 +10,10 @@ from io import BytesIO
 
 import psutil
 import pytest
+from msgspec import Raw
+from msgspec.structs import replace
 
-from corral.core.job import Blob, Needs, QueueClass, ScriptCall
+from corral.core.job import Blob, Needs, QueueClass, ScriptCall, document_digest
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
@@ -226,6 +228,18 @@ async def test_a_document_with_another_digest_is_refused(
     job = controller.job(double, 1, digest="0" * 64)
     await controller.send(job)
     assert (await controller.failed(job.job)).failure.code == "wrong_document"
+
+
+async def test_work_of_an_unknown_kind_is_refused_and_not_run_as_code(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    job = controller.job(double, 1)
+    document = bytes(job.document).replace(b'"type":"function"', b'"type":"sculpture"')
+    await controller.send(replace(job, document=Raw(document), digest=document_digest(document)))
+    failure = (await controller.failed(job.job)).failure
+    assert failure.code == "wrong_document"
+    assert "sculpture" in failure.message
 
 
 async def test_a_worker_without_code_says_so_and_refuses(

@@ -18,7 +18,7 @@ import pytest
 from msgspec import Raw
 
 from corral.agent import inventory, kit, process_tree
-from corral.agent.attempt import Attempt, Recipe, Work
+from corral.agent.attempt import Attempt, Kind, Recipe
 from corral.agent.environments import Spec
 from corral.agent.nvidia import Nvml
 from corral.agent.processors import Processors
@@ -128,7 +128,7 @@ def attempt(arrival: int, needs: Needs, *, interactive: bool = False, priority: 
         queue_class=QueueClass.INTERACTIVE if interactive else QueueClass.BATCH,
         priority=priority,
     )
-    return Attempt(dispatch, Recipe(Work("function")), Spec("3.11"), arrival)
+    return Attempt(dispatch, Recipe(Kind("function")), Spec("3.11"), arrival)
 
 
 def order(waiting: Waiting, capacity: Capacity) -> list[str]:

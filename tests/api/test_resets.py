@@ -70,7 +70,7 @@ async def _sent_while_reset() -> None:
 
 async def _one_reset(engine: AgentsEngine, url: str, number: int) -> None:
     line = await connect(url, additional_headers={"Authorization": "Bearer x"}, proxy=None)
-    can = Capabilities(cpus=1, memory_gb=1)
+    can = Capabilities(cpus=1, memory_gb=1, workloads=("python",))
     await line.send(wire.encode([wire.WorkerRegister("w", "0", wire.VERSION, can)]))
     await line.recv()
     line.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)

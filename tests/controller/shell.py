@@ -37,6 +37,7 @@ from corral.settings import Webhook
 
 def worker(name: str = "w1", *, cpus: float = 2.0, gpus: int = 1, **more: object) -> Worker:
     cards = tuple(GPU(f"GPU-{name}-{n}", "RTX 3090", 24.0) for n in range(gpus))
+    more = {"workloads": ("python",), **more}
     can = Capabilities(cpus=cpus, memory_gb=16.0, gpus=cards, **more)  # type: ignore[arg-type]
     return Worker(id=name, name=name, engine="simulated", capabilities=can)
 

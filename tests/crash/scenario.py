@@ -64,7 +64,7 @@ WORKER = Worker(
     id="w1",
     name="w1",
     engine="simulated",
-    capabilities=Capabilities(cpus=2.0, memory_gb=16.0, ahead=2),
+    capabilities=Capabilities(cpus=2.0, memory_gb=16.0, workloads=("python",), ahead=2),
 )
 
 

@@ -92,7 +92,7 @@ class AgentsLab(Lab):
 
 @contextlib.asynccontextmanager
 async def simulated_lab(home: Path) -> AsyncIterator[Lab]:
-    can = Capabilities(cpus=2.0, memory_gb=4.0)
+    can = Capabilities(cpus=2.0, memory_gb=4.0, workloads=("python",))
     worker = Worker(id="w", name="w", engine="simulated", capabilities=can)
 
     def seconds(attempt: Attempt) -> float:

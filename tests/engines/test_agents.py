@@ -201,7 +201,7 @@ class Line:
 
 
 def register(name: str, *attempts: tuple[str, int]) -> wire.WorkerRegister:
-    can = Capabilities(cpus=1, memory_gb=1)
+    can = Capabilities(cpus=1, memory_gb=1, workloads=("python",))
     return wire.WorkerRegister(name, "0", wire.VERSION, can, attempts=attempts)
 
 

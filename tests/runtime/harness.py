@@ -25,6 +25,9 @@ from urllib.parse import unquote
 
 import cloudpickle
 
+from corral.agent.orders import encode_line
+from corral.runtime.order import Cancel, Endpoint, Order
+
 Frame = dict[str, Any]
 PATIENCE_S = 20.0
 
@@ -191,10 +194,10 @@ class Runner:
     def say(self, word: Frame) -> None:
         self._mouth.sendall(json.dumps(word).encode() + b"\n")
 
-    def order(self, order: Frame) -> None:
+    def order(self, order: Order[Frame]) -> None:
+        line = encode_line(order)
         if self.spawn:
-            return self.say(order)
-        line = json.dumps(order).encode() + b"\n"
+            return self._mouth.sendall(line)
         for start in range(0, len(line), 32 * 1024):
             self._orders.sendall(line[start : start + 32 * 1024])
 
@@ -235,16 +238,16 @@ class Runner:
         for name in ("work", "output", "tmp"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         self.order(
-            {
-                "job": f"job-{self._count}",
-                "attempt": self._count,
-                "document": {"work": work, "env": env or {}},
-                "url": self._controller.url,
-                "token": self._controller.token,
-                "work_dir": str(folder),
-                "checkpoint": checkpoint,
+            Order(
+                job=f"job-{self._count}",
+                attempt=self._count,
+                document={"work": work, "env": env or {}},
+                endpoint=Endpoint(self._controller.url),
+                token=self._controller.token,
+                work_dir=str(folder),
+                checkpoint=checkpoint,
                 **more,
-            }
+            )
         )
         return folder
 
@@ -325,7 +328,7 @@ class Runner:
     # --- ending --------------------------------------------------------------------------------
 
     def say_cancel(self) -> None:
-        self.say({"cancel": True, "job": f"job-{self._count}", "attempt": self._count})
+        self._mouth.sendall(encode_line(Cancel(f"job-{self._count}", self._count)))
 
     def cancel(self) -> None:
         """As the agent does it: the line first, then the signal to the whole tree."""

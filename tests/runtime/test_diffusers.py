@@ -25,6 +25,7 @@ from PIL import Image
 
 from corral.agent.environments import own_packages
 from corral.core.pipeline import Img2Img, Record, Txt2Img, Upscale
+from corral.runtime.order import Renderer
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.diffusers_backend import Diffusers
 from tests.in_torch.telling import Tell
@@ -127,7 +128,7 @@ def test_a_warm_runner_keeps_the_model(
     def begin(record: Record) -> None:
         runner.start_work(
             {"type": "pipeline", "record": msgspec.to_builtins(record)},
-            pipeline={"worker": "here", "driver": "", "backends": [{"type": "diffusers"}]},
+            renderer=Renderer("here", "", [{"type": "diffusers"}]),
         )
 
     def outcome() -> dict[str, Any]:
@@ -176,7 +177,7 @@ def test_a_gpu_in_error_ends_the_process(tmp_path: Path, start_runner: StartRunn
     )
     runner.start_work(
         {"type": "pipeline", "record": msgspec.to_builtins(CASTLE)},
-        pipeline={"worker": "here", "driver": "", "backends": [{"type": "diffusers"}]},
+        renderer=Renderer("here", "", [{"type": "diffusers"}]),
     )
     frame = runner.end(PATIENCE_S)
     assert frame["failure"]["code"] == "backend_down"

@@ -26,6 +26,7 @@ from corral.core.pipeline import (
     decode_record,
     digest_of,
 )
+from corral.runtime.order import Renderer
 from corral.runtime.pipeline import images
 from tests.fakes.webui import FakeWebUI
 from tests.runtime.conftest import StartRunner
@@ -45,7 +46,7 @@ def begin(runner: Runner, record: Record, *, checkpoint: str = "", **options: An
     runner.start_work(
         {"type": "pipeline", "record": msgspec.to_builtins(record)},
         checkpoint=checkpoint,
-        pipeline={"worker": "here", "driver": "550.1", "backends": backends},
+        renderer=Renderer("here", "550.1", backends),
     )
 
 
@@ -206,7 +207,7 @@ def test_where_one_backend_is_down_the_next_renders(runner: Runner) -> None:
 def _order(runner: Runner, record: Record, *backends: dict[str, str]) -> None:
     runner.start_work(
         {"type": "pipeline", "record": msgspec.to_builtins(record)},
-        pipeline={"worker": "here", "driver": "", "backends": backends},
+        renderer=Renderer("here", "", list(backends)),
     )
 
 
@@ -217,7 +218,7 @@ def test_a_chain_may_begin_with_an_image(start_runner: StartRunner, tmp_path: Pa
     record = msgspec.structs.replace(CASTLE, stages=(Upscale(factor=1.5),), inputs=("in.png",))
     runner.start_work(
         {"type": "pipeline", "record": msgspec.to_builtins(record)},
-        pipeline={"backends": [{"type": "sketch"}]},
+        renderer=Renderer("here", "", [{"type": "sketch"}]),
         inputs={"in.png": str(path)},
     )
     assert result(runner.end())["images"][0]["size"] == [96, 48]
@@ -238,7 +239,7 @@ def test_variables_of_the_job_do_not_reach_it(runner: Runner) -> None:
     runner.start_work(
         {"type": "pipeline", "record": msgspec.to_builtins(CASTLE)},
         env={"HTTP_PROXY": "http://127.0.0.1:9"},
-        pipeline={"backends": [{"type": "sketch"}]},
+        renderer=Renderer("here", "", [{"type": "sketch"}]),
     )
     assert runner.end()["frame"] == "result"
 

@@ -23,7 +23,7 @@ def worker(
         memory_gb=16.0,
         gpus=(GPU(f"GPU-{name}", "x", vram_gb),),
         ahead=ahead,
-        **({"models_present": MODELS} | more),  # type: ignore[arg-type]
+        **({"models_present": MODELS, "workloads": ("python",)} | more),  # type: ignore[arg-type]
     )
     return Worker(name, name, "simulated", can, models_loaded=loaded)
 

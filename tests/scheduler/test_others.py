@@ -20,7 +20,7 @@ from tests.scheduler.strategies import snapshots
 
 def machine(*cards_gb: float, others_gb: tuple[float, ...] = (), name: str = "w") -> Worker:
     gpus = tuple(GPU(f"GPU-{name}-{n}", "RTX 3090", gb) for n, gb in enumerate(cards_gb))
-    can = Capabilities(cpus=8.0, memory_gb=64.0, gpus=gpus)
+    can = Capabilities(cpus=8.0, memory_gb=64.0, gpus=gpus, workloads=("python",))
     readings = tuple(
         Reading(gpu.uuid, others_gb=gb) for gpu, gb in zip(gpus, others_gb, strict=False)
     )

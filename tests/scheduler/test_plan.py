@@ -104,7 +104,11 @@ def one_gpu_worker(cpus: float = 4.0) -> Worker:
         name="w",
         engine="simulated",
         capabilities=Capabilities(
-            cpus=cpus, memory_gb=64.0, gpus=(GPU("GPU-0", "x", 24.0),), ahead=0
+            cpus=cpus,
+            memory_gb=64.0,
+            gpus=(GPU("GPU-0", "x", 24.0),),
+            workloads=("python",),
+            ahead=0,
         ),
     )
 
@@ -214,7 +218,7 @@ def test_first_come_first_served_inside_a_priority_across_shapes() -> None:
 
 
 def test_a_decision_fills_every_slot_and_leaves_most_of_what_goes_ahead_to_the_next() -> None:
-    can = Capabilities(cpus=2.0, memory_gb=16.0, ahead=512)
+    can = Capabilities(cpus=2.0, memory_gb=16.0, workloads=("python",), ahead=512)
     cluster = [
         Worker(id=f"w{n:02}", name=f"n{n}", engine="simulated", capabilities=can)
         for n in range(MOST_AHEAD // 100)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.core.job import Needs, QueueClass, Shape
+from corral.core.job import Needs, QueueClass, Shape, Workload
 from corral.core.worker import GPU, Capabilities, Worker
 from corral.scheduler.columns import Columns
 from corral.scheduler.fit import Held, refuse_ever
@@ -20,6 +20,7 @@ BUSY = Held(Needs(gpus=1), started=True)
 
 def worker(name: str, *cards_gb: float, cpus: float = 4.0, ahead: int = 0, **said: Any) -> Worker:
     gpus = tuple(GPU(f"GPU-{name}-{n}", "x", gb) for n, gb in enumerate(cards_gb))
+    said = {"workloads": ("python",), **said}
     can = Capabilities(cpus=cpus, memory_gb=64.0, gpus=gpus, ahead=ahead, **said)
     return Worker(id=name, name=name, engine="simulated", capabilities=can)
 
@@ -44,6 +45,15 @@ def first(plan: Plan) -> Placement:
 
 
 INTERACTIVE = QueueClass.INTERACTIVE
+
+
+@pytest.mark.parametrize("workload", list(Workload))
+def test_a_worker_gets_no_workload_that_it_does_not_name(workload: Workload) -> None:
+    silent = Worker("a", "a", "simulated", Capabilities(cpus=4.0, memory_gb=64.0))
+    assert not planned(silent, of=Shape(Needs(), workload)).placements
+    assert refuse_ever(Shape(Needs(), workload), silent) == f"it does not accept {workload} jobs"
+    named = worker("a", workloads=(workload,))
+    assert first(planned(named, of=Shape(Needs(), workload))).worker == "a"
 
 
 def test_a_reserved_worker_takes_no_batch() -> None:
@@ -144,6 +154,6 @@ def test_room_counts_for_more_than_speed() -> None:
 
 def test_images_on_a_worker_without_gpu_are_a_matter_of_the_plan() -> None:
     bare = worker("bare", task_types=("render",), workloads=("pipeline",))
-    told = refuse_ever(Shape(Needs(gpus=1, task="render"), workload="pipeline"), bare)
+    told = refuse_ever(Shape(Needs(gpus=1, task="render"), workload=Workload.PIPELINE), bare)
     assert told is not None
     assert "needs: {gpus: 0}" in told

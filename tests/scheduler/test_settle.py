@@ -24,7 +24,8 @@ from corral.scheduler.settle import Policy, backoff, settle
 
 
 def worker(name: str, vram_gb: float) -> Worker:
-    can = Capabilities(cpus=4, memory_gb=8, gpus=(GPU(f"GPU-{name}", "x", vram_gb),))
+    gpus = (GPU(f"GPU-{name}", "x", vram_gb),)
+    can = Capabilities(cpus=4, memory_gb=8, gpus=gpus, workloads=("python",))
     return Worker(id=name, name=name, engine="simulated", capabilities=can)
 
 

@@ -8,8 +8,18 @@ import msgspec
 from msgspec import Struct
 
 from corral.agent.environments import Spec
+from corral.agent.phases import NEXT, Phase, Step
 from corral.agent.runner_process import NOBODY, Owner, Runner
-from corral.core.job import Failure, Input, JobId, Needs, QueueClass
+from corral.core.job import (
+    KINDS,
+    Failure,
+    Input,
+    JobId,
+    Needs,
+    QueueClass,
+    ScriptCall,
+    Workload,
+)
 from corral.core.worker import Holding
 from corral.protocol.messages import JobDispatch, JobStarted
 
@@ -19,14 +29,20 @@ Rank = tuple[bool, int, int]
 """Interactive before batch, then by priority, then by arrival."""
 
 
-class Work(Struct):
+class Kind(Struct):
+    """Of the work itself only which kind it is."""
+
     type: str
+
+    def __post_init__(self) -> None:
+        if self.type not in KINDS:
+            raise ValueError(f"it names no kind of work that is known here: {self.type[:100]!r}")
 
 
 class Recipe(Struct):
     """The part of a job document that decides which process runs it."""
 
-    work: Work
+    work: Kind
     """Of what Corral runs itself nothing else of this counts: neither packages nor variables."""
     python: str = ""
     requirements: tuple[str, ...] = ()
@@ -40,15 +56,11 @@ class Recipe(Struct):
     def owner(self) -> Owner:
         """Whose code it is, as the controller wrote it down. Image jobs bring none, and share the
         process that has their model loaded."""
-        return (self.user, self.on_behalf) if self.is_code else NOBODY
+        return (self.user, self.on_behalf) if self.workload.brings_code else NOBODY
 
     @property
-    def is_code(self) -> bool:
-        return self.work.type != "pipeline"
-
-    @property
-    def workload(self) -> str:
-        return "python" if self.is_code else "pipeline"
+    def workload(self) -> Workload:
+        return KINDS[self.work.type].workload
 
 
 decode_recipe = msgspec.json.Decoder(Recipe).decode
@@ -58,9 +70,8 @@ class Attempt:
     """One try of one job on this worker."""
 
     __slots__ = (
-        "assumed", "begun", "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "lane",
-        "makeup", "memory_seen", "rank", "recipe", "runner", "since", "spec", "started", "told",
-        "waiting",
+        "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "lane", "memory_seen",
+        "phase", "rank", "recipe", "runner", "since", "spec", "started", "told", "waiting",
     )  # fmt: skip
 
     def __init__(self, dispatch: JobDispatch, recipe: Recipe, spec: Spec, arrival: int) -> None:
@@ -70,17 +81,15 @@ class Attempt:
         self.lane: Lane = (dispatch.needs, dispatch.above_vram_gb)
         batch = dispatch.queue_class is not QueueClass.INTERACTIVE
         self.rank: Rank = (batch, -dispatch.priority, arrival)
-        self.fresh = recipe.fresh or recipe.work.type == "script"
+        self.fresh = recipe.fresh or KINDS[recipe.work.type] is ScriptCall
         self.inputs: dict[str, str] = {}
         """Where its input files are on this worker, by the names that the job knows."""
+        self.phase = Phase.PREPARING
         self.waiting = False
+        """Whether its entry among those that wait counts."""
         self.holding: Holding | None = None
         self.runner: Runner | None = None
         self.started: JobStarted | None = None
-        self.assumed = False
-        """It runs, by all we know: a warm runner says so only where that is not so."""
-        self.begun = False
-        """Its runner said that it begins, which counts once."""
         self.since = 0.0
         self.deadline = math.inf
         self.memory_seen = 0
@@ -88,6 +97,12 @@ class Attempt:
         """The number of the last thing it told."""
         self.ending: Failure | None = None
         """Why it is being ended by force; what its job still says then no longer counts."""
+
+    def step(self, step: Step) -> None:
+        self.phase = NEXT[self.phase, step]
+
+    def can(self, step: Step) -> bool:
+        return (self.phase, step) in NEXT
 
     @property
     def key(self) -> tuple[JobId, int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+from typing import assert_never
 
 from msgspec.structs import replace
 
 from corral.agent.attempt import Attempt
 from corral.agent.inventory import GIB
 from corral.agent.runner_process import Runner
-from corral.core.job import Failure
+from corral.core.job import Failure, Workload
 from corral.runtime.redaction import Redactor
 
 OTHER_DOCUMENT = Failure(
@@ -27,7 +28,6 @@ IMAGES_REFUSED = Failure(
     message="This worker has nothing to render images with (worker.backends is empty); another "
     "worker must take the job.",
 )
-REFUSED = {"python": CODE_REFUSED, "pipeline": IMAGES_REFUSED}
 CANCELLED = Failure(
     code="cancelled", message="The job was cancelled while it ran, and its processes were ended."
 )
@@ -39,6 +39,17 @@ STOPPING = Failure(
 )
 
 NEAR_LIMIT = 0.9
+
+
+def refused(workload: Workload) -> Failure:
+    """It is sent what it does not accept."""
+    match workload:
+        case Workload.PYTHON:
+            return CODE_REFUSED
+        case Workload.PIPELINE:
+            return IMAGES_REFUSED
+        case _:
+            assert_never(workload)
 
 
 def unreadable_document(error: Exception) -> Failure:
@@ -109,7 +120,8 @@ OF_PIPELINES = OF_JOBS | {
 
 def of_error(failure: Failure, attempt: Attempt) -> Failure:
     """What the runner said, or better: a kill at the memory limit is the kernel's doing."""
-    if failure.code not in (OF_JOBS if attempt.recipe.is_code else OF_PIPELINES):
+    brings_code = attempt.recipe.workload.brings_code
+    if failure.code not in (OF_JOBS if brings_code else OF_PIPELINES):
         code = "killed_by_signal" if failure.code == "cancelled" else "exception"
         message = f"{failure.message} Nobody asked it to: the job ended itself so."
         return replace(failure, code=code, message=message)

@@ -7,11 +7,13 @@ import platform
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import assert_never
 
 import psutil
 
 from corral.core.backends import DiffusersEntry, Entry
 from corral.core.errors import InvalidSettings
+from corral.core.job import Workload
 from corral.core.worker import GPU, Capabilities, DeclaredGPU
 from corral.settings import WorkerSettings
 
@@ -78,6 +80,16 @@ def memory_gb(settings: WorkerSettings) -> float:
     return settings.memory_gb or round(psutil.virtual_memory().total / GIB, 1)
 
 
+def _accepts(settings: WorkerSettings, workload: Workload) -> bool:
+    match workload:
+        case Workload.PYTHON:
+            return settings.allow_code
+        case Workload.PIPELINE:
+            return bool(usable(settings.backends))
+        case _:
+            assert_never(workload)
+
+
 def capabilities(
     settings: WorkerSettings,
     detected: tuple[GPU, ...] = (),
@@ -89,8 +101,7 @@ def capabilities(
         memory_gb=memory_gb(settings),
         gpus=offered_gpus(detected, settings.gpus),
         labels=settings.labels,
-        workloads=("python",) * settings.allow_code
-        + ("pipeline",) * bool(usable(settings.backends)),
+        workloads=tuple(one for one in Workload if _accepts(settings, one)),
         platform=platform.system().lower(),
         python=python_minor(),
         reserved_for=settings.reserved_for,

@@ -19,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -71,6 +70,7 @@ from corral.protocol.messages import (
     WorkerWelcome,
 )
 from corral.reopening import keep_open, reopen
+from corral.runtime.order import Endpoint, Renderer
 from corral.settings import Config, load
 from corral.shared_root import SharedRoot
 from corral.variables import build_environment, build_paths, passed_environment
@@ -143,7 +143,7 @@ class Agent:
             return TAKEN
         except Revoked as revoked:
             self._ledger.end_running(endings.REVOKED, 0.0)
-            await self._ledger.until_quiet()
+            await self._ledger.roll.until_quiet()
             self._ledger.results.forget()
             (self._home / "agent.json").unlink(missing_ok=True)  # good for nothing any more
             sys.stderr.write(f"{revoked}\n")
@@ -283,12 +283,11 @@ class Agent:
     def _describe(self) -> None:
         """What image pipelines are told of this worker."""
         drivers = {gpu.driver for gpu in self._capabilities.gpus if gpu.driver}
-        told = {
-            "worker": self._settings.worker.name or self._address().name,
-            "driver": ", ".join(sorted(drivers)),
-            "backends": [self._options(entry) for entry in self._offers.in_order],
-        }
-        self._ledger.pipeline = msgspec.json.encode(told)
+        self._ledger.orders.renderer = Renderer(
+            worker=self._settings.worker.name or self._address().name,
+            driver=", ".join(sorted(drivers)),
+            backends=[self._options(entry) for entry in self._offers.in_order],
+        )
 
     def _options(self, entry: Entry) -> dict[str, object]:
         """Runners take turns at a WebUI, in a folder that all of them may write to."""
@@ -316,7 +315,7 @@ class Agent:
             log.error("environment_not_made", reason=error.failure.message)
             return {}
         makeup = Makeup(environment.digest, cpus=self._runners.processors_for(Needs().cpus))
-        runner = self._runners.take(makeup, environment, self._ledger, fresh=True)
+        runner = self._runners.take(makeup, environment, self._ledger.listener, fresh=True)
         enforced: dict[str, str] = {}
         with suppress(TimeoutError):
             async with asyncio.timeout(PROBE_S):
@@ -331,7 +330,7 @@ class Agent:
     async def _close(self, *tasks: asyncio.Task[Any]) -> None:
         self._ledger.return_waiting("the worker is leaving")
         self._ledger.end_running(endings.STOPPING, KILL_GRACE_S)
-        await self._ledger.until_quiet()
+        await self._ledger.roll.until_quiet()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -358,7 +357,7 @@ class Agent:
         log.info("worker_leaving", reason=reason, running=self._ledger.running, grace_s=grace_s)
         self._tell_at_once()  # or what is returned now would be sent here again
         self._ledger.return_waiting(reason)
-        quiet = asyncio.create_task(self._ledger.until_quiet())
+        quiet = asyncio.create_task(self._ledger.roll.until_quiet())
         hurry = asyncio.create_task(self._hurry.wait())
         await asyncio.wait((quiet, hurry), timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
@@ -412,7 +411,7 @@ class Agent:
         changed = None if servers == self._servers_told else servers
         self._servers_told = servers
         return WorkerHeartbeat(
-            load=ledger.load(),
+            load=ledger.roll.load(),
             running=ledger.running,
             waiting=ledger.waiting,
             warm=self._runners.idle,
@@ -472,7 +471,7 @@ class Agent:
             write_private_json(self._home / "up.json", {"pid": os.getpid(), "version": __version__})
         self._look_for_update()
         if self._leaving is None:
-            self._ledger.draining = ""
+            self._ledger.roll.draining = ""
         else:
             self._connection.send(self.heartbeat())  # it says that we leave
 
@@ -494,20 +493,19 @@ class Agent:
     def _reached(self, welcome: WorkerWelcome | None = None) -> None:
         """How attempts reach the controller: as this agent does, unless it names another place."""
         address = self._address()
-        ledger = self._ledger
-        ledger.url = (welcome.url if welcome else "") or address.root
-        way: dict[str, object] = {"url": ledger.url}
+        endpoint = Endpoint(address.root)
         if welcome is not None:
-            way["artifacts"] = self._artifacts_go(welcome.artifacts)
+            endpoint.url = welcome.url or address.root
+            endpoint.artifacts = self._artifacts_go(welcome.artifacts)
             if welcome.grace_s > DEFAULT_GRACE_S:
-                way["patience_s"] = welcome.grace_s + BEYOND_GRACE_S
+                endpoint.patience_s = welcome.grace_s + BEYOND_GRACE_S
         if address.certificate:
             path = self._home / CERTIFICATE
             certificate = address.certificate.encode("ascii")
             if not path.exists() or path.read_bytes() != certificate:
                 path.write_bytes(certificate)  # in place: what may read it was told this file
-            way["certificate"] = ledger.certificate = str(path)
-        ledger.way = msgspec.json.encode(way)[1:-1]
+            endpoint.certificate = str(path)
+        self._ledger.orders.endpoint = endpoint
 
     def incompatible(self) -> None:
         """The controller is of another age; its own Corral would get along with it."""
@@ -565,7 +563,7 @@ class Agent:
         return list(self._ledger.results.all().values())
 
     def has_work_ahead(self) -> bool:
-        return self._ledger.has_work_ahead
+        return self._ledger.roll.has_work_ahead()
 
     def caught_up(self) -> None:
         self._ledger.resume_output()

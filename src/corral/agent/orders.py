@@ -1,10 +1,16 @@
-"""The way of orders to a runner: packets that can be taken back, or one line at a time."""
+"""The way of orders to a runner: how they are encoded, and whether they go as packets that can be
+taken back or one line at a time.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
+
+from corral.runtime.order import Cancel, Order
 
 PACKET = 32 * 1024
 """Longer orders go in several packets, which cannot be taken back: only to a runner that waits,
@@ -13,6 +19,15 @@ BESIDE_DOCUMENT = 8 * 1024
 """What an order has beside its document, at most."""
 AHEAD_LIMIT = PACKET - BESIDE_DOCUMENT
 """How large the document of an order may be that is sent ahead, or behind which one is."""
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_line(told: Order[Any] | Cancel) -> bytes:
+    """As the runner reads it. A document that is `msgspec.Raw` goes in as it came: nothing on a
+    worker may change it."""
+    return _encode(told) + b"\n"
 
 
 class Orders(Protocol):

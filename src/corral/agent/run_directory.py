@@ -18,8 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 PARTS = ("work", "output", "tmp")
 
 
@@ -30,11 +28,10 @@ Stamps = tuple[tuple[int, int], ...]
 
 
 class RunDirectory:
-    __slots__ = ("_parts", "_untouched", "as_json", "path", "tmp", "work")
+    __slots__ = ("_parts", "_untouched", "path", "tmp", "work")
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
-        self.as_json = msgspec.json.encode(self.path)
         self._parts = tuple(os.path.join(self.path, part) for part in PARTS)
         self.work, _, self.tmp = self._parts
         self._untouched: Stamps | None = None

@@ -38,7 +38,16 @@ from corral.core.events import (
     Journaled,
 )
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
-from corral.core.job import Blob, Failure, Head, JobId, PipelineCall, State, decode_document
+from corral.core.job import (
+    Blob,
+    Failure,
+    Head,
+    JobId,
+    PipelineCall,
+    State,
+    Workload,
+    decode_document,
+)
 from corral.core.learning import Rating
 from corral.core.pipeline import spelled_out
 from corral.core.worker import GPU, Reading
@@ -50,9 +59,6 @@ TURN = 8
 LOOKED_AT = 100
 """The newest records of a job that are looked at for what it stored: whoever wants more artifacts
 than those asks for them page by page."""
-
-IMAGES = "pipeline"
-"""The workload of an image job."""
 
 
 def event_of(seen: Seen, names: Mapping[str, str]) -> pb.JobEvent | None:
@@ -210,7 +216,7 @@ def shown(store: Store, feed: Feed, job: JobId) -> pb.JobView:
 def shown_in_full(store: Store, feed: Feed, job: JobId) -> pb.JobView:
     """With the record of an image job, which is its work."""
     view, head = shown(store, feed, job), store.head(job)
-    if head.shape.workload == IMAGES:
+    if head.shape.workload is Workload.PIPELINE:
         for document in store.journal.documents([head.submitted_seq]).values():
             work = decode_document(document).work
             if isinstance(work, PipelineCall):

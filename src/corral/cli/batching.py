@@ -257,12 +257,12 @@ def rerun(
     as_json: AsJson = False,
 ) -> None:
     """Renders a job's images again and says whether their pixels are the same."""
-    from corral.sdk.batches import IMAGES
+    from corral.core.job import Workload
 
     with _client() as client:
         first = find(client, job)
         before = first.status()
-        if before.workload != IMAGES:
+        if before.workload != Workload.PIPELINE:
             raise Conflict(
                 f"Job {before.job_id} made no images; only an image job is rendered again. `corral "
                 f"retry {before.job_id}` runs it once more."

@@ -31,7 +31,7 @@ from corral.controller.schema import open_read_only
 from corral.controller.store import Store
 from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
 from corral.core.events import JobCancelled, JobFailed, JobSucceeded, Journaled
-from corral.core.job import JobId, State
+from corral.core.job import JobId, State, Workload
 from corral.core.learning import (
     LONGEST_RESULT,
     Brief,
@@ -134,7 +134,7 @@ class Learnings:
         """Called for every commit, so it looks at ends alone, and of those at one word."""
         self._seq = changes[-1].seq
         for change in changes:
-            if type(change.fact) in ENDS and change.head.shape.workload == "pipeline":
+            if type(change.fact) in ENDS and change.head.shape.workload is Workload.PIPELINE:
                 if type(change.fact) is JobSucceeded:
                     self._add(Success(change.seq, change.head.id))
                 self.ended(change)
@@ -145,7 +145,7 @@ class Learnings:
         self._idle.clear()
         self._changed.set()
         for change in changes:
-            if type(change.fact) in ENDS and change.head.shape.workload == "pipeline":
+            if type(change.fact) in ENDS and change.head.shape.workload is Workload.PIPELINE:
                 self.ended(change)
 
     def _add(self, success: Success) -> None:
@@ -336,7 +336,7 @@ class Learnings:
             if await asyncio.to_thread(self._has_line, job):
                 return
             raise
-        if head.shape.workload != "pipeline":
+        if head.shape.workload is not Workload.PIPELINE:
             raise Conflict(f"Job {job} makes no images; only those are rated.", job_id=job)
         if head.state is not State.SUCCEEDED:
             raise Conflict(f"Job {job} is {head.state}; only what succeeded is rated.", job_id=job)

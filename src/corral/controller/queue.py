@@ -7,7 +7,7 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 import structlog
 from msgspec.structs import replace
@@ -239,6 +239,8 @@ class Queue:
             )
         elif isinstance(work, ScriptCall):
             work = replace(work, package=await self._stored_blob(work.package))
+        elif not isinstance(work, PipelineCall):
+            assert_never(work)
         return replace(job, work=work)
 
     async def _stored_blob(self, blob: Blob) -> Blob:

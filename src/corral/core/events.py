@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from corral.core.frames import OutputFrame, ProgressFrame
-from corral.core.job import Blob, Failure, JobId, Needs, QueueClass
+from corral.core.job import Blob, Failure, JobId, Needs, QueueClass, Workload
 from corral.core.worker import Capabilities
 
 
@@ -30,7 +30,7 @@ class Submission(Fact, frozen=True):
 
     needs: Needs
     digest: str
-    workload: str = "python"
+    workload: Workload = Workload.PYTHON
     queue_class: QueueClass = QueueClass.BATCH
     priority: int = 0
     name: str = ""

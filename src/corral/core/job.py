@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar, assert_never, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -120,9 +120,29 @@ class Input(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defa
     """Where it lies inside the shared root; empty for one that is fetched."""
 
 
+class Workload(StrEnum):
+    """What a worker must accept to get a job, and all that the scheduler knows of its work."""
+
+    PYTHON = "python"
+    PIPELINE = "pipeline"
+
+    @property
+    def brings_code(self) -> bool:
+        """Whether it runs what somebody submitted. All else is Corral's own code: it needs no
+        environment of its own and shares processes with whoever submitted the like."""
+        match self:
+            case Workload.PYTHON:
+                return True
+            case Workload.PIPELINE:
+                return False
+            case _:
+                assert_never(self)
+
+
 class FunctionCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag="function"):
     """A cloudpickled callable and its cloudpickled `(args, kwargs)`; opaque to the controller."""
 
+    workload: ClassVar[Workload] = Workload.PYTHON
     function: Blob
     arguments: Blob
 
@@ -130,6 +150,7 @@ class FunctionCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, ta
 class ScriptCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag="script"):
     """A zip of files and what to run in it: a `.py` file, or `package.module:function`."""
 
+    workload: ClassVar[Workload] = Workload.PYTHON
     package: Blob
     entry: str
     argv: tuple[str, ...] = ()
@@ -138,13 +159,19 @@ class ScriptCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag=
 class PipelineCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag="pipeline"):
     """Images to be rendered, fully described."""
 
+    workload: ClassVar[Workload] = Workload.PIPELINE
     record: Record
+
+
+Work = FunctionCall | ScriptCall | PipelineCall
+KINDS: dict[str, type[Work]] = {str(kind.__struct_config__.tag): kind for kind in get_args(Work)}
+"""Kinds of work by the `type` that a document names."""
 
 
 class Job(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """The job document: everything that decides what runs. It never changes after submission."""
 
-    work: FunctionCall | ScriptCall | PipelineCall
+    work: Work
     python: str = ""
     """The client's Python as `3.11`; a function's bytecode needs the same minor version."""
     requirements: tuple[str, ...] = ()
@@ -172,13 +199,19 @@ class Job(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaul
     inputs: tuple[Input, ...] = ()
 
     @property
-    def workload(self) -> str:
-        return "pipeline" if isinstance(self.work, PipelineCall) else "python"
+    def workload(self) -> Workload:
+        return self.work.workload
 
     def blobs(self) -> tuple[Blob, ...]:
-        if isinstance(self.work, FunctionCall):
-            return (self.work.function, self.work.arguments)
-        return (self.work.package,) if isinstance(self.work, ScriptCall) else ()
+        match self.work:
+            case FunctionCall(function=function, arguments=arguments):
+                return (function, arguments)
+            case ScriptCall(package=package):
+                return (package,)
+            case PipelineCall():
+                return ()
+            case _:
+                assert_never(self.work)
 
 
 _encoder = msgspec.json.Encoder()
@@ -206,7 +239,7 @@ class Shape(Struct, frozen=True, gc=False):
     """Everything the scheduler asks of a waiting job. Equal shapes wait in one line."""
 
     needs: Needs
-    workload: str = "python"
+    workload: Workload = Workload.PYTHON
     queue_class: QueueClass = QueueClass.BATCH
     priority: int = 0
     above_vram_gb: float = 0.0

@@ -87,7 +87,8 @@ class Capabilities(Struct, frozen=True):
     memory_gb: Annotated[float, Meta(ge=0, le=1_000_000)]
     gpus: Annotated[tuple[GPU, ...], Meta(max_length=MOST_GPUS)] = ()
     labels: Names = ()
-    workloads: Words = ("python",)
+    workloads: Words = ()
+    """`core.job.Workload`, as far as it accepts them: what it does not name it does not get."""
     platform: Word = "linux"
     python: Word = ""
     enforced: Annotated[dict[Word, Word], Meta(max_length=MOST_WORDS)] = {}

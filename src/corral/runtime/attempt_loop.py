@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, assert_never
 
 from corral import job
 from corral.runtime import artifacts, failures, hints
 from corral.runtime.cancellation import Cancellation
-from corral.runtime.frames import FETCHING, STARTED, frame
-from corral.runtime.functions import Functions, refuse_secrets, result_frame
+from corral.runtime.frames import FETCHING, STARTED, error_frame, result_frame
+from corral.runtime.functions import Functions, refuse_secrets, result_bytes
+from corral.runtime.order import decode_order
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
     from corral.runtime.hints import Bounds
+    from corral.runtime.order import (
+        Bytes,
+        Document,
+        FunctionWork,
+        Order,
+        PipelineWork,
+        ScriptWork,
+    )
     from corral.runtime.pipeline.run import Pipelines
     from corral.runtime.process_state import ProcessState
     from corral.runtime.run_folder import RunFolder
@@ -27,7 +35,6 @@ if TYPE_CHECKING:
     from corral.runtime.ways import Inbox, Road
 
 SEP = os.sep
-NO_RESULT = b'{"frame":"result","result":null,"retire":false}\n'
 
 
 class AttemptLoop:
@@ -48,7 +55,7 @@ class AttemptLoop:
         self._functions = Functions(self._cancellation, bounds.memory_bytes)
         self._process = process(road)
         self._open_folder = open_folder
-        self._order: dict[str, Any] = {}
+        self._order: Order[Document]
         self._pipelines: Pipelines | None = None
         self._way: Transfer | None = None
         self._way_before: Transfer | None = None
@@ -59,17 +66,17 @@ class AttemptLoop:
     def run(self) -> None:
         """Attempts until the agent closes the line, or until one must be the last here."""
         while (line := self._inbox.next()) is not None:
-            if self._attempt(json.loads(line)):
+            if self._attempt(decode_order(line)):
                 return
             self._cold = False
 
-    def _attempt(self, order: dict[str, Any]) -> bool:
+    def _attempt(self, order: Order[Document]) -> bool:
         cancellation, road = self._cancellation, self._road
         road.begin()
-        cancellation.begin(order["job"], order["attempt"])
+        cancellation.begin(order.job, order.attempt)
         self._order = order
         self._said = False
-        kind = order["document"]["work"]["type"]
+        work = order.document["work"]
         failure: failures.Failure | None = None
         data: bytes | None = None
         try:
@@ -80,43 +87,50 @@ class AttemptLoop:
             if told or cancellation.signalled:
                 raise job.Cancelled
             self._enter(order)
-            if kind == "script":
-                self._script(order)
-            elif kind == "pipeline":
-                data = self._pipeline(order)
-            else:
-                data = self._function(order)
+            data = self._run(work, order)
             cancellation.interruptible = False
         except BaseException as error:
             cancellation.interruptible = False
             failure = self._failure(error)
         if os.getpid() != self._pid:
             os._exit(0)  # A child that user code forked, and that came back here.
-        return self._finish(data, failure, last=kind == "script")
+        return self._finish(data, failure, last=work["type"] == "script")
 
-    def _place_inputs(self, order: dict[str, Any]) -> None:
-        if found := order.get("inputs"):
+    def _run(
+        self, work: FunctionWork | ScriptWork | PipelineWork, order: Order[Document]
+    ) -> bytes | None:
+        if work["type"] == "function":
+            return self._function(work, order)
+        if work["type"] == "script":
+            self._script(work, order)
+            return None
+        if work["type"] == "pipeline":
+            return self._pipeline(work, order)
+        assert_never(work)
+
+    def _place_inputs(self, order: Order[Document]) -> None:
+        if order.inputs:
             from corral.runtime import inputs
 
-            inputs.place(found, f"{order['work_dir']}/work", confined=self._bounds.files)
+            inputs.place(order.inputs, f"{order.work_dir}/work", confined=self._bounds.files)
 
-    def _function(self, order: dict[str, Any]) -> bytes:
+    def _function(self, work: FunctionWork, order: Order[Document]) -> bytes:
         self._place_inputs(order)
-        return self._functions.call(order["document"]["work"], self._transfer, self._started)
+        return self._functions.call(work, self._transfer, self._started)
 
-    def _pipeline(self, order: dict[str, Any]) -> bytes:
+    def _pipeline(self, work: PipelineWork, order: Order[Document]) -> bytes:
         if self._pipelines is None:
             from corral.runtime.pipeline.run import Pipelines
 
             self._pipelines = Pipelines()
         self._place_inputs(order)
-        return self._pipelines.run(order, self._transfer, self._started)
+        return self._pipelines.run(work, order, self._transfer, self._started)
 
-    def _script(self, order: dict[str, Any]) -> None:
+    def _script(self, work: ScriptWork, order: Order[Document]) -> None:
         from corral.runtime import scripts
 
-        folder = f"{order['work_dir']}{SEP}work"
-        command = scripts.prepare(order["document"]["work"], folder, self._transfer)
+        folder = f"{order.work_dir}{SEP}work"
+        command = scripts.prepare(work, folder, self._transfer)
         self._place_inputs(order)
         # From here on a cancel is the script's to hear; we stay to tell how it ended.
         cancellation = self._cancellation
@@ -143,15 +157,15 @@ class AttemptLoop:
                 self._road.send(FETCHING)
             from corral.runtime.transfer import PATIENCE_S, Transfer
 
-            order = self._order
+            order, endpoint = self._order, self._order.endpoint
             self._way = Transfer(
-                order["url"],
-                order["token"],
-                order["job"],
-                order["attempt"],
-                certificate=order.get("certificate", ""),
-                artifacts=order.get("artifacts", ""),
-                patience_s=order.get("patience_s", PATIENCE_S),
+                endpoint.url,
+                order.token,
+                order.job,
+                order.attempt,
+                certificate=endpoint.certificate,
+                artifacts=endpoint.artifacts,
+                patience_s=endpoint.patience_s or PATIENCE_S,
                 before=self._way_before,
             )
             self._way_before = None
@@ -174,15 +188,15 @@ class AttemptLoop:
     def _finish(self, data: bytes | None, failure: failures.Failure | None, *, last: bool) -> bool:
         """Everything after user code: its output, its files, its result, a clean process."""
         self._process.quiet()
-        end = b""
+        result: Bytes | None = None
         untouched = self._folder is not None and self._folder.untouched()
         try:
             if not untouched:
                 self._keep_files()
-            if failure is None:
-                if data is not None and self._road.redactor is not None:
+            if failure is None and data is not None:
+                if self._road.redactor is not None:
                     refuse_secrets(data, self._road.redactor)
-                end = NO_RESULT if data is None else result_frame(data, self._transfer)
+                result = result_bytes(data, self._transfer)
         except Exception as error:
             if failure is None:
                 failure = failures.from_exception(error)
@@ -196,9 +210,9 @@ class AttemptLoop:
         if failure is not None:
             if self._road.redactor is not None:
                 failure = failures.redacted(failure, self._road.redactor)
-            end = frame("error", failure=failure, retire=retire)
-        elif retire:
-            end = end.replace(b'"retire":false', b'"retire":true')
+            end = error_frame(failure, retire=retire)
+        else:
+            end = result_frame(result, retire=retire)
         self._road.end(end)
         if not retire:
             self._process.restore()
@@ -207,7 +221,7 @@ class AttemptLoop:
         return retire
 
     def _keep_files(self) -> None:
-        folder = f"{self._order['work_dir']}{SEP}output"
+        folder = f"{self._order.work_dir}{SEP}output"
         artifacts.keep(folder, self._cancellation.state.kept, self._transfer, self._road)
 
     def _cleared(self) -> bool:
@@ -224,25 +238,25 @@ class AttemptLoop:
             or (failure is not None and failures.spoils(failure))
         )
 
-    def _enter(self, order: dict[str, Any]) -> None:
+    def _enter(self, order: Order[Document]) -> None:
         """The surroundings that the attempt finds; `ProcessState.restore` undoes them."""
-        folder = order["work_dir"]
-        patient = {"CORRAL_PATIENCE_S": str(order["patience_s"])} if "patience_s" in order else {}
+        folder, endpoint = order.work_dir, order.endpoint
+        patient = {"CORRAL_PATIENCE_S": str(endpoint.patience_s)} if endpoint.patience_s else {}
         self._process.enter(
             {
-                "CORRAL_JOB_ID": order["job"],
-                "CORRAL_ATTEMPT": str(order["attempt"]),
-                "CORRAL_URL": order["url"],
-                "CORRAL_TRANSFER_TOKEN": order["token"],
-                "CORRAL_CERTIFICATE": order.get("certificate", ""),
-                "CORRAL_ARTIFACTS": order.get("artifacts", ""),
-                "CORRAL_CHECKPOINT": order.get("checkpoint", ""),
-                "CORRAL_CORRELATION_ID": order.get("correlation_id", ""),
+                "CORRAL_JOB_ID": order.job,
+                "CORRAL_ATTEMPT": str(order.attempt),
+                "CORRAL_URL": endpoint.url,
+                "CORRAL_TRANSFER_TOKEN": order.token,
+                "CORRAL_CERTIFICATE": endpoint.certificate,
+                "CORRAL_ARTIFACTS": endpoint.artifacts,
+                "CORRAL_CHECKPOINT": order.checkpoint,
+                "CORRAL_CORRELATION_ID": order.correlation_id,
                 "CORRAL_OUTPUT_DIR": f"{folder}{SEP}output",
                 "TMPDIR": f"{folder}{SEP}tmp",
                 **patient,
             },
-            order["document"].get("env", {}) if "pipeline" not in order else {},
+            order.document.get("env", {}) if order.renderer is None else {},
         )
         tempfile = sys.modules.get("tempfile")
         if tempfile is not None:

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from corral.runtime.failures import Failure
+    from corral.runtime.order import Bytes
     from corral.runtime.redaction import Redactor
 
 CHUNK = 64 * 1024
 COALESCE_S = 0.02
 """Small pieces of output are framed together at most this often."""
-
-STARTED = b'{"frame":"started"}\n'
-FETCHING = b'{"frame":"fetching"}\n'
 
 # Bytes of the page that both processes of a runner see.
 STATE, WAITING, CANCEL, PUMPING = 0, 1, 2, 3
@@ -27,6 +26,20 @@ encode: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":"), allow_nan
 
 def frame(kind: str, **fields: Any) -> bytes:
     return encode({"frame": kind, **fields}).encode() + b"\n"
+
+
+STARTED = frame("started")
+FETCHING = frame("fetching")
+
+
+def result_frame(result: Bytes | None, *, retire: bool) -> bytes:
+    """The last frame of an attempt that succeeded. `retire`: the runner takes no other."""
+    return frame("result", result=result, retire=retire)
+
+
+def error_frame(failure: Failure, *, retire: bool) -> bytes:
+    """The last frame of an attempt that failed."""
+    return frame("error", failure=failure, retire=retire)
 
 
 def output_frame(stream: str, data: bytes) -> bytes:

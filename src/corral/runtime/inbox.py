@@ -8,7 +8,6 @@ never takes an order: what is not taken the agent may still give to somebody els
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import sys
@@ -86,8 +85,10 @@ class Inbox:
             while self._poll.poll(0) and self._read():
                 continue
             for line in self._lines:
-                word = json.loads(line)
-                if not job or (word["job"], word["attempt"]) == (job, attempt):
+                from corral.runtime.order import decode_cancel  # not to start a supervisor
+
+                cancel = decode_cancel(line)
+                if not job or (cancel.job, cancel.attempt) == (job, attempt):
                     self._lines.remove(line)
                     return True
             del self._lines[:-KEPT]

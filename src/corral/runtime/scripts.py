@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from corral.runtime import failures, system
 from corral.runtime.failures import AttemptFailed
@@ -16,6 +16,7 @@ from corral.runtime.functions import blob_bytes
 from corral.runtime.packages import unpack
 
 if TYPE_CHECKING:
+    from corral.runtime.order import ScriptWork
     from corral.runtime.transfer import Transfer
 
 CALL = """\
@@ -35,7 +36,7 @@ sys.exit(value)
 arguments in sys.argv, and what it returns is the exit code (None: 0)."""
 
 
-def prepare(work: dict[str, Any], folder: str, transfer: Callable[[], Transfer]) -> list[str]:
+def prepare(work: ScriptWork, folder: str, transfer: Callable[[], Transfer]) -> list[str]:
     """Unpack the package into the folder; the command that runs its entry."""
     blob = work["package"]
     if blob.get("data") is not None:

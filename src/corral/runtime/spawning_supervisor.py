@@ -16,10 +16,10 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import IO, Any
+from typing import IO
 
 from corral.runtime import system
-from corral.runtime.frames import CHUNK, COALESCE_S, frame, output_frame, words_to_frames
+from corral.runtime.frames import CHUNK, COALESCE_S, error_frame, output_frame, words_to_frames
 from corral.runtime.marks import Marks
 from corral.runtime.redaction import Redactor, Screen
 
@@ -181,8 +181,8 @@ class Supervisor:
         if self._running is not None:
             from corral.runtime.failures import died
 
-            failure: dict[str, Any] = died(code, cancelled=self._cancelled)
-            self.write(frame("error", failure=failure, retire=True))
+            failure = died(code, cancelled=self._cancelled)
+            self.write(error_frame(failure, retire=True))
         os._exit(1 if code else 0)
 
 

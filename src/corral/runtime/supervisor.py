@@ -175,9 +175,9 @@ class Supervisor:
         if self._road.page[STATE] == IDLE:
             return
         from corral.runtime.failures import died
-        from corral.runtime.frames import frame
+        from corral.runtime.frames import error_frame
 
         # What the job process did not come to read is still there.
         cancelled = bool(self._road.page[CANCEL]) or Inbox(self._agent_in).cancel_came()
-        failure: dict[str, Any] = died(os.waitstatus_to_exitcode(status), cancelled=cancelled)
-        self._road.last(frame("error", failure=failure, retire=True))
+        failure = died(os.waitstatus_to_exitcode(status), cancelled=cancelled)
+        self._road.last(error_frame(failure, retire=True))

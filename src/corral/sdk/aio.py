@@ -13,8 +13,8 @@ from corral.contract import corral_pb2 as pb
 from corral.contract import views
 from corral.contract.read_views import read, read_event
 from corral.core.errors import CorralError, Unavailable
-from corral.core.job import QueueClass
-from corral.sdk import assets, batches, mapping, results, submission
+from corral.core.job import QueueClass, Workload
+from corral.sdk import assets, batches, mapping, submission
 from corral.sdk.administration import AsyncAdministration
 from corral.sdk.assets import Asset
 from corral.sdk.batches import AsyncBatchHandle, Plan
@@ -155,7 +155,7 @@ class AsyncClient:
             self._connection, fn, template, items, spread=bool(more), correlation_id=correlation_id
         )
         return [
-            AsyncHandle(self._connection, job_id, workload=results.CODE)
+            AsyncHandle(self._connection, job_id, workload=Workload.PYTHON)
             async for job_id in accepted
         ]
 
@@ -315,7 +315,7 @@ class AsyncClient:
     async def hand_over(self, job: OutgoingJob) -> AsyncHandle:
         reply = await self._send(job)
         warnings = tuple(reply.warnings)
-        return AsyncHandle(self._connection, reply.job_ids[0], warnings, workload=results.CODE)
+        return AsyncHandle(self._connection, reply.job_ids[0], warnings, workload=Workload.PYTHON)
 
     async def follow(
         self, job: OutgoingJob, output: Sink, reply: pb.SubmitJobsReply | None = None

@@ -29,6 +29,7 @@ from corral.core.errors import (
     JobNotFound,
     Unavailable,
 )
+from corral.core.job import Workload
 
 if TYPE_CHECKING:
     from corral.contract import views
@@ -40,8 +41,6 @@ Plan = Mapping[str, Any] | str | os.PathLike[str]
 AT_ONCE = 8
 """How many files are fetched side by side."""
 PAGE = 500
-IMAGES = "pipeline"
-"""The workload of an image job."""
 IMAGE = re.compile(r"\.(png|json)$")
 """The artifacts of an image job: images, and a replay card beside each."""
 NO_FILE = frozenset(
@@ -69,7 +68,7 @@ class AsyncBatchHandle:
         """About how long it takes, if nothing else ran; None where nobody knows."""
         self.warnings = warnings
         self._connection = connection
-        self._workload = IMAGES if jobs else ""
+        self._workload = Workload.PIPELINE if jobs else ""
         """Decides how results are read; empty: to be asked."""
 
     def __repr__(self) -> str:
@@ -341,7 +340,7 @@ def images_of(job: views.JobView) -> list[views.ImageView]:
             worker=job.worker,
         )
         for one in sorted(job.artifacts, key=lambda one: one.name)
-        if job.workload == IMAGES and IMAGE.search(one.name)
+        if job.workload == Workload.PIPELINE and IMAGE.search(one.name)
     ]
 
 

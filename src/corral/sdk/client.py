@@ -200,10 +200,9 @@ class Client:
         **options: Unpack[Options],
     ) -> Handle:
         """Hands a function over and returns once it is durably accepted."""
-        from corral.core.job import QueueClass
+        from corral.core.job import QueueClass, Workload
         from corral.sdk.handles import AsyncHandle
         from corral.sdk.outgoing import function_job
-        from corral.sdk.results import CODE
 
         bridge, client = shared_bridge(), self._client
         job = function_job(fn, args, kwargs, options, QueueClass.BATCH)
@@ -211,7 +210,9 @@ class Client:
         if reply is None:
             return Handle(bridge.call(client.hand_over(job)))
         warnings = tuple(reply.warnings)
-        handle = AsyncHandle(client._connection, reply.job_ids[0], warnings, workload=CODE)
+        handle = AsyncHandle(
+            client._connection, reply.job_ids[0], warnings, workload=Workload.PYTHON
+        )
         return Handle(handle)
 
     def submit_map(

@@ -17,7 +17,7 @@ from corral.contract import corral_pb2 as pb
 from corral.contract import views
 from corral.contract.read_views import ended_of, read, read_event
 from corral.core.errors import BlobNotFound, Forbidden
-from corral.core.job import State
+from corral.core.job import State, Workload
 from corral.sdk import downloads, results
 from corral.sdk.connection import Connection
 
@@ -85,7 +85,7 @@ class AsyncHandle:
         try:
             async with asyncio.timeout(timeout):
                 ended = await self._wait()
-                workload = self._workload or (await self.status()).workload or results.CODE
+                workload = self._workload or (await self.status()).workload or Workload.PYTHON
                 return await value(self._connection, ended, workload)
         except TimeoutError:
             raise TimeoutError(
@@ -174,11 +174,11 @@ async def artifacts_of(connection: Connection, job: str) -> tuple[views.Artifact
             return tuple(found)
 
 
-async def value(connection: Connection, ended: views.Ended, workload: str = results.CODE) -> Any:
+async def value(connection: Connection, ended: views.Ended, workload: str = Workload.PYTHON) -> Any:
     """The value a job ended with, or the error it means."""
     if ended.state != State.SUCCEEDED:
         failure = ended.failure
-        if failure is not None and workload != results.CODE:
+        if failure is not None and not results.is_pickled(workload):
             failure = replace(failure, pickled=None)
         raise results.error_of(ended.job_id, ended.state, failure)
     if ended.result is None:

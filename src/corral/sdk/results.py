@@ -15,14 +15,12 @@ import re
 import stat
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 import cloudpickle
 
 from corral.core.errors import JobCancelled, JobError, JobFailed, JobRejected
-from corral.core.job import Failure, State
-
-CODE = "python"
+from corral.core.job import Failure, State, Workload
 
 _ERRORS: dict[str, type[JobError]] = {
     State.FAILED: JobFailed,
@@ -31,12 +29,28 @@ _ERRORS: dict[str, type[JobError]] = {
 }
 
 
-def value_of(data: bytes | None, workload: str = CODE) -> Any:
+def is_pickled(workload: str) -> bool:
+    """Whether jobs of this workload end with something that was pickled. Of one that this Corral
+    does not know yet nothing is ever unpickled."""
+    try:
+        known = Workload(workload)
+    except ValueError:
+        return False
+    match known:
+        case Workload.PYTHON:
+            return True
+        case Workload.PIPELINE:
+            return False
+        case _:
+            assert_never(known)
+
+
+def value_of(data: bytes | None, workload: str = Workload.PYTHON) -> Any:
     """The value a function returned; scripts return none. What is not code has a result in JSON,
     whatever its worker says."""
     if data is None:
         return None
-    if workload == CODE:
+    if is_pickled(workload):
         return _Unpickler(data).load()
     try:
         return json.loads(data)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from corral.controller.world import World
 from corral.core.events import AttemptExited, AttemptPlaced, AttemptStarted, JobSubmitted
-from corral.core.job import Failure, Head, Needs
+from corral.core.job import Failure, Head, Needs, Workload
 from corral.core.lifecycle import advance, born
 from corral.core.worker import GPU, Capabilities, Worker
 from corral.scheduler.plan import decide
@@ -148,6 +148,7 @@ class Scheduled:
                 cpus=1.0,
                 memory_gb=64.0,
                 gpus=(GPU(device_of(machine.name), "simulated", machine.vram_gb),),
+                workloads=tuple(Workload),
                 models_present=machine.present,
             )
             self._known[key] = Worker(

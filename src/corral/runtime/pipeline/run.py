@@ -17,6 +17,7 @@ from PIL.Image import Image
 from corral import job
 from corral.core.pipeline import Record, Stage, Txt2Img, digest_of, spelled_out, stage_name
 from corral.runtime.failures import AttemptFailed
+from corral.runtime.order import Document, Order, PipelineWork, Renderer
 from corral.runtime.pipeline import checkpoints, images, outputs
 from corral.runtime.pipeline.backend import Backend, Rendered, StageFailed
 from corral.runtime.pipeline.cards import Card, StageReport, encode_card, software
@@ -61,24 +62,26 @@ class Pipelines:
 
     def run(
         self,
-        order: dict[str, Any],
+        work: PipelineWork,
+        order: Order[Document],
         transfer: Callable[[], Transfer],
         started: Callable[[], None],
     ) -> bytes:
         try:
-            record = msgspec.convert(order["document"]["work"]["record"], Record)
+            record = msgspec.convert(work["record"], Record)
         except msgspec.ValidationError as error:
             raise AttemptFailed("bad_job", f"The record cannot be read here: {error}.") from error
         digest = digest_of(record)
-        about = order["pipeline"]
-        done, made = checkpoints.load(order.get("checkpoint", ""), digest, transfer)
-        if not made or not choices(record, about["backends"], done.backend):
+        renderer = order.renderer
+        assert renderer is not None
+        done, made = checkpoints.load(order.checkpoint, digest, transfer)
+        if not made or not choices(record, renderer.backends, done.backend):
             done = Done(digest)
-            made = _inputs(record, f"{order['work_dir']}{os.sep}work")
+            made = _inputs(record, f"{order.work_dir}{os.sep}work")
         started()
-        made = self._stages(record, about, done, made, transfer)
+        made = self._stages(record, renderer.backends, done, made, transfer)
         outcome = Outcome(
-            images=_keep(record, order, done, made, transfer),
+            images=_keep(record, order, renderer, done, made, transfer),
             stages=done.stages,
             backend=done.backend,
             warnings=done.warnings,
@@ -89,7 +92,7 @@ class Pipelines:
     def _stages(
         self,
         record: Record,
-        about: dict[str, Any],
+        backends: list[dict[str, Any]],
         done: Done,
         made: list[Image],
         transfer: Callable[[], Transfer],
@@ -102,7 +105,7 @@ class Pipelines:
             tell = Telling(place, len(record.stages), stage_name(stage))
             began = time.perf_counter()
             try:
-                name, rendered = self._render(stage, record, about, done.backend, made, tell)
+                name, rendered = self._render(stage, record, backends, done.backend, made, tell)
             except StageFailed as error:
                 _measure(tell.stage, place, time.perf_counter() - began, failed=1)
                 said = f"{tell.stage}: {error.message}"
@@ -131,7 +134,7 @@ class Pipelines:
         self,
         stage: Stage,
         record: Record,
-        about: dict[str, Any],
+        backends: list[dict[str, Any]],
         begun_with: str,
         made: list[Image],
         tell: Telling,
@@ -139,7 +142,7 @@ class Pipelines:
         """By the first backend that has what the stage needs. A chain stays with the kind that
         began it, on whichever worker; where there is none of it, the chain begins anew."""
         lacking: list[tuple[str, StageFailed]] = []
-        for options in choices(record, about["backends"], begun_with):
+        for options in choices(record, backends, begun_with):
             backend = self._opened(options)
             tell.backend = backend.name
             try:
@@ -257,18 +260,19 @@ def _inputs(record: Record, folder: str) -> list[Image]:
 
 def _keep(
     record: Record,
-    order: dict[str, Any],
+    order: Order[Document],
+    renderer: Renderer,
     done: Done,
     made: list[Image],
     transfer: Callable[[], Transfer],
 ) -> list[Made]:
-    about, info = order["pipeline"], dict(done.info)
+    info = dict(done.info)
     models, versions = info.pop("models", {}), info.pop("versions", {})
-    driver = info.pop("driver", "") or about.get("driver", "")
+    driver = info.pop("driver", "") or renderer.driver
     whole = spelled_out(record)
     said = msgspec.json.encode(whole).decode()
     text = {images.RECORD: said, images.DIGEST: done.record_digest}
-    names = outputs.names(record, order["job"], done.seeds, len(made))
+    names = outputs.names(record, order.job, done.seeds, len(made))
     kept, files = [], []
     for index, image in enumerate(made):
         seed = done.seeds[index] if index < len(done.seeds) else (record.seed + index) % 2**32
@@ -276,8 +280,8 @@ def _keep(
         card = Card(
             name=f"{names[index]}.png",
             index=index,
-            job=order["job"],
-            attempt=order["attempt"],
+            job=order.job,
+            attempt=order.attempt,
             record=whole,
             record_digest=done.record_digest,
             seed=seed,
@@ -286,7 +290,7 @@ def _keep(
             file_sha256=images.file_sha256(png),
             backend=done.backend,
             models=models,
-            worker=about.get("worker", ""),
+            worker=renderer.worker,
             driver=driver,
             software=software(versions),
             stages=done.stages,
