@@ -81,6 +81,7 @@ from corral.home import Home, write_private_json
 from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
 from corral.reopening import keep_open
+from corral.runtime.order import Renderer
 from corral.runtime.standalone.ticket import AttemptTicket
 from corral.scheduler.circuit import Breaker
 from corral.scheduler.settle import Policy
@@ -374,11 +375,11 @@ class Controller:
             read_paths=worker.read_paths,
             write_paths=worker.write_paths,
             model_paths=worker.model_paths,
-            renderer={
-                "worker": worker.name or socket.gethostname().split(".")[0],
-                "driver": "",
-                "backends": [entry.options() for entry in worker.backends],
-            },
+            renderer=Renderer(
+                worker.name or socket.gethostname().split(".")[0],
+                driver="",
+                backends=[entry.options() for entry in worker.backends],
+            ),
         )
 
     def _mailbox(self, worker: str) -> Mailbox | None:

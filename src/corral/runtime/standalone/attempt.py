@@ -17,6 +17,7 @@ from typing import Any
 from corral.runtime import endings, system
 from corral.runtime.downloads import Abandoned, Download, Ticket
 from corral.runtime.failures import AttemptFailed, Failure
+from corral.runtime.order import Cancel, Endpoint, Order
 from corral.runtime.standalone.configuration import configuration, inherited
 from corral.runtime.standalone.door import Door, Over
 from corral.runtime.standalone.environment import Environment, prepared
@@ -212,22 +213,20 @@ class StandaloneAttempt:
         self._since = time.monotonic()
         self._until = self._since + self._order.duration_s
 
-    def _runner_order(self, folder: str, inputs: dict[str, str]) -> dict[str, Any]:
-        order = self._order
-        told = {
-            "job": order.job,
-            "attempt": order.attempt,
-            "document": order.document,
-            "url": self._ticket.url,
-            "certificate": self._ticket.certificate,
-            "artifacts": order.artifacts,
-            "token": order.token,
-            "work_dir": folder,
-            "checkpoint": order.checkpoint,
-            "correlation_id": order.correlation_id,
-            "inputs": inputs,
-        }
-        return told if self._is_code else {**told, "pipeline": self._ticket.renderer}
+    def _runner_order(self, folder: str, inputs: dict[str, str]) -> Order[Any]:
+        order, ticket = self._order, self._ticket
+        return Order(
+            order.job,
+            order.attempt,
+            order.document,
+            Endpoint(ticket.url, ticket.certificate, order.artifacts),
+            order.token,
+            folder,
+            order.checkpoint,
+            order.correlation_id,
+            inputs,
+            None if self._is_code else ticket.renderer,
+        )
 
     def _read(self, runner: Runner) -> None:
         """Passes on what the job tells; waits where that is more than is received."""
@@ -298,7 +297,7 @@ class StandaloneAttempt:
     def _let_end(self, runner: Runner, grace_s: float) -> None:
         """Asks it to end, and gives it so long; what it says then of its end no longer counts."""
         until = time.monotonic() + grace_s
-        runner.cancel(self._order.job, self._order.attempt)
+        runner.say(Cancel(self._order.job, self._order.attempt))
         runner.ask_to_end()
         with contextlib.suppress(queue.Empty):
             while True:

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import IO, Any
 
 from corral.runtime import system
 from corral.runtime.kit import RUNNER
+from corral.runtime.order import Cancel, Order
 from corral.runtime.standalone.frames import Frame
 
 PACKET = 32 * 1024
@@ -58,16 +60,19 @@ class Runner:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return ours, str(theirs.fileno()), [theirs]
 
-    def say(self, word: dict[str, Any]) -> None:
+    def say(self, word: dict[str, Any] | Cancel) -> None:
+        self._write(_line(word if isinstance(word, dict) else asdict(word)))
+
+    def _write(self, line: bytes) -> None:
         assert self.process.stdin is not None
         with self._saying, contextlib.suppress(OSError, ValueError):  # its end is told elsewhere
-            self.process.stdin.write(json.dumps(word).encode() + b"\n")
+            self.process.stdin.write(line)
             self.process.stdin.flush()
 
-    def order(self, order: dict[str, Any]) -> None:
+    def order(self, order: Order[Any]) -> None:
+        line = _line(asdict(order))
         if self._way is None:
-            return self.say(order)
-        line = json.dumps(order).encode() + b"\n"
+            return self._write(line)
         with contextlib.suppress(OSError):
             for start in range(0, len(line), PACKET):
                 self._way.send(line[start : start + PACKET])
@@ -93,28 +98,27 @@ class Runner:
     def memory_bytes(self, limit: int) -> int:
         """What its processes hold. Pages shared by forks count once, which is looked up only when
         the cheap sum is over the limit. 0 where the system does not say."""
-        if sys.platform == "win32":
-            return 0
-        from corral.runtime.descendants import descendants
-
-        tree = (self.process.pid, *descendants(self.process.pid))
+        tree = self._tree()
         held = sum(_field(pid, "status", b"VmRSS:") for pid in tree)
         if held <= limit:
             return held
         return sum(_field(pid, "smaps_rollup", b"Pss:") for pid in tree)
 
-    # --- ending ---
+    def _tree(self) -> list[int]:
+        """All its processes, the supervisor last; none where only the system can list them."""
+        if sys.platform != "win32":
+            from corral.runtime.descendants import descendants
 
-    def cancel(self, job: str, attempt: int) -> None:
-        self.say({"cancel": True, "job": job, "attempt": attempt})
+            return [*descendants(self.process.pid), self.process.pid]
+        return []
+
+    # --- ending ---
 
     def ask_to_end(self) -> None:
         """A signal to everything it started, or a word where there are none."""
-        if self._spawn or sys.platform == "win32":
+        if self._spawn:
             return self.say({"stop": True})
-        from corral.runtime.descendants import descendants
-
-        for pid in (*descendants(self.process.pid), self.process.pid):
+        for pid in self._tree():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
 
@@ -148,6 +152,10 @@ def _apart() -> dict[str, Any]:
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
     return {"start_new_session": True}
+
+
+def _line(told: dict[str, Any]) -> bytes:
+    return json.dumps(told).encode() + b"\n"
 
 
 def _field(pid: int, file: str, name: bytes) -> int:

@@ -7,8 +7,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
+
+from corral.runtime.order import Renderer
 
 VARIABLE = "CORRAL_TICKET"
 
@@ -33,8 +35,8 @@ class AttemptTicket:
     model_paths: tuple[str, ...] = ()
     devices: tuple[str, ...] | None = None
     """The GPUs that the job sees; None: those that the process sees."""
-    renderer: dict[str, Any] | None = None
-    """What image jobs are told of where they run: `worker`, `driver`, `backends`."""
+    renderer: Renderer | None = None
+    """None: it renders no images."""
 
     def __repr__(self) -> str:
         return f"AttemptTicket(job={self.job!r}, attempt={self.attempt!r}, …)"
@@ -84,4 +86,7 @@ def taken() -> AttemptTicket:
             held = file.read()
     if not held:
         raise SystemExit(f"Give a file with a ticket, or the ticket itself in {VARIABLE}.")
-    return decode(AttemptTicket, held)
+    ticket = decode(AttemptTicket, held)
+    if ticket.renderer is None:
+        return ticket
+    return replace(ticket, renderer=Renderer(**json.loads(held)["renderer"]))
