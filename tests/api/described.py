@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from fastapi import FastAPI
 
+from corral.api.attempt_door import AttemptDoor
 from corral.api.http import Transfers, application
 from corral.api.metrics import Metrics
 from corral.api.parts import Parts
@@ -28,6 +29,16 @@ def described() -> FastAPI:
             limits=limits,
             artifact_limit=1,
             early={},
+        ),
+        attempt_door=AttemptDoor(
+            nothing,
+            nothing,
+            nothing,
+            current=nothing,
+            mailbox=nothing,
+            limits=limits,
+            output_limit=1,
+            artifacts="",
         ),
         health=nothing,
         parts=parts,

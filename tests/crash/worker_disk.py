@@ -22,6 +22,7 @@ from corral.agent.manifest import SMALL_BYTES
 from corral.core.job import Input
 from corral.home import make_folder
 from corral.protocol.messages import JobCompleted
+from corral.runtime.kit import contents
 from corral.shared_root import SharedRoot
 from corral.variables import build_environment
 from tests.agent.asset_server import serving
@@ -121,9 +122,9 @@ async def _works(made: Environments, home: Path, name: str, *, kept: bool) -> No
 
 
 def _is_right(made: Path) -> None:
-    for package in kit.PACKAGES:
-        for inside, path in kit._sources(package):
-            assert (made / inside).read_bytes() == path.read_bytes(), inside
+    _, files = contents()
+    for inside, content in files:
+        assert (made / inside).read_bytes() == content, inside
     code = "import sys; sys.path.insert(0, sys.argv[1]); import corral.runtime.runner"
     _succeeds(sys.executable, "-I", "-S", "-c", code, str(made))
 

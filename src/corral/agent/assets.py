@@ -26,6 +26,7 @@ from corral.agent.inventory import GIB
 from corral.core.job import Input
 from corral.digests import Digests, stamp
 from corral.home import make_folder, sync_folder
+from corral.runtime.failures import AttemptFailed
 from corral.shared_root import NotInRoot, SharedRoot
 
 log = structlog.get_logger("corral.agent.assets")
@@ -149,6 +150,8 @@ class Assets:
             await self._in_thread(self._make_room, wanted.size - fetch.begun())
             await self._in_thread(fetch.download.run)
             await self._in_thread(self._adopt, fetch.part, path, wanted.sha256)
+        except AttemptFailed as error:
+            raise AssetFailed.of(error) from error
         finally:
             del self._fetching[wanted.sha256]
         log.info(

@@ -25,6 +25,7 @@ from corral.agent import installed, system
 from corral.agent.cgroups import Cgroup, Cgroups
 from corral.agent.inventory import GIB
 from corral.agent.process_tree import Tree
+from corral.runtime import uv
 
 log = structlog.get_logger("corral.agent.build_steps")
 
@@ -92,27 +93,22 @@ class BuildSteps:
         memory_bytes: int = 0,
         cgroups: Cgroups | None = None,
     ) -> None:
-        # Copied, or shared by the file system where it can: no file of an environment is a second
-        # name of one in a cache or in another environment.
-        told = {"UV_NO_PROGRESS": "1", "NO_COLOR": "1", "UV_LINK_MODE": "copy"}
-        self._environ = {**environ, **told}
+        self._environ = {**environ, **uv.VARIABLES}
         self._confine = confine
         self._memory_bytes, self._cgroups = memory_bytes, cgroups
         self._names = itertools.count(1)
-        self.uv = uv_program()
+        self.uv = uv.program()
         self._uv_alone = (self.uv, *glob.glob("/lib*/ld-*"))  # itself, and what loads it
 
     async def venv(self, place: Workplace, *options: str) -> tuple[int, str]:
         """May fetch a Python into uv's own folder."""
-        command = [self.uv, "venv", "--quiet", "--no-project", "--relocatable", *options]
-        writes = self._shared(pythons=True)
-        return await self._run([*command, str(place.environment)], place, writes)
+        command = uv.venv(self.uv, str(place.environment), *options)
+        return await self._run(command, place, self._shared(pythons=True))
 
     async def install(self, place: Workplace, python: Path, listing: Path) -> tuple[int, str]:
         """Wheels, with the cache of all. What comes as source cannot be built there, so it is
         done over with a cache of its own: it may write whatever it likes into that."""
-        command = [self.uv, "pip", "install", "--quiet", "--python", str(python)]
-        command += ["-r", str(listing)]
+        command = uv.install(self.uv, str(python), str(listing))
         if self._confine is not None:
             # In the next step uv cannot ask the new Python, which is still empty, what it is.
             ask = [self.uv, "pip", "list", "--quiet", "--python", str(python)]
@@ -130,12 +126,8 @@ class BuildSteps:
         return code, said
 
     async def compile(self, place: Workplace, interpreter: Path) -> None:
-        """Inside a job the environment is read-only, so bytecode is made now or never kept. By the
-        interpreter itself, which heeds no `.pth` file of a package."""
-        pattern = "Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"
-        for folder in place.environment.glob(pattern):
-            what = ["-I", "-S", "-m", "compileall", "-q", "-j", "0", str(folder)]
-            await self._run([str(interpreter), *what], place, ())
+        for command in uv.compilations(str(interpreter), str(place.environment)):
+            await self._run(command, place, ())
 
     async def compile_kit(self, place: Workplace, command: list[str]) -> None:
         kit = () if self._confine is None else (self._confine.kit,)
@@ -253,15 +245,5 @@ async def _end(process: asyncio.subprocess.Process, group: Cgroup | None) -> Non
         log.warning("processes_survived", group=group.path)
 
 
-def uv_program() -> str:
-    from uv import find_uv_bin
-
-    return str(find_uv_bin())
-
-
-def own_python() -> str:
-    return getattr(sys, "_base_executable", "") or sys.executable
-
-
 def own_python_folder() -> str:
-    return str(Path(own_python()).resolve().parent.parent)
+    return str(Path(uv.own_python()).resolve().parent.parent)

@@ -25,12 +25,13 @@ import structlog
 from msgspec import Struct
 
 from corral.agent import manifest
-from corral.agent.build_steps import BuildSteps, Confine, Workplace, own_python
+from corral.agent.build_steps import BuildSteps, Confine, Workplace
 from corral.agent.cgroups import Cgroups
 from corral.agent.inventory import DIFFUSERS_EXTRA, GIB, python_minor
 from corral.agent.run_directory import remove_tree
 from corral.core.job import Failure
 from corral.home import make_folder
+from corral.runtime import endings, uv
 
 log = structlog.get_logger("corral.agent.environments")
 
@@ -211,12 +212,7 @@ class Environments:
             if fresh:
                 await self.clean(spec.digest)
         except OSError as error:
-            raise BuildFailed(
-                Failure(
-                    code="backend_down",
-                    message=f"This worker could not make the job's environment: {error}.",
-                )
-            ) from error
+            raise BuildFailed(Failure(**endings.no_environment(error))) from error
         return found
 
     async def _build(self, spec: Spec, path: Path) -> None:
@@ -243,30 +239,18 @@ class Environments:
     async def _fill(self, spec: Spec, place: Workplace) -> Path:
         """Makes the environment; where its interpreter lives."""
         if not _PYTHON.fullmatch(spec.python):
-            raise BuildFailed(
-                Failure(
-                    code="wrong_document",
-                    message=f"The job's Python must be like '3.11', not {spec.python!r}.",
-                )
-            )
+            raise BuildFailed(Failure(**endings.odd_python(spec.python)))
         await asyncio.to_thread(_discard, place.path)
         place.make()
         building = place.environment
-        options = ["--python", own_python() if spec.python == self._own else spec.python]
+        options = ["--python", uv.own_python() if spec.python == self._own else spec.python]
         if spec.system_site_packages:
             options.append("--system-site-packages")
         code, said = await self._steps.venv(place, *options)
         if code and spec.python == self._own:
             raise OSError(f"uv said: {said}")
         if code:
-            raise BuildFailed(
-                Failure(
-                    code="python_unavailable",
-                    message=f"This worker has Python {self._own}; the job needs Python "
-                    f"{spec.python}, which uv could not provide here. Submit from Python "
-                    f"{self._own}, or install Python {spec.python} on the worker. uv said: {said}",
-                )
-            )
+            raise BuildFailed(Failure(**endings.no_python(self._own, spec.python, said)))
         python = _python_in(building)
         interpreter = python.resolve()  # before anything of a package could change it
         if spec.system_site_packages and sys.prefix != sys.base_prefix:
@@ -276,13 +260,7 @@ class Environments:
             listing.write_text("\n".join(spec.requirements) + "\n", encoding="utf-8")
             code, said = await self._steps.install(place, python, listing)
             if code:
-                raise BuildFailed(
-                    Failure(
-                        code="environment_failed",
-                        message="The requirements could not be installed: "
-                        f"{', '.join(spec.requirements)}. uv said: {said}",
-                    )
-                )
+                raise BuildFailed(Failure(**endings.requirements_failed(spec.requirements, said)))
             await self._steps.compile(place, interpreter)
         if spec.python != self._own:
             await self._steps.compile_kit(place, self._compile_kit(interpreter))

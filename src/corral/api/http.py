@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from starlette.background import BackgroundTask
 
 from corral.api import incoming, joining
+from corral.api.attempt_door import AttemptDoor
 from corral.api.auth import bearer
 from corral.api.first_answers import Health
 from corral.api.parts import Parts
@@ -85,6 +86,10 @@ class Transfers:
 
     async def _head(self, request: Request, job: str, attempt: int) -> Head:
         self._tokens.check(bearer(request.headers.get("authorization")), job, attempt)
+        return await self.current(job, attempt)
+
+    async def current(self, job: str, attempt: int) -> Head:
+        """The job, where this attempt is the one that a worker has now."""
         early = self._early.get(job)
         if early is not None and early.written is not None:
             self._store.hurry()
@@ -239,6 +244,7 @@ def _artifact_name(name: str, job: JobId) -> str:
 def application(
     *,
     transfers: Transfers,
+    attempt_door: AttemptDoor,
     health: Health,
     parts: Parts,
     metrics: APIRouter,
@@ -260,6 +266,8 @@ def application(
     app.put(f"{attempt}/bundle", include_in_schema=False)(transfers.bundle)
     app.put(f"{attempt}/checkpoint", include_in_schema=False)(transfers.put_checkpoint)
     app.get(f"{attempt}/checkpoint", include_in_schema=False)(transfers.get_checkpoint)
+    app.get(f"{attempt}/order", include_in_schema=False)(attempt_door.order)
+    app.post(f"{attempt}/messages", include_in_schema=False)(attempt_door.messages)
     mount(app, parts)
 
     @app.get("/health", operation_id="health", summary="Whether the controller is well")

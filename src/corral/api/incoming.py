@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 
 from fastapi import Request
@@ -11,18 +12,20 @@ from corral.core.errors import BodyTooLarge, RequestTimeout
 from corral.core.limits import InputLimits as Limits
 
 
-async def whole(request: Request, limits: Limits) -> bytes:
-    """The body, if all of it arrives within `limits.body_s` and fits `limits.body_bytes`."""
+async def whole(request: Request, limits: Limits, most: int = sys.maxsize) -> bytes:
+    """The body, if all of it arrives within `limits.body_s` and fits `limits.body_bytes`, and
+    `most` where less is enough."""
     announced = request.headers.get("content-length", "")
-    if announced.isdigit() and len(announced) < 20 and int(announced) > limits.body_bytes:
-        raise _too_large(limits)
+    most = min(most, limits.body_bytes)
+    if announced.isdigit() and len(announced) < 20 and int(announced) > most:
+        raise _too_large(limits, most)
     body = bytearray()
     try:
         async with asyncio.timeout(limits.body_s):
             async for piece in request.stream():
                 body += piece
-                if len(body) > limits.body_bytes:
-                    raise _too_large(limits)
+                if len(body) > most:
+                    raise _too_large(limits, most)
     except TimeoutError:
         raise RequestTimeout(f"The body did not arrive within {limits.body_s:g} s.") from None
     return bytes(body)
@@ -42,7 +45,9 @@ async def pieces(request: Request, limits: Limits) -> AsyncIterator[bytes]:
         yield piece
 
 
-def _too_large(limits: Limits) -> BodyTooLarge:
+def _too_large(limits: Limits, most: int) -> BodyTooLarge:
+    if most < limits.body_bytes:
+        return BodyTooLarge(f"The body is larger than {most:,} bytes. Send it in several requests.")
     return BodyTooLarge(
         f"The body is larger than {limits.body_bytes:,} bytes. Upload large "
         "files by PUT /packages, or submit in several requests."

@@ -99,6 +99,13 @@ class Spool:
                     return self._miss(job, attempt, gap, error)
             stream.append(line, n, told)
 
+    def told(self, job: JobId, attempt: int) -> int:
+        """The number of the last line of a stream, kept or known to be missing; 0: nobody knows."""
+        with self._lock, contextlib.suppress(*UNKEPT):
+            stream = self._open.get((job, attempt)) or self._found(job, attempt)
+            return stream.heard or 0
+        return 0
+
     def unopened(self, lines: Iterable[Line]) -> int:
         """How many streams would be opened for these."""
         return len({line[:2] for line in lines} - self._open.keys())

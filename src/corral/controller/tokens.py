@@ -27,15 +27,20 @@ def same(given: str, secret: str) -> bool:
     return hmac.compare_digest(given.encode(), secret.encode())
 
 
+MESSAGES = ".messages"
+
+
 class AttemptTokens:
-    """Nothing is stored: a token is the attempt's name, signed with the home's key."""
+    """Nothing is stored: a token is the attempt's name, signed with the home's key. One is good for
+    the transfers of its job; the other for its order and its messages, which no job gets."""
 
     def __init__(self, key: str) -> None:
         self._key = key.encode()
 
-    def issue(self, job: JobId, attempt: int) -> str:
-        return blake2b(f"{job}.{attempt}".encode(), key=self._key, digest_size=32).hexdigest()
+    def issue(self, job: JobId, attempt: int, use: str = "") -> str:
+        named = f"{job}.{attempt}{use}".encode()
+        return blake2b(named, key=self._key, digest_size=32).hexdigest()
 
-    def check(self, token: str, job: JobId, attempt: int) -> None:
-        if not same(token, self.issue(job, attempt)):
+    def check(self, token: str, job: JobId, attempt: int, use: str = "") -> None:
+        if not same(token, self.issue(job, attempt, use)):
             raise Forbidden(f"This token is not good for attempt {attempt} of job {job}.")

@@ -105,9 +105,9 @@ def _numbers(version: str) -> list[int]:
 
 
 def uv() -> Iterator[Finding]:
-    from corral.agent.build_steps import uv_program
+    from corral.runtime import uv
 
-    program = uv_program()
+    program = uv.program()
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -11,6 +11,7 @@ from corral.core.events import EngineReport
 from corral.core.job import JobId, Needs, QueueClass
 from corral.core.worker import Wishes, Worker
 from corral.home import Home
+from corral.runtime.standalone.ticket import AttemptTicket
 from corral.settings import Settings
 
 
@@ -52,6 +53,12 @@ class EngineContext(Struct, frozen=True):
     """Whether a worker that dials in was invited, and not revoked since."""
     local_id: str = ""
     """The worker that is the controller's own machine."""
+    ticket: Callable[[JobId, int], AttemptTicket] = lambda job, attempt: AttemptTicket(
+        "", job, attempt, ""
+    )
+    """What a process of this machine needs to run an attempt by itself (see `posted`)."""
+    told: Callable[[JobId, int], int] = lambda job, attempt: 0
+    """The number of the last thing that an attempt told and that is on disk."""
 
 
 class Engine(Protocol):

@@ -145,7 +145,7 @@ class Transfer:
         def send(connection: http.client.HTTPConnection) -> list[tuple[str, int]]:
             connection.request("PUT", f"{self._root}/bundle", body, self._headers())
             answer = connection.getresponse()
-            _check(answer, "bundle")
+            check_answer(answer, "bundle")
             stored = [(one["sha256"], one["size"]) for one in json.loads(answer.read())]
             if stored != [(hashlib.sha256(data).hexdigest(), len(data)) for _, data in files]:
                 raise TransferFailed("The controller stored something else than was sent.")
@@ -156,11 +156,10 @@ class Transfer:
 
     def _tell(self, path: str, told: dict[str, Any]) -> Any:
         connection = self._connected()
-        connection.request(
-            "POST", f"{self._root}/{path}", json.dumps(told).encode(), self._headers()
-        )
+        body = json.dumps(told, ensure_ascii=False).encode()
+        connection.request("POST", f"{self._root}/{path}", body, self._headers())
         answer = connection.getresponse()
-        _check(answer, path)
+        check_answer(answer, path)
         return json.loads(answer.read())
 
     def close(self) -> None:
@@ -172,7 +171,7 @@ class Transfer:
         def receive(connection: http.client.HTTPConnection) -> None:
             connection.request("GET", f"{self._root}/{path}", headers=self._headers())
             answer = connection.getresponse()
-            _check(answer, path)
+            check_answer(answer, path)
             into.seek(0)
             into.truncate()
             digest = hashlib.sha256()
@@ -207,13 +206,13 @@ class Transfer:
                     left -= len(block)
             except (BrokenPipeError, ConnectionResetError):
                 # The controller may have refused before it read everything: its answer counts.
-                _check(connection.getresponse(), path)
+                check_answer(connection.getresponse(), path)
                 raise
             if left:
                 self.close()
                 raise TransferFailed(f"{path} became shorter while it was uploaded.")
             answer = connection.getresponse()
-            _check(answer, path)
+            check_answer(answer, path)
             stored = json.loads(answer.read())
             if stored["sha256"] != digest.hexdigest() or stored["size"] != size:
                 raise TransferFailed(
@@ -274,7 +273,7 @@ class _TryAgain(http.client.HTTPException):
     """The controller could not take it now."""
 
 
-def _check(answer: http.client.HTTPResponse, path: str) -> None:
+def check_answer(answer: http.client.HTTPResponse, path: str) -> None:
     if answer.status < 300:
         return
     reason = _reason(answer)

@@ -65,11 +65,12 @@ from corral.controller.spool import Spool
 from corral.controller.statistics import Statistics
 from corral.controller.store import Store
 from corral.controller.tailnet import MISSING, Tailnet
-from corral.controller.tokens import AttemptTokens, kept_secret
+from corral.controller.tokens import MESSAGES, AttemptTokens, kept_secret
 from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.access import Role
 from corral.core.errors import CorralError
+from corral.core.job import JobId
 from corral.core.limits import InputLimits
 from corral.core.worker import Worker
 from corral.discovery import Announcement
@@ -77,10 +78,13 @@ from corral.engines import built
 from corral.engines.dialled import Dialled
 from corral.engines.engine import EngineContext
 from corral.engines.local_agent import LocalAgent
+from corral.engines.posted import Mailbox, Posted
 from corral.home import Home, write_private_json
 from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
 from corral.reopening import keep_open
+from corral.runtime.order import Renderer
+from corral.runtime.standalone.ticket import AttemptTicket
 from corral.scheduler.circuit import Breaker
 from corral.scheduler.plan import decide, decide_plainly
 from corral.scheduler.settle import Policy
@@ -196,6 +200,10 @@ class Controller:
                 is_enrolled=self._roster.knows,
                 placed_on=lambda job, attempt: self._loop.placed_on(job, attempt),
                 local_id=self._local.worker_id,
+                ticket=lambda job, attempt: self._ticket(
+                    job, attempt, tokens.issue(job, attempt, MESSAGES)
+                ),
+                told=self._spool.told,
             ),
         )
         self._retention = Retention(
@@ -306,6 +314,7 @@ class Controller:
         )
 
         def rest() -> ASGIApp:
+            from corral.api.attempt_door import AttemptDoor
             from corral.api.http import Transfers, application
             from corral.api.metrics import Metrics, Sources
 
@@ -320,16 +329,27 @@ class Controller:
                     started_at=self._started_at,
                 )
             )
+            transfers = Transfers(
+                self._store,
+                blobs,
+                tokens,
+                assets=assets,
+                artifacts=artifacts,
+                limits=limits,
+                artifact_limit=settings.artifact_limit,
+                early=self._loop.early,
+            )
             return application(
-                transfers=Transfers(
+                transfers=transfers,
+                attempt_door=AttemptDoor(
                     self._store,
-                    blobs,
                     tokens,
-                    assets=assets,
-                    artifacts=artifacts,
+                    vault,
+                    current=transfers.current,
+                    mailbox=self._mailbox,
                     limits=limits,
-                    artifact_limit=settings.artifact_limit,
-                    early=self._loop.early,
+                    output_limit=settings.output_limit,
+                    artifacts=artifacts.where,
                 ),
                 health=self._health,
                 parts=parts,
@@ -356,6 +376,32 @@ class Controller:
         own = [settings.host, settings.advertise, hostname, f"{hostname}.local"]
         self._app = guarded(self._first_answers, Hosts(own, any_address=self._secure))
 
+    def _ticket(self, job: JobId, attempt: int, token: str) -> AttemptTicket:
+        worker = self._settings.worker
+        return AttemptTicket(
+            self._url,
+            job,
+            attempt,
+            token,
+            self._certificate,
+            folder=str(self._home.path / "standalone"),
+            isolate=worker.isolate,
+            spawn=worker.spawn,
+            read_paths=worker.read_paths,
+            write_paths=worker.write_paths,
+            model_paths=worker.model_paths,
+            renderer=Renderer(
+                worker.name or socket.gethostname().split(".")[0],
+                driver="",
+                backends=[entry.options() for entry in worker.backends],
+            ),
+        )
+
+    def _mailbox(self, name: str) -> Mailbox | None:
+        """Where attempts of this engine post what they tell, if they do."""
+        engine = self._engines.get(name)
+        return engine.mailbox if isinstance(engine, Posted) else None
+
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self._settings
         port = self._http_socket.getsockname()[1]
@@ -363,6 +409,7 @@ class Controller:
         reachable = bracketed(reachable)
         self._url = f"{'https' if self._secure else 'http'}://{reachable}:{port}"
         certificate, key = kept_certificate(self._home.tls) if self._secure else (None, None)
+        self._certificate = str(certificate or "")
         pem = certificate.read_text(encoding="ascii") if certificate else ""
         for engine in self._engines.values():
             engine.open(self._world.held)

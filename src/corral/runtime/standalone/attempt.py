@@ -1,0 +1,317 @@
+"""One attempt from its order to its end: prepared, run, watched, told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from corral.runtime import endings, system
+from corral.runtime.downloads import Abandoned, Download, Ticket
+from corral.runtime.failures import AttemptFailed, Failure
+from corral.runtime.order import Cancel, Endpoint, Order
+from corral.runtime.standalone.configuration import configuration, inherited
+from corral.runtime.standalone.door import Door, Over
+from corral.runtime.standalone.environment import Environment, prepared
+from corral.runtime.standalone.frames import Frame, message_of
+from corral.runtime.standalone.outbox import Outbox
+from corral.runtime.standalone.runner import Runner
+from corral.runtime.standalone.ticket import AttemptOrder, AttemptTicket, taken
+
+GIB = 1 << 30
+KILL_GRACE_S = 5.0
+"""Between terminating and killing what ran over its duration."""
+DEATH_S = 1.0
+"""How long the exit code of a runner is waited for that has closed its pipes."""
+WEIGH_S = 0.5
+OVER = 3
+"""The exit code where the controller did not want to hear of the attempt any more."""
+
+
+class Ending(Exception):
+    """The attempt is to end now: with this failure, or without a word where nobody wants one."""
+
+    def __init__(self, failure: Failure | None, grace_s: float = 0.0) -> None:
+        super().__init__()
+        self.failure, self.grace_s = failure, grace_s
+
+
+def main() -> int:
+    ticket = taken()
+    _close_to_others()
+    system.hold_descendants()
+    try:
+        order = Door(ticket).order()
+    except Over as error:
+        print(f"corral: {error}", file=sys.stderr)
+        return OVER
+    return StandaloneAttempt(ticket, order).run()
+
+
+def _close_to_others() -> None:
+    """Jobs run as the same user; from here on they cannot look into this process."""
+    if sys.platform != "win32":
+        from corral.runtime import posix
+
+        posix.close_to_others()
+
+
+class StandaloneAttempt:
+    def __init__(self, ticket: AttemptTicket, order: AttemptOrder) -> None:
+        self._ticket, self._order = ticket, order
+        self._is_code = order.document["work"]["type"] != "pipeline"
+        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        """What happens to it, from all threads."""
+        self._outbox = Outbox(Door(ticket), lambda why: self._events.put(("over", why)))
+        self._since = 0.0
+        self._began = False
+        self._until = float("inf")
+
+    def run(self) -> int:
+        threading.Thread(target=self._ask, daemon=True).start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._events.put(("stop", None)))
+        try:
+            end = self._run()
+        except Ending as ending:
+            if ending.failure is None:
+                return OVER
+            end = {"failure": ending.failure}
+        self._outbox.add(
+            {
+                "type": "ended",
+                "at": time.time(),
+                "seconds": time.monotonic() - self._since if self._since else 0.0,
+                "digest": self._order.digest,
+                **end,
+            }
+        )
+        return 0 if self._outbox.emptied() else OVER
+
+    def _ask(self) -> None:
+        """Hears that it is to end, also while it has nothing to tell."""
+        door = Door(self._ticket)
+        try:
+            while not (cancel := door.ask().get("cancel")):
+                continue
+        except Over as error:
+            self._events.put(("over", str(error)))
+        else:
+            self._events.put(("cancel", float(cancel["grace_s"])))
+
+    def _run(self) -> dict[str, Any]:
+        if not self._is_code and self._ticket.renderer is None:
+            raise Ending(endings.IMAGES_REFUSED)
+        try:
+            home = _home(self._ticket.folder)
+            folder = tempfile.mkdtemp(prefix="attempt-", dir=home)
+        except OSError as error:
+            raise Ending(endings.no_runner(error)) from error
+        try:
+            environment, inputs = self._prepared(home, folder)
+            return self._run_in(folder, environment, inputs)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # --- before it runs ---
+
+    def _prepared(self, home: str, folder: str) -> tuple[Environment, dict[str, str]]:
+        """In a thread, while this one listens."""
+        abandoned = threading.Event()
+
+        def prepare() -> None:
+            try:
+                for part in ("work", "output", "tmp", "inputs"):
+                    os.mkdir(os.path.join(folder, part), 0o700)
+                document = self._order.document
+                environment = prepared(document, self._ticket, home, self._say)
+                inputs = self._inputs(os.path.join(folder, "inputs"), abandoned)
+                self._events.put(("prepared", (environment, inputs)))
+            except AttemptFailed as error:
+                self._events.put(("unprepared", error.failure))
+            except Exception as error:
+                self._events.put(("unprepared", endings.not_prepared(error)))
+
+        threading.Thread(target=prepare, daemon=True).start()
+        try:
+            while True:
+                kind, said = self._next()
+                if kind == "prepared":
+                    environment, inputs = said
+                    return environment, inputs
+                if kind == "unprepared":
+                    raise Ending(said)
+        except Ending as ending:
+            abandoned.set()
+            system.kill_descendants()  # what builds
+            if ending.failure == endings.CANCELLED:
+                raise Ending(endings.CANCELLED_BEFORE) from None
+            raise
+
+    def _inputs(self, folder: str, abandoned: threading.Event) -> dict[str, str]:
+        """Its input files, each where it came to lie, by the names that the job knows."""
+        ticket = Ticket(
+            self._ticket.url,
+            self._ticket.certificate,
+            self._order.job,
+            self._order.attempt,
+            self._order.token,
+        )
+
+        def tickets() -> list[Ticket]:
+            return [] if abandoned.is_set() else [ticket]
+
+        found = {}
+        for wanted in self._order.document.get("inputs", ()):
+            self._say(f"fetching {wanted['name']}")
+            path = found[wanted["name"]] = os.path.join(folder, wanted["sha256"])
+            if not os.path.exists(path):
+                with contextlib.suppress(Abandoned):
+                    Download(wanted["sha256"], wanted["size"], Path(path), tickets=tickets).run()
+        return found
+
+    def _say(self, message: str) -> None:
+        self._outbox.add({"type": "progress", "message": message}, 1)
+
+    # --- while it runs ---
+
+    def _run_in(
+        self, folder: str, environment: Environment, inputs: dict[str, str]
+    ) -> dict[str, Any]:
+        try:
+            config = configuration(self._order, self._ticket, environment, folder)
+            runner = Runner(environment.kit, config, inherited(), folder, spawn=self._ticket.spawn)
+        except OSError as error:
+            raise Ending(endings.no_runner(error)) from error
+        self._start_clock()
+        runner.order(self._runner_order(folder, inputs))
+        reading = threading.Thread(target=self._read, args=(runner,), daemon=True)
+        reading.start()
+        try:
+            end = self._watch(runner)
+        except Ending as ending:
+            if ending.grace_s > 0:
+                self._let_end(runner, ending.grace_s)
+            ended = runner.end()
+            reading.join()
+            if ending.failure is None or ended:
+                raise
+            raise Ending(endings.survived(ending.failure)) from None
+        runner.end()
+        reading.join()
+        return end
+
+    def _start_clock(self) -> None:
+        self._since = time.monotonic()
+        self._until = self._since + self._order.duration_s
+
+    def _runner_order(self, folder: str, inputs: dict[str, str]) -> Order[Any]:
+        order, ticket = self._order, self._ticket
+        return Order(
+            order.job,
+            order.attempt,
+            order.document,
+            Endpoint(ticket.url, ticket.certificate, order.artifacts),
+            order.token,
+            folder,
+            order.checkpoint,
+            order.correlation_id,
+            inputs,
+            None if self._is_code else ticket.renderer,
+        )
+
+    def _read(self, runner: Runner) -> None:
+        """Passes on what the job tells; waits where that is more than is received."""
+
+        def heard(frame: Frame) -> None:
+            kind = frame["frame"]
+            if kind == "started" and not self._began:
+                self._began = True
+                self._events.put(("started", None))
+                devices = list(self._ticket.devices or ())
+                self._outbox.add({"type": "began", "at": time.time(), "devices": devices})
+            elif kind in ("result", "error"):
+                self._events.put((kind, frame))
+            elif (told := message_of(frame)) is not None:
+                self._outbox.add(*told)
+
+        runner.frames(heard)
+        self._events.put(("gone", None))
+
+    def _watch(self, runner: Runner) -> dict[str, Any]:
+        limit = int(self._order.needs.get("memory_gb", 0.0) * GIB)
+        while True:
+            kind, said = self._next(WEIGH_S if limit else None)
+            if kind == "started":
+                self._start_clock()
+            elif kind == "result":
+                return {"result": said["result"]}
+            elif kind == "error":
+                raise Ending(endings.of_error(said["failure"], is_code=self._is_code))
+            elif kind == "gone":
+                runner.wait(DEATH_S)
+                raise Ending(self._death(runner))
+            elif kind == "nothing" and (held := runner.memory_bytes(limit)) > limit:
+                raise Ending(endings.over_memory(held / GIB, limit / GIB))
+
+    def _next(self, within_s: float | None = None) -> tuple[str, Any]:
+        """What happens next; `nothing` where that is nothing for so long. Raises where the attempt
+        is to end."""
+        left = self._until - time.monotonic()
+        timeout = left if within_s is None else min(left, within_s)
+        try:
+            kind, said = self._events.get(
+                timeout=None if timeout == float("inf") else max(0.0, timeout)
+            )
+        except queue.Empty:
+            if time.monotonic() < self._until:
+                return "nothing", None
+            raise Ending(endings.over_duration(self._order.duration_s), KILL_GRACE_S) from None
+        if kind == "cancel":
+            raise Ending(endings.CANCELLED, said)
+        if kind == "stop":
+            raise Ending(endings.STOPPING, KILL_GRACE_S)
+        if kind == "over":
+            print(f"corral: {said}", file=sys.stderr)
+            raise Ending(None)
+        return kind, said
+
+    def _death(self, runner: Runner) -> Failure:
+        if runner.garbled:
+            return endings.GARBLED
+        said = runner.stderr.decode(errors="replace").strip()
+        if said and self._order.secrets:
+            from corral.runtime.redaction import Redactor
+
+            said = Redactor(self._order.secrets).text(said)
+        return endings.of_death(runner.process.returncode, said, began=self._began)
+
+    def _let_end(self, runner: Runner, grace_s: float) -> None:
+        """Asks it to end, and gives it so long; what it says then of its end no longer counts."""
+        until = time.monotonic() + grace_s
+        runner.say(Cancel(self._order.job, self._order.attempt))
+        runner.ask_to_end()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                kind, _ = self._events.get(timeout=max(0.0, until - time.monotonic()))
+                if kind in ("result", "error", "gone", "over"):
+                    return
+
+
+def _home(folder: str) -> str:
+    """Where run directories and environments are made: nobody else's."""
+    if not folder:
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        folder = os.path.join(cache, "corral", "standalone")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if sys.platform != "win32" and os.stat(folder).st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to somebody else")
+    return folder

@@ -1,0 +1,177 @@
+"""Where the job's code runs: with the interpreter of this process, or in an environment that uv
+makes, once for each digest of what is in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from corral.runtime import endings, failures, kit, uv
+from corral.runtime.failures import AttemptFailed, Failure
+from corral.runtime.standalone.ticket import AttemptTicket
+
+KIT = os.path.dirname(failures.PACKAGE)
+TAIL = 4000
+_PYTHON = re.compile(r"\d+\.\d+")
+
+
+@dataclass(frozen=True)
+class Environment:
+    python: str
+    path: str
+    base: str
+    """Where the interpreter itself lives; jobs must be able to read it."""
+    kit: str
+    """What the runner brings into it: the folder of Corral and cloudpickle."""
+
+
+def own() -> Environment:
+    return Environment(sys.executable, sys.prefix, sys.base_prefix, KIT)
+
+
+def prepared(
+    document: dict[str, Any], ticket: AttemptTicket, folder: str, say: Callable[[str], None]
+) -> Environment:
+    """AttemptFailed where it cannot be made. In `folder` environments are kept."""
+    python = document.get("python") or uv.own_minor()
+    requirements = tuple(sorted(line.strip() for line in document.get("requirements", ())))
+    if document["work"]["type"] == "pipeline" or (python == uv.own_minor() and not requirements):
+        return own()
+    if not _PYTHON.fullmatch(python):
+        raise _failed(endings.odd_python(python))
+    told = json.dumps([python, requirements]).encode()
+    place = os.path.join(folder, "environments", hashlib.sha256(told).hexdigest()[:20])
+    try:
+        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+        with _locked(f"{place}.lock"):
+            if not os.path.exists(place):
+                count = len(requirements)
+                what = f"{count} requirement{'s' * (count != 1)}" if count else f"Python {python}"
+                say(f"building environment ({what})")
+                _Build(place, python, requirements, ticket, folder).run()
+        base = os.path.realpath(uv.python_in(place))
+        kept = kit.kept_in(os.path.join(folder, "kits"))
+    except OSError as error:
+        raise _failed(endings.no_environment(error)) from error
+    return Environment(uv.python_in(place), place, os.path.dirname(os.path.dirname(base)), kept)
+
+
+def _failed(failure: Failure) -> AttemptFailed:
+    return AttemptFailed(**failure)
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """One process builds; the others wait for it. Whoever dies lets go."""
+    with open(path, "ab") as file:
+        if sys.platform == "win32":
+            import msvcrt
+
+            while True:
+                with contextlib.suppress(OSError):  # it gives up after ten seconds
+                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+                    break
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class _Build:
+    """Made in a folder beside its place, and moved there when it is whole."""
+
+    def __init__(
+        self,
+        place: str,
+        python: str,
+        requirements: tuple[str, ...],
+        ticket: AttemptTicket,
+        folder: str,
+    ) -> None:
+        self._place, self._python, self._requirements = place, python, requirements
+        self._ticket = ticket
+        self._building = f"{place}.building"
+        self._environment = os.path.join(self._building, "environment")
+        self._pythons = os.path.join(folder, "pythons")
+        self._uv = uv.program()
+
+    def run(self) -> None:
+        shutil.rmtree(self._building, ignore_errors=True)  # of one that was cut short
+        for part in (self._building, self._pythons, *map(self._part, ("cache", "tmp"))):
+            os.makedirs(part, exist_ok=True)
+        try:
+            self._fill()
+            os.rename(self._environment, self._place)
+        finally:
+            shutil.rmtree(self._building, ignore_errors=True)
+
+    def _part(self, name: str) -> str:
+        return os.path.join(self._building, name)
+
+    def _fill(self) -> None:
+        own = uv.own_minor()
+        wanted = uv.own_python() if self._python == own else self._python
+        code, said = self._step(uv.venv(self._uv, self._environment, "--python", wanted))
+        if code and self._python != own:
+            raise _failed(endings.no_python(own, self._python, said))
+        if code:
+            raise OSError(f"uv said: {said}")
+        python = uv.python_in(self._environment)
+        interpreter = os.path.realpath(python)  # before anything of a package could change it
+        if self._requirements:
+            listing = os.path.join(self._environment, "requirements.txt")
+            with open(listing, "w", encoding="utf-8") as file:
+                file.write("\n".join(self._requirements) + "\n")
+            code, said = self._step(uv.install(self._uv, python, listing))
+            if code:
+                raise _failed(endings.requirements_failed(self._requirements, said))
+            for command in uv.compilations(interpreter, self._environment):
+                self._step(command)
+
+    def _step(self, command: list[str]) -> tuple[int, str]:
+        """Its exit code and the end of what it said. Behind walls: code of whoever published a
+        requirement may run in it."""
+        with subprocess.Popen(
+            self._supervised(command),
+            stdin=subprocess.PIPE,  # held open: closed, it stands for our death
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={
+                **os.environ,
+                **uv.VARIABLES,
+                "UV_CACHE_DIR": self._part("cache"),
+                "UV_PYTHON_INSTALL_DIR": self._pythons,
+                "TMPDIR": self._part("tmp"),
+            },
+            cwd=os.path.abspath(os.sep),
+        ) as process:
+            said = b""
+            assert process.stdout is not None
+            while data := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
+                said = (said + data)[-4 * TAIL :]
+            code = process.wait()
+        return code, said.decode(errors="replace").strip()[-TAIL:]
+
+    def _supervised(self, command: list[str]) -> list[str]:
+        if sys.platform == "win32" or not self._ticket.isolate:
+            return command
+        from corral.runtime import confined
+
+        python_folder = os.path.dirname(os.path.dirname(os.path.realpath(uv.own_python())))
+        config = {
+            "isolate": True,
+            "read_paths": [*self._ticket.read_paths, sys.prefix, sys.base_prefix, python_folder],
+            "write_paths": [self._building, self._pythons],
+        }
+        return [sys.executable, "-I", "-S", confined.__file__, json.dumps(config), *command]

@@ -1,0 +1,97 @@
+"""What an attempt tells, numbered, kept until the controller has it on disk, and posted in turn."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from corral.runtime.standalone.door import Door, Over
+
+BATCH_BYTES, BATCH_MESSAGES = 256 * 1024, 500
+ROOM_BYTES = 1 << 20
+"""A job that tells more than this faster than it is received waits in its own writes."""
+COST = 128
+"""What a message takes up beside the bytes that it carries."""
+
+Message = dict[str, Any]
+
+
+class Told(NamedTuple):
+    message: Message
+    told: int
+    """What it adds to the number of the attempt: bytes of output, one for progress."""
+    size: int
+
+
+class Outbox:
+    def __init__(self, door: Door, on_over: Callable[[str], None]) -> None:
+        self._door, self._on_over = door, on_over
+        self._waiting: deque[Told] = deque()
+        self._bytes = 0
+        self._received = 0
+        """The number up to which the controller has it all."""
+        self._news = threading.Condition()
+        self._over = False
+        self._posting = threading.Thread(target=self._post_all, daemon=True)
+        self._posting.start()
+
+    def add(self, message: Message, told: int = 0) -> None:
+        """Waits for room; of an attempt that is over nothing is kept. ValueError for what cannot
+        be told."""
+        size = len(json.dumps(message, ensure_ascii=False, allow_nan=False).encode()) + COST
+        with self._news:
+            self._news.wait_for(lambda: self._bytes < ROOM_BYTES or self._over)
+            if not self._over:
+                self._waiting.append(Told(message, told, size))
+                self._bytes += size
+                self._news.notify_all()
+
+    def emptied(self) -> bool:
+        """Waits until all was received; False: the controller did not want it."""
+        with self._news:
+            self._news.wait_for(lambda: not self._waiting or self._over)
+            return not self._over
+
+    def _post_all(self) -> None:
+        try:
+            while True:
+                with self._news:
+                    self._news.wait_for(lambda: self._waiting)
+                    batch = self._next_batch()
+                answer = self._door.post(self._received, [one.message for one in batch])
+                with self._news:
+                    self._note(batch, int(answer["received"]))
+                    self._news.notify_all()
+        except Over as error:
+            with self._news:
+                self._over = True
+                self._news.notify_all()
+            self._on_over(str(error))
+
+    def _next_batch(self) -> list[Told]:
+        batch: list[Told] = []
+        size = 0
+        for one in self._waiting:
+            if batch and (size + one.size > BATCH_BYTES or len(batch) == BATCH_MESSAGES):
+                break
+            batch.append(one)
+            size += one.size
+        return batch
+
+    def _note(self, batch: list[Told], received: int) -> None:
+        if received < self._received:
+            # It had this once, and a power cut took it: readers are to know how much.
+            lost = self._received - received
+            self._received = received
+            self._waiting.appendleft(Told({"type": "missing", "size": lost}, lost, COST))
+            self._bytes += COST
+            return
+        for one in batch:
+            if self._received + one.told > received:
+                return  # not taken: it comes again
+            self._received += one.told
+            self._bytes -= one.size
+            self._waiting.popleft()

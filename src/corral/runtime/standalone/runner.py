@@ -1,0 +1,167 @@
+"""One runner process, as this process holds it: its pipes, its frames, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import IO, Any
+
+from corral.runtime import system
+from corral.runtime.kit import RUNNER
+from corral.runtime.order import Cancel, Order
+from corral.runtime.standalone.frames import Frame
+
+PACKET = 32 * 1024
+STDERR_KEPT = 4000
+LINE_LIMIT = 2 << 20
+SUPERVISOR_S = 6.0
+"""How long a supervisor is waited for that ends what is below it; it gives up sooner itself."""
+SURVIVED = 70
+"""The exit code of a supervisor that could not end everything below it."""
+
+
+class Runner:
+    def __init__(
+        self, kit: str, config: dict[str, Any], environ: dict[str, str], folder: str, *, spawn: bool
+    ) -> None:
+        self._spawn = spawn or sys.platform == "win32"
+        self.stderr = b""
+        self.garbled = False
+        ours, word, inherited = self._orders()
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", os.path.join(kit, RUNNER), word],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
+            cwd=folder,
+            pass_fds=tuple(one.fileno() for one in inherited),
+            **_apart(),
+        )
+        for one in inherited:
+            one.close()
+        self._way = ours
+        self._saying = threading.Lock()
+        self._listening = threading.Thread(target=self._hear_errors, daemon=True)
+        self._listening.start()
+        self.say(config)
+
+    def _orders(self) -> tuple[socket.socket | None, str, list[socket.socket]]:
+        if self._spawn or sys.platform == "win32":
+            return None, "spawn", []
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return ours, str(theirs.fileno()), [theirs]
+
+    def say(self, word: dict[str, Any] | Cancel) -> None:
+        self._write(_line(word if isinstance(word, dict) else asdict(word)))
+
+    def _write(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        with self._saying, contextlib.suppress(OSError, ValueError):  # its end is told elsewhere
+            self.process.stdin.write(line)
+            self.process.stdin.flush()
+
+    def order(self, order: Order[Any]) -> None:
+        line = _line(asdict(order))
+        if self._way is None:
+            return self._write(line)
+        with contextlib.suppress(OSError):
+            for start in range(0, len(line), PACKET):
+                self._way.send(line[start : start + PACKET])
+
+    def frames(self, heard: Callable[[Frame], None]) -> None:
+        """Hands on what it says, until it says no more or what is no frame."""
+        assert self.process.stdout is not None
+        out: IO[bytes] = self.process.stdout
+        while line := out.readline(LINE_LIMIT):
+            try:
+                if not line.endswith(b"\n"):
+                    raise ValueError
+                heard(json.loads(line))
+            except (ValueError, KeyError, TypeError, RecursionError):
+                self.garbled = True
+                return
+
+    def _hear_errors(self) -> None:
+        assert self.process.stderr is not None
+        while data := os.read(self.process.stderr.fileno(), 1 << 16):
+            self.stderr = (self.stderr + data)[-STDERR_KEPT:]
+
+    def memory_bytes(self, limit: int) -> int:
+        """What its processes hold. Pages shared by forks count once, which is looked up only when
+        the cheap sum is over the limit. 0 where the system does not say."""
+        tree = self._tree()
+        held = sum(_field(pid, "status", b"VmRSS:") for pid in tree)
+        if held <= limit:
+            return held
+        return sum(_field(pid, "smaps_rollup", b"Pss:") for pid in tree)
+
+    def _tree(self) -> list[int]:
+        """All its processes, the supervisor last; none where only the system can list them."""
+        if sys.platform != "win32":
+            from corral.runtime.descendants import descendants
+
+            return [*descendants(self.process.pid), self.process.pid]
+        return []
+
+    # --- ending ---
+
+    def ask_to_end(self) -> None:
+        """A signal to everything it started, or a word where there are none."""
+        if self._spawn:
+            return self.say({"stop": True})
+        for pid in self._tree():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+
+    def end(self) -> bool:
+        """With everything that it ever started; False where something is known to be left."""
+        assert self.process.stdin is not None
+        with self._saying, contextlib.suppress(OSError):
+            self.process.stdin.close()  # it takes that for our death
+        if sys.platform != "win32" and not self._spawn:
+            with contextlib.suppress(OSError):
+                self.process.send_signal(signal.SIGHUP)
+        try:
+            self.process.wait(SUPERVISOR_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        ended = system.kill_descendants()  # what was below it hangs here now
+        self._listening.join(1.0)
+        if self._way is not None:
+            self._way.close()
+        return ended and self.process.returncode != SURVIVED
+
+    def wait(self, seconds: float) -> None:
+        """Until it is gone by itself, or for so long."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
+
+def _apart() -> dict[str, Any]:
+    """How a process is started that Ctrl-C in our terminal does not concern."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
+    return {"start_new_session": True}
+
+
+def _line(told: dict[str, Any]) -> bytes:
+    return json.dumps(told).encode() + b"\n"
+
+
+def _field(pid: int, file: str, name: bytes) -> int:
+    """Bytes that the system says of a process."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/{file}", "rb") as lines:
+        for line in lines:
+            if line.startswith(name):
+                return int(line.split()[1]) * 1024
+    return 0

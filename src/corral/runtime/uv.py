@@ -1,0 +1,55 @@
+"""The commands of uv that make an environment, for the agent and for attempts without one."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import sys
+
+# Copied, or shared by the file system where it can: no file of an environment is a second name of
+# one in a cache or in another environment.
+VARIABLES = {"UV_NO_PROGRESS": "1", "NO_COLOR": "1", "UV_LINK_MODE": "copy"}
+
+
+def program() -> str:
+    """FileNotFoundError where there is none."""
+    try:
+        from uv import find_uv_bin
+    except ImportError:
+        found = shutil.which("uv")
+        if found is None:
+            raise FileNotFoundError("uv is not installed here") from None
+        return found
+    return str(find_uv_bin())
+
+
+def venv(uv: str, folder: str, *options: str) -> list[str]:
+    return [uv, "venv", "--quiet", "--no-project", "--relocatable", *options, folder]
+
+
+def install(uv: str, python: str, listing: str) -> list[str]:
+    return [uv, "pip", "install", "--quiet", "--python", python, "-r", listing]
+
+
+def compilations(interpreter: str, environment: str) -> list[list[str]]:
+    """Inside a job the environment is read-only, so bytecode is made now or never kept. By the
+    interpreter itself, which heeds no `.pth` file of a package."""
+    pattern = "Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"
+    what = [interpreter, "-I", "-S", "-m", "compileall", "-q", "-j", "0"]
+    return [[*what, folder] for folder in glob.glob(os.path.join(environment, pattern))]
+
+
+def python_in(environment: str) -> str:
+    return os.path.join(environment, *(("Scripts", "python.exe") if os.name == "nt" else PYTHON))
+
+
+PYTHON = ("bin", "python")
+
+
+def own_python() -> str:
+    return getattr(sys, "_base_executable", "") or sys.executable
+
+
+def own_minor() -> str:
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
