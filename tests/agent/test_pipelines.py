@@ -21,6 +21,7 @@ from corral.core.pipeline import Record
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
+from tests.eventually import eventually_async
 from tests.fakes.webui import FakeWebUI
 from tests.runtime.harness import Controller as Transfers
 from tests.runtime.webui.rendering import RECORD
@@ -214,9 +215,7 @@ async def test_a_server_that_is_gone_is_the_workers_fault_and_restarted(
     failure = (await controller.failed(job.job)).failure
     assert (failure.code, failure.type) == ("backend_down", "webui")
     said = tmp_path / "worker" / "restarts.log"
-    async with asyncio.timeout(20):
-        while not said.exists() or said.read_text() != "up\n":  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await eventually_async(lambda: said.exists() and said.read_text() == "up\n", "a restart")
 
 
 async def test_a_server_that_is_down_is_started_again_once(tmp_path: Path) -> None:

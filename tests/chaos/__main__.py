@@ -25,8 +25,9 @@ from tests.chaos.inflict import Inflictor
 from tests.chaos.invariants import Invariants, Violation
 from tests.chaos.schedule import KINDS, schedule
 from tests.chaos.work import Clients
+from tests.eventually import eventually
 from tests.network import machines, wires
-from tests.network.machines import Cluster, eventually
+from tests.network.machines import Cluster
 
 WORKERS = ("w1", "w2", "w3")
 LOOK_S = 1.0

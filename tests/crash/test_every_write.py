@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +21,7 @@ from corral.core.errors import CorralError
 from corral.core.events import JobSucceeded
 from tests.crash.books import end_of, stories
 from tests.crash.conftest import ROOT, Programs, complaints, free_port
+from tests.eventually import eventually
 from tests.live import LiveController
 
 pytestmark = [
@@ -158,14 +158,18 @@ class Interrupted:
 
     def _until_up(self, watcher: subprocess.Popen[str]) -> int | None:
         """Its pid, or None where it is killed before it has a door."""
-        while watcher.poll() is None:
-            try:
-                with corral.Client(self.controller.address, self.controller.token) as client:
-                    client.health()
-                return int(str(self.controller.card["pid"]))
-            except (OSError, ValueError, KeyError, CorralError):
-                time.sleep(0.02)
-        return None
+
+        def pid() -> int:
+            with corral.Client(self.controller.address, self.controller.token) as client:
+                client.health()
+            return int(str(self.controller.card["pid"]))
+
+        found = eventually(
+            lambda: -1 if watcher.poll() is not None else pid(),
+            "a door",
+            ignoring=(OSError, ValueError, KeyError, CorralError),
+        )
+        return None if found == -1 else found
 
     def _use(self) -> None:
         """What a client gets done before the controller is gone under it."""

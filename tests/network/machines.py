@@ -7,10 +7,8 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -21,6 +19,7 @@ from corral.home import read_json
 from corral.invitation import parse
 from tests import debian
 from tests.crash.test_full_disk import SmallDisk
+from tests.eventually import eventually
 from tests.live import CORRAL, LiveController
 from tests.network.meddler import Meddler
 from tests.network.wires import Network
@@ -38,15 +37,6 @@ SETTINGS = {
     "CORRAL_MAX_LOSSES": "100",
 }
 """Short times: a test of a grace period takes that long."""
-
-
-def eventually(true: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> Any:
-    """Asks other processes again and again: there is nothing to await."""
-    deadline = time.monotonic() + seconds
-    while not (found := true()):
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.02)
-    return found
 
 
 def no_clock() -> str:
