@@ -12,12 +12,12 @@ import pytest
 
 from corral.core.job import Blob, Needs, QueueClass, ScriptCall
 from corral.protocol import messages as wire
-from tests.agent.conftest import StartAgent
+from tests.agent.conftest import BOTH_KINDS, StartAgent
 from tests.agent.fake_controller import FakeController
 from tests.eventually import eventually_async
 
 
-@pytest.fixture(params=[False, True], ids=["forked", "spawned"])
+@pytest.fixture(params=BOTH_KINDS)
 def spawned(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 

@@ -19,7 +19,7 @@ from corral.core.backends import SketchEntry, WebUIEntry
 from corral.core.job import PipelineCall
 from corral.core.pipeline import Record
 from corral.protocol import messages as wire
-from tests.agent.conftest import StartAgent
+from tests.agent.conftest import BOTH_KINDS, StartAgent
 from tests.agent.fake_controller import FakeController
 from tests.eventually import eventually_async
 from tests.fakes.webui import FakeWebUI
@@ -30,7 +30,7 @@ CASTLE = Record(positive="a castle", model="sketch", width=64, height=64)
 WEBUI = {"type": "webui", "url": "http://127.0.0.1:9", "restart": "true"}
 
 
-@pytest.fixture(params=[False, True], ids=["forked", "spawned"])
+@pytest.fixture(params=BOTH_KINDS)
 def spawned(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 

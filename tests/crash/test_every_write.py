@@ -25,6 +25,7 @@ from tests.eventually import eventually
 from tests.live import LiveController
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.crash,
     pytest.mark.usefixtures("watching"),
     pytest.mark.timeout(400),

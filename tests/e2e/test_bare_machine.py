@@ -108,6 +108,7 @@ def _seen(token: str) -> list[list[str]]:
     return [words for words in shown if token in " ".join(words)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_one_line_makes_a_bare_machine_a_worker(
     live: LiveController, client: corral.Client, bare: Bare
@@ -165,6 +166,7 @@ def _text_of(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.glob("*.*") if path.is_file())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_where_python_makes_no_environments_uv_does(client: corral.Client, bare: Bare) -> None:
     tools = bare.folder / "tools"

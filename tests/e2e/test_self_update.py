@@ -129,6 +129,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_older_worker_updates_itself_when_it_is_idle(home: Path, parts: Path) -> None:
     def slow() -> str:
@@ -157,6 +158,7 @@ def test_an_older_worker_updates_itself_when_it_is_idle(home: Path, parts: Path)
         assert machine.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_one_that_is_too_old_to_be_understood_updates_itself_too(home: Path, parts: Path) -> None:
     old = wheel.built(package(home / "old", "0.0.8", protocol="0"), "0.0.8")
@@ -172,6 +174,7 @@ def test_one_that_is_too_old_to_be_understood_updates_itself_too(home: Path, par
         assert client.run(abs, (-7,), worker="ancient", output=None) == 7
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_newer_one_that_does_not_come_up_costs_nothing(home: Path, parts: Path) -> None:
     broken = package(home / "broken", "9.9.9", main="raise SystemExit('this one is broken')\n")
