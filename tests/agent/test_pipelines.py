@@ -207,12 +207,12 @@ async def test_a_server_that_is_gone_is_the_workers_fault_and_restarted(
     start: StartAgent, controller: FakeController, tmp_path: Path
 ) -> None:
     with FakeWebUI() as fake:
-        url = fake.url
-    restart = f"{sys.executable} -c \"print('up')\""
-    await start(**{"worker.backends": [{"type": "webui", "url": url, "restart": restart}]})
-    job = controller.dispatch(PipelineCall(RECORD))
-    await controller.send(job)
-    failure = (await controller.failed(job.job)).failure
+        fake.die()
+        restart = f"{sys.executable} -c \"print('up')\""
+        await start(**{"worker.backends": [{"type": "webui", "url": fake.url, "restart": restart}]})
+        job = controller.dispatch(PipelineCall(RECORD))
+        await controller.send(job)
+        failure = (await controller.failed(job.job)).failure
     assert (failure.code, failure.type) == ("backend_down", "webui")
     said = tmp_path / "worker" / "restarts.log"
     await eventually_async(lambda: said.exists() and said.read_text() == "up\n", "a restart")
