@@ -22,7 +22,6 @@ from tests.eventually import eventually
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 """The command of this environment, whatever the PATH says."""
-START_S = 20.0
 STOP_S = 30.0
 
 
@@ -93,7 +92,7 @@ class LiveController:
                 stderr=subprocess.STDOUT,
             )
         try:
-            eventually(self._up, "corral up is healthy", START_S)
+            eventually(self._up, "corral up is healthy")
         except AssertionError as error:
             self.kill()
             raise AssertionError(f"{error}\n{self.log}") from None

@@ -17,10 +17,10 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from corral.core.job import Blob, FunctionCall, Job, encode_document, record_digest
 from corral.protocol import messages as wire
 from corral.settings import LimitSettings
+from tests.eventually import PATIENCE_S
 
 M = TypeVar("M", bound=wire.Message)
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-PATIENCE_S = 30.0
 FRAME_BYTES = LimitSettings().frame_bytes
 """Larger ones it hangs up on, as a real one does."""
 

@@ -23,10 +23,8 @@ from corral.core.worker import Reading
 from tests.controller.shell import worker
 from tests.debian import needs
 from tests.docs.pages import rows
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
-
-PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from tests.eventually import eventually
 SHUTDOWN = 0x8004587D
 """The ioctl EXT4_IOC_SHUTDOWN."""
 WITHOUT_FLUSH = 2
-UNMOUNT_S = 20.0
 
 
 def unavailable() -> str:

@@ -21,7 +21,6 @@ from tests.eventually import eventually
 from tests.live import CORRAL, LiveController
 
 ALONE = {"CORRAL_WORKER_ENABLED": "false"}
-WITHIN_S = 30.0
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from tests.controller.test_retention import KEEP
 from tests.crash import scenario, tracing
 from tests.crash.books import end_of, stories
 from tests.crash.conftest import ROOT, complaints
-from tests.crash.test_full_disk import PATIENCE_S, gated
-from tests.eventually import eventually
+from tests.crash.test_full_disk import gated
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import CORRAL, LiveController
 
 pytestmark = pytest.mark.crash

@@ -16,8 +16,8 @@ from corral.controller.disk import DiskGuard
 from corral.core.errors import DiskFull
 from corral.doctor.findings import examined
 from corral.doctor.running import Running
-from tests.crash.test_full_disk import PATIENCE_S, SIZE_MB, SmallDisk, gated
-from tests.eventually import eventually
+from tests.crash.test_full_disk import SIZE_MB, SmallDisk, gated
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
 
 

@@ -17,13 +17,12 @@ import corral
 from corral.core.errors import DiskFull, StorageFailed
 from corral.core.events import JobSucceeded
 from tests.crash.books import end_of, stories
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
 
 pytestmark = pytest.mark.crash
 
 SIZE_MB = 8
-PATIENCE_S = 30.0
 
 
 class SmallDisk:

@@ -19,12 +19,10 @@ from corral.agent.process_tree import marked
 from corral.core.events import AttemptPlaced, JobRequeued, JobSucceeded
 from tests.crash.books import end_of, stories
 from tests.crash.conftest import free_port
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
 
 pytestmark = pytest.mark.crash
-
-PATIENCE_S = 30.0
 
 
 def alive(pid: int) -> bool:
@@ -46,7 +44,7 @@ class Ranch:
             "CORRAL_WORKER_CPUS": "3",
             "CORRAL_BACKOFF_S": "0",
             "CORRAL_SHUTDOWN_GRACE_S": "1.5",
-            "CORRAL_GRACE_S": "10",
+            "CORRAL_GRACE_S": "30",
         }
         self.controller = LiveController(self.home, *free_port(), environ=environ)
         self.controller.start()

@@ -14,12 +14,10 @@ import pytest
 import corral
 from tests.api.rest import Rest
 from tests.crash.test_stopped import _agent
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
 
 pytestmark = pytest.mark.crash
-
-PATIENCE_S = 30.0
 
 
 def talkative(name: str) -> str:

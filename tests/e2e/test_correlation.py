@@ -21,8 +21,6 @@ from corral.core.errors import InvalidJob, JobFailed, JobNotFound
 from tests.eventually import eventually
 from tests.live import LiveController
 
-PATIENCE_S = 20.0
-
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveController]:

@@ -19,12 +19,11 @@ from corral.home import read_json
 from corral.invitation import parse
 from tests import debian
 from tests.crash.test_full_disk import SmallDisk
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import CORRAL, LiveController
 from tests.network.meddler import Meddler
 from tests.network.wires import Network
 
-PATIENCE_S = 60.0
 DISK_MB = 128
 
 SETTINGS = {

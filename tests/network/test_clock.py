@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.network.jobs import Gated, finished
-from tests.network.machines import PATIENCE_S, Cluster
+from tests.network.machines import Cluster
 
 HOUR_S = 3600
 

@@ -25,8 +25,9 @@ from urllib.parse import unquote
 
 import cloudpickle
 
+from tests.eventually import PATIENCE_S
+
 Frame = dict[str, Any]
-PATIENCE_S = 20.0
 
 
 def alive(pid: int) -> bool:

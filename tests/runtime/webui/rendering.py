@@ -13,10 +13,10 @@ from PIL.Image import Image
 from corral.core.pipeline import Record, Stage
 from corral.runtime.pipeline.backend import Rendered, StageFailed
 from corral.runtime.pipeline.webui import WebUI
+from tests.eventually import PATIENCE_S
 from tests.fakes.webui import FakeWebUI
 from tests.fakes.webui_parts import Json
 
-PATIENCE_S = 20.0
 RECORD = Record(
     positive="a castle",
     negative="blurry",
