@@ -309,6 +309,7 @@ def rows(tmp_path: Path) -> Callable[[str], list[dict[str, Any]]]:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # hundreds of processes, one after the other
 @pytest.mark.parametrize("what", ["restore", "prune", "repair", "learn"])
 def test_killed_at_every_write(

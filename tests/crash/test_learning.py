@@ -41,6 +41,7 @@ def lines(home: Path) -> list[bytes]:
     return path.read_bytes().splitlines(keepends=True) if path.exists() else []
 
 
+@pytest.mark.long
 def test_killed_again_and_again(tmp_path: Path) -> None:
     home = tmp_path / "home"
     controller = LiveController(home, *free_port(), environ={"CORRAL_GRACE_S": "10"})
