@@ -68,6 +68,11 @@ def wait_for(path: str) -> str:
     return os.environ["CORRAL_ATTEMPT"]
 
 
+def kept_result(path: Path) -> None:
+    """Until it is written to its end."""
+    eventually(lambda: path.exists() and path.read_bytes().endswith(b"}\n"), "a kept result")
+
+
 def first_hangs() -> str:
     time.sleep(600 if os.environ["CORRAL_ATTEMPT"] == "1" else 0)
     return os.environ["CORRAL_ATTEMPT"]
@@ -133,7 +138,7 @@ def test_a_result_outlives_controller_and_agent(
     eventually(lambda: running_on(handle, "there"), "it runs there")
     live.kill()
     (tmp_path / "go").touch()
-    eventually((machine.home / "worker" / KEPT).exists, "a kept result")
+    kept_result(machine.home / "worker" / KEPT)
     agent.kill()
     machine.ended()
     live.start()
@@ -153,7 +158,7 @@ def test_a_result_that_comes_too_late_changes_nothing(
     live.kill()
     (tmp_path / "go").touch()
     kept = machine.home / "worker" / KEPT
-    eventually(kept.exists, "a kept result")
+    kept_result(kept)
     agent.kill()
     machine.ended()
     yaml = live.home / "corral.yaml"
