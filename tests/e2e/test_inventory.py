@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psutil
@@ -16,6 +17,7 @@ import pytest
 import corral
 from corral.core.errors import ExceedsAllWorkers
 from tests.api.rest import Rest
+from tests.e2e.test_joining import connected
 from tests.eventually import eventually
 from tests.fake_nvml import FakeCards
 from tests.live import CORRAL, LiveController
@@ -63,11 +65,8 @@ def second(
                 words, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
         try:
-            eventually(
-                lambda: worker(client, "gaming").connected,
-                "gaming is connected",
-                ignoring=StopIteration,
-            )
+            for name in ("gaming", "library"):
+                eventually(partial(connected, client, name), f"{name} is connected")
             eventually(lambda: worker(client, "library").models, "its models are known")
             yield client
         finally:
