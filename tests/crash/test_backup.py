@@ -74,6 +74,7 @@ class Load(contextlib.AbstractContextManager["Load"]):
         self._client.__exit__(None, None, None)
 
 
+@pytest.mark.long
 def test_backup_under_load_and_restore(tmp_path: Path) -> None:
     home, yard, file = tmp_path / "home", tmp_path / "yard", tmp_path / "kept.tar"
     yard.mkdir()

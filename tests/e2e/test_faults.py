@@ -110,6 +110,7 @@ def test_a_killed_agent_comes_back_and_its_work_is_free_at_once(
     assert any("came back without it" in line for line in hanging.why().history)
 
 
+@pytest.mark.long
 def test_what_a_worker_held_that_said_goodbye_goes_elsewhere_at_once(
     client: corral.Client, machine: Machine
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_result_outlives_controller_and_agent(
         assert again.job(handle.id).result(30) == "1", "the same attempt, on a new agent"
 
 
+@pytest.mark.long
 def test_a_result_that_comes_too_late_changes_nothing(
     live: LiveController, client: corral.Client, machine: Machine, tmp_path: Path
 ) -> None:
@@ -173,6 +175,7 @@ def test_a_result_that_comes_too_late_changes_nothing(
         eventually(lambda: not kept.exists(), "it is kept no more")
 
 
+@pytest.mark.long
 def test_a_worker_that_can_start_nothing_does_not_eat_the_retries(
     client: corral.Client, machine: Machine
 ) -> None:

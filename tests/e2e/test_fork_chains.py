@@ -69,7 +69,13 @@ def _has_groups() -> bool:
     return os.access(own_group() or "/nonexistent", os.W_OK)
 
 
-@pytest.fixture(params=["cgroup", "landlock", "process_tree"])
+@pytest.fixture(
+    params=[
+        pytest.param("cgroup", marks=pytest.mark.long),
+        "landlock",
+        pytest.param("process_tree", marks=pytest.mark.long),
+    ]
+)
 def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Worker]:
     held_by: str = request.param
     if held_by == "cgroup" and not _has_groups():
@@ -141,6 +147,7 @@ def start_elsewhere(group: str, *, stays: bool = False) -> int:
     return pid
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("worker", ["cgroup"], indirect=True)
 def test_what_was_born_in_another_group_ends_with_its_job(worker: Worker) -> None:
     with worker.client as client:

@@ -163,6 +163,7 @@ def test_a_worker_comes_back_by_itself(
         again.admin.revoke_worker("steady")
 
 
+@pytest.mark.long
 def test_a_controller_that_stops_ends_nothing_elsewhere(tmp_path: Path, machine: Machine) -> None:
     def slow(seconds: float) -> int:
         time.sleep(seconds)

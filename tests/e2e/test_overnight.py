@@ -122,6 +122,7 @@ def learned(client: corral.Client, batch: BatchHandle) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 def test_a_night_with_a_lost_machine(
     client: corral.Client, machines: list[Machine], tmp_path: Path
 ) -> None:
