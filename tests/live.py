@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -19,11 +18,11 @@ from pathlib import Path
 from types import TracebackType
 
 from corral import trust
+from tests.eventually import eventually
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 """The command of this environment, whatever the PATH says."""
 LIMITED_UP = Path(__file__).with_name("limited_up.py")
-START_S = 20.0
 STOP_S = 30.0
 
 
@@ -99,15 +98,16 @@ class LiveController:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        deadline = time.monotonic() + START_S
-        while not self.healthy():
-            if self.process.poll() is not None:
-                raise AssertionError(f"corral up ended with {self.process.returncode}:\n{self.log}")
-            if time.monotonic() > deadline:
-                self.kill()
-                raise AssertionError(f"corral up is not healthy after {START_S:g} s:\n{self.log}")
-            # A process that starts can only be asked again.
-            time.sleep(0.02)
+        try:
+            eventually(self._up, "corral up is healthy")
+        except AssertionError as error:
+            self.kill()
+            raise AssertionError(f"{error}\n{self.log}") from None
+
+    def _up(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"corral up ended with {self.process.returncode}"
+        return self.healthy()
 
     def healthy(self) -> bool:
         try:

@@ -80,7 +80,7 @@ def test_a_mistake_in_the_environment_names_the_variable(tmp_path: Path) -> None
 def test_a_misspelt_variable_is_named_and_others_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match=r"CORRAL_PRT\. Did you mean CORRAL_PORT"):
         settings.load(tmp_path, environ={"CORRAL_PRT": "1"})
-    settings.load(tmp_path, environ={"CORRAL_TEST_ALL": "1", "CORRAL_OUTPUT_DIR": "x"})
+    settings.load(tmp_path, environ={"CORRAL_NIGHT_OWL": "1", "CORRAL_OUTPUT_DIR": "x"})
 
 
 def test_mistakes_are_told_in_plain_words(tmp_path: Path) -> None:

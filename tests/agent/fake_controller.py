@@ -17,10 +17,10 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from corral.core.job import Blob, FunctionCall, Job, document_digest, encode_document
 from corral.core.limits import InputLimits
 from corral.protocol import messages as wire
+from tests.eventually import PATIENCE_S
 
 M = TypeVar("M", bound=wire.Message)
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-PATIENCE_S = 30.0
 FRAME_BYTES = InputLimits().frame_bytes
 """Larger ones it hangs up on, as a real one does."""
 

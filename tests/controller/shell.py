@@ -138,14 +138,6 @@ class Shell:
                     return seen
         raise AssertionError(f"{job} ended without {fact.__name__}")
 
-    async def eventually(self, condition: Callable[[], bool]) -> None:
-        """Until something that was committed made it true."""
-        changed = asyncio.Event()
-        self.store.listen(lambda changes: changed.set())
-        while not condition():
-            await changed.wait()
-            changed.clear()
-
     def facts(self, job: JobId) -> list[str]:
         return [record.kind for record in self.store.history(self.store.head(job))]
 

@@ -25,6 +25,7 @@ from corral.engines.engine import Attempt, Engine
 from corral.engines.local_agent import LocalAgent
 from corral.engines.simulated import SimulatedEngine
 from corral.home import Home
+from tests.eventually import eventually_async
 
 LONG_S = 600
 
@@ -145,9 +146,7 @@ async def agents_lab(path: Path) -> AsyncIterator[Lab]:
     once = asyncio.create_task(local._once(path))
     lab = AgentsLab(engine)
     try:
-        async with asyncio.timeout(30):
-            while not engine.workers():  # noqa: ASYNC110 (a starting process is asked again)
-                await asyncio.sleep(0.01)
+        await eventually_async(engine.workers, "a worker")
         assert local._process is not None
         lab.pid = local._process.pid
         yield lab
