@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from corral.agent.main import Agent
+from corral.agent.agent import Agent
 from corral.protocol import messages as wire
 from corral.settings import load
 from tests.agent.fake_controller import FakeController

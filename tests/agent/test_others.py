@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from corral.agent.main import Agent
+from corral.agent.agent import Agent
 from corral.agent.nvidia import Nvml
 from corral.core.job import Needs
 from corral.protocol import messages as wire
@@ -101,7 +101,7 @@ async def test_a_driver_that_is_loaded_after_the_agent_makes_it_register_again(
     await controller.send(kept)
     await controller.expect(wire.JobStarted, kept.job)
     cards.say(gone="")
-    await agent._gpus.look()  # what it does once a minute
+    await agent._parts.gpus.look()  # what it does once a minute
     again = await controller.expect(wire.WorkerRegister, count=2)
     assert [gpu.uuid for gpu in again.capabilities.gpus] == [A]
     assert again.attempts == ((kept.job, 1),)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import corral
-from corral.agent.main import KEPT
+from corral.agent.kept_results import KEPT
 from corral.agent.process_tree import marked
 from corral.contract import views
 from tests.crash.conftest import free_port

@@ -24,6 +24,9 @@ Ended = JobCompleted | JobFailed | JobReturned
 LIMIT_BYTES = 64 << 20
 """Thousands of results: what is larger than 8 kB is not in them, but with the controller."""
 
+KEPT = "unreceived"
+"""The file, in the worker's home."""
+
 HEAD_BYTES = 4096
 """Room for the first line, which the limit does not count."""
 

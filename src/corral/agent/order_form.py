@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
 from corral.agent.attempt import Attempt
+from corral.agent.connection import DEFAULT_GRACE_S, Address
 from corral.agent.downloads import Ticket
 from corral.agent.orders import encode_line
+from corral.agent.runners import CERTIFICATE
+from corral.core.backends import Entry, WebUIEntry
 from corral.core.job import Workload
+from corral.core.worker import GPU
+from corral.protocol.messages import WorkerWelcome
 from corral.runtime.order import Endpoint, Order, Renderer
+
+BEYOND_GRACE_S = 90.0
+"""For so long beyond the grace attempts try to fetch and store: whoever may still come back in
+time has not failed."""
 
 
 class OrderForm:
@@ -34,3 +47,43 @@ class OrderForm:
         """For what the agent fetches on its behalf."""
         endpoint = self.endpoint
         return Ticket(endpoint.url, endpoint.certificate, *attempt.key, attempt.dispatch.token)
+
+
+def renderer_of(
+    worker: str, gpus: Iterable[GPU], backends: Iterable[Entry], turns: str
+) -> Renderer:
+    """Runners take turns at a WebUI, in a folder that all of them may write to."""
+    return Renderer(
+        worker,
+        driver=", ".join(sorted({gpu.driver for gpu in gpus if gpu.driver})),
+        backends=[
+            {**entry.options(), **({"folder": turns} if isinstance(entry, WebUIEntry) else {})}
+            for entry in backends
+        ],
+    )
+
+
+def endpoint_of(
+    address: Address, welcome: WorkerWelcome | None, home: Path, artifacts: str
+) -> Endpoint:
+    """How attempts reach the controller: as this agent does, unless it names another place."""
+    endpoint = Endpoint(address.root)
+    if welcome is not None:
+        endpoint.url = welcome.url or address.root
+        endpoint.artifacts = _artifacts_go(welcome.artifacts, artifacts)
+        if welcome.grace_s > DEFAULT_GRACE_S:
+            endpoint.patience_s = welcome.grace_s + BEYOND_GRACE_S
+    if address.certificate:
+        path = home / CERTIFICATE
+        certificate = address.certificate.encode("ascii")
+        if not path.exists() or path.read_bytes() != certificate:
+            path.write_bytes(certificate)  # in place: what may read it was told this file
+        endpoint.certificate = str(path)
+    return endpoint
+
+
+def _artifacts_go(where: str, folder: str) -> str:
+    """To the bucket, or into a folder that jobs may write to; otherwise to the controller."""
+    if where != "root":
+        return where
+    return folder if folder and os.access(folder, os.W_OK) else ""

@@ -1,0 +1,319 @@
+"""One worker machine: connects, obeys the controller, updates itself, and leaves in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from corral import __version__
+from corral.agent import endings
+from corral.agent.connection import Address, Connection, ControllerAway, Replaced, Revoked
+from corral.agent.gpu_watch import Driver
+from corral.agent.introduction import Introduction
+from corral.agent.keeper import UPDATE
+from corral.agent.nvidia import Nvml
+from corral.agent.order_form import endpoint_of, renderer_of
+from corral.agent.parts import Parts
+from corral.agent.updates import Updates
+from corral.core.worker import GPU
+from corral.home import Home, Kept, is_locked, read_json, write_private_json
+from corral.protocol.messages import (
+    Drain,
+    FromController,
+    JobCancel,
+    JobDispatch,
+    JobRecall,
+    Message,
+    OutputReceived,
+    ResultReceived,
+    WorkerGoodbye,
+    WorkerHeartbeat,
+    WorkerRegister,
+    WorkerWelcome,
+)
+from corral.reopening import keep_open
+from corral.settings import Config
+from corral.variables import build_environment
+
+log = structlog.get_logger("corral.agent")
+
+TAKEN, REVOKED = 75, 77
+"""Exit codes: another agent has this worker's place; the worker was revoked."""
+RECEIVED_S = 5.0
+"""How long a leaving agent waits for the controller to have its last results."""
+TIDY_EVERY_S = 3600.0
+KIT_DEPTH = 8
+KILL_GRACE_S = 1.0
+IDLE_POLL_S = 0.5
+FINISH_S = 7 * 86_400.0
+"""What came in the moment an update was about to begin has time to end."""
+
+
+class Agent:
+    """`run` returns the exit code."""
+
+    def __init__(self, config: Config, *, embedded: bool, driver: Driver | None = None) -> None:
+        self._settings = config.settings
+        self._embedded = embedded
+        self._home = config.home / "worker"
+        self._parts = Parts(self._home, config.settings, driver or Nvml(), self)
+        self._introduction = Introduction(config.settings.worker, self._parts)
+        lock = Home(config.home).lock
+        self._connection = Connection(
+            self._address, self, gives_up=embedded, lives=lambda: is_locked(lock)
+        )
+        self._leaving: asyncio.Task[None] | None = None
+        self._left = asyncio.Event()
+        self._opened = False
+        self._hurry = asyncio.Event()
+        self._for_good = False
+        self._code = 0
+        self._updates: Updates | None = None
+        self._updating: asyncio.Task[None] | None = None
+        self._is_up = False
+
+    async def run(self) -> int:
+        await self._open()
+        dialling = asyncio.create_task(self._connection.run())
+        leaving = asyncio.create_task(self._left.wait())
+        parts = self._parts
+        beside = [
+            asyncio.create_task(self._tidy()),
+            asyncio.create_task(keep_open((Kept(self._home, 2), Kept(parts.kit, KIT_DEPTH)))),
+            asyncio.create_task(parts.gpus.run()),
+            asyncio.create_task(parts.offers.run()),
+            parts.looking_for_models,
+        ]
+        try:
+            await asyncio.wait((dialling, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not dialling.done():
+                return self._code
+            dialling.result()
+        except ControllerAway as away:
+            log.warning("controller_stayed_away", reason=str(away))
+            return 0
+        except Replaced:
+            sys.stderr.write("Another agent took this worker's place; this one ends.\n")
+            return TAKEN
+        except Revoked as revoked:
+            await self._revoked()
+            sys.stderr.write(f"{revoked}\n")
+            return REVOKED
+        finally:
+            updating = [self._updating] if self._updating is not None else []
+            await self._close(dialling, leaving, *beside, *updating)
+        return 0
+
+    async def _open(self) -> None:
+        if not self._embedded:
+            self._updates = Updates.of_this(self._address, build_environment())
+        await self._parts.open(self._connection, self._address().worker_id)
+        self._reached()
+        self._describe()
+        await self._parts.probe()
+        self._opened = True
+
+    async def _revoked(self) -> None:
+        ledger = self._parts.ledger
+        ledger.end_running(endings.REVOKED, 0.0)
+        await ledger.roll.until_quiet()
+        ledger.results.forget()
+        (self._home / "agent.json").unlink(missing_ok=True)  # good for nothing any more
+
+    async def _tidy(self) -> None:
+        """Environments that nobody used for too long go, also where no new one is built."""
+        while True:
+            await asyncio.sleep(TIDY_EVERY_S)
+            with suppress(OSError):
+                await self._parts.environments.clean()
+
+    async def _close(self, *tasks: asyncio.Task[Any]) -> None:
+        ledger = self._parts.ledger
+        ledger.return_waiting("the worker is leaving")
+        ledger.end_running(endings.STOPPING, KILL_GRACE_S)
+        await ledger.roll.until_quiet()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._parts.close()
+
+    def _address(self) -> Address:
+        return Address.read(self._home / "agent.json")
+
+    # --- leaving -------------------------------------------------------------------------------
+
+    def leave(self, grace_s: float, *, reason: str, for_good: bool) -> None:
+        """Start to leave; asked again, hurry."""
+        if not self._opened:
+            self._left.set()
+            return
+        self._for_good |= for_good
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self._leave(grace_s, reason))
+        elif for_good:
+            self._hurry.set()
+
+    async def _leave(self, grace_s: float, reason: str) -> None:
+        ledger = self._parts.ledger
+        log.info("worker_leaving", reason=reason, running=ledger.running, grace_s=grace_s)
+        self.tell_at_once()  # or what is returned now would be sent here again
+        ledger.return_waiting(reason)
+        quiet = asyncio.create_task(ledger.roll.until_quiet())
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait((quiet, hurry), timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        ledger.end_running(endings.STOPPING, KILL_GRACE_S)
+        await quiet
+        if self._connection.connected:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RECEIVED_S):
+                    await ledger.results.until_received()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RECEIVED_S):
+                    self._connection.send(WorkerGoodbye(reason=reason))
+                    await self._connection.flush()
+                    await self._connection.close()
+        self._leaving = None
+        if self._for_good:  # also where that was said only while it left
+            self._left.set()
+
+    # --- updating ------------------------------------------------------------------------------
+
+    def incompatible(self) -> None:
+        """The controller is of another age; its own Corral would get along with it."""
+        self._look_for_update()
+
+    def _look_for_update(self) -> None:
+        if self._updates is not None and (self._updating is None or self._updating.done()):
+            self._updating = asyncio.create_task(self._update(self._updates))
+
+    async def _update(self, updates: Updates) -> None:
+        """Lays a newer Corral ready and makes room for it, as soon as nothing is to be done."""
+        version = await updates.prepare()
+        if not version:
+            return
+        while self._is_busy():  # noqa: ASYNC110 (nobody waits for it)
+            await asyncio.sleep(IDLE_POLL_S)
+        self._code = UPDATE
+        self.leave(FINISH_S, reason=f"the worker updates itself to {version}", for_good=True)
+
+    def _is_busy(self) -> bool:
+        """Results that cannot be delivered now are kept on the disk; the next one delivers them."""
+        ledger = self._parts.ledger
+        unreceived = self._connection.connected and ledger.attempts()
+        return bool(ledger.running or ledger.waiting or unreceived)
+
+    # --- what the parts tell -------------------------------------------------------------------
+
+    def offers_changed(self) -> None:
+        """Models, and who does not answer, are told with the next heartbeat."""
+        self._describe()
+        if self._introduction.is_outdated and self._connection.connected:
+            log.info("image_servers_changed", tasks=self._parts.offers.tasks)
+            self._introduce_again()
+
+    def others_changed(self) -> None:
+        """The controller hears of it first, so that what is returned is not sent here again."""
+        self.tell_at_once()
+        self._parts.ledger.others_hold(self._parts.gpus.taken)
+
+    def gpus_found(self, gpus: tuple[GPU, ...]) -> None:
+        log.info("gpus_found", gpus=[gpu.name for gpu in gpus])
+        self._parts.offer(gpus)
+        self._describe()
+        self._parts.ledger.others_hold(self._parts.gpus.taken)
+        self._introduce_again()
+
+    def _introduce_again(self) -> None:
+        self._again = asyncio.create_task(self._connection.close())
+
+    def tell_at_once(self) -> None:
+        if self._connection.connected:
+            self._connection.send(self.heartbeat())
+
+    def _describe(self) -> None:
+        """What image jobs are told of this worker."""
+        parts, name = self._parts, self._settings.worker.name or self._address().name
+        parts.ledger.orders.renderer = renderer_of(
+            name, parts.capabilities.gpus, parts.offers.in_order, parts.runners.turns
+        )
+
+    def _reached(self, welcome: WorkerWelcome | None = None) -> None:
+        self._parts.ledger.orders.endpoint = endpoint_of(
+            self._address(), welcome, self._home, self._parts.runners.artifacts
+        )
+
+    # --- what the connection asks --------------------------------------------------------------
+
+    def register(self, address: Address) -> WorkerRegister:
+        return self._introduction.register(address)
+
+    def heartbeat(self) -> WorkerHeartbeat:
+        return self._introduction.heartbeat(leaving=self._leaving is not None)
+
+    def welcomed(self, welcome: WorkerWelcome) -> None:
+        ledger = self._parts.ledger
+        self._parts.leftovers = 0  # told
+        ledger.results.offline = False
+        self._called(welcome.name)
+        self._reached(welcome)
+        if not self._is_up and not self._embedded:
+            self._is_up = True
+            write_private_json(self._home / "up.json", {"pid": os.getpid(), "version": __version__})
+        self._look_for_update()
+        if self._leaving is None:
+            ledger.roll.draining = ""
+        else:
+            self._connection.send(self.heartbeat())  # it says that we leave
+
+    def _called(self, name: str) -> None:
+        """Keeps what the operator calls this worker, for whoever asks on this machine."""
+        card = read_json(self._home / "agent.json")
+        if not self._embedded and card and name != card.get("name"):
+            log.info("worker_renamed", name=name)
+            write_private_json(self._home / "agent.json", {**card, "name": name})
+            self._describe()
+
+    def disconnected(self) -> None:
+        """What the controller has not received by now may never have reached it."""
+        self._parts.ledger.results.offline = True
+        self._parts.ledger.results.save()
+
+    def deliver(self, messages: list[FromController]) -> None:
+        ledger, sent_output = self._parts.ledger, self._connection.sent_output
+        for message in messages:
+            if isinstance(message, JobDispatch):
+                ledger.dispatched(message)
+            elif isinstance(message, ResultReceived):
+                ledger.results.received(message.job, message.attempt)
+                sent_output.forget((message.job, message.attempt))
+            elif isinstance(message, OutputReceived):
+                for job, attempt, upto in message.upto:
+                    sent_output.received((job, attempt), upto)
+            elif isinstance(message, JobCancel):
+                ledger.cancelled(message)
+            elif isinstance(message, JobRecall):
+                ledger.recalled(message)
+            elif isinstance(message, WorkerWelcome):
+                self._called(message.name)
+            elif isinstance(message, Drain):
+                reason = "the controller is stopping"
+                self.leave(message.grace_s, reason=reason, for_good=self._embedded)
+        ledger.start_ready()
+
+    def started(self) -> list[Message]:
+        return self._parts.ledger.started()
+
+    def results(self) -> list[Message]:
+        return list(self._parts.ledger.results.all().values())
+
+    def has_work_ahead(self) -> bool:
+        return self._parts.ledger.roll.has_work_ahead()
+
+    def caught_up(self) -> None:
+        self._parts.ledger.resume_output()
