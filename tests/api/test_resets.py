@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
+from msgspec import Raw
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
@@ -78,7 +79,7 @@ async def _one_reset(engine: AgentsEngine, url: str, number: int) -> None:
     sent = 0
     while any(worker.connected for worker in engine.workers()):
         sent += 1
-        engine.start(Attempt(f"j{number}-{sent}", 1, "w", b"{}", "d", "t", Needs()))
+        engine.start(Attempt(f"j{number}-{sent}", 1, Raw(b"{}"), "d", "t", Needs(), worker="w"))
         await asyncio.sleep(0)
     assert sent
 

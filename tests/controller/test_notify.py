@@ -39,7 +39,7 @@ async def until(receiver: Receiver, count: int, event: str = "") -> list[Receive
 
 
 def long_if_it_fails(attempt: Attempt) -> float:
-    return 600.0 if b'"name":"fails"' in attempt.document else 0.0
+    return 600.0 if b'"name":"fails"' in bytes(attempt.document) else 0.0
 
 
 def notified(

@@ -11,7 +11,7 @@ from tests.controller.shell import shell, worker
 
 
 def seconds(attempt: Attempt) -> float:
-    return 3600.0 if b"bG9uZw" in attempt.document else 0.01  # "long", as it stands there
+    return 3600.0 if b"bG9uZw" in bytes(attempt.document) else 0.01  # "long", as it stands there
 
 
 async def test_a_short_queue_behind_a_long_job_moves_to_the_idle_worker(tmp_path: Path) -> None:

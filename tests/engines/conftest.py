@@ -15,6 +15,7 @@ import cloudpickle
 import pytest
 import uvicorn
 from fastapi import FastAPI, WebSocket
+from msgspec import Raw
 
 from corral.api.worker_socket import Frames, WorkerSocket
 from corral.core.events import EngineReport
@@ -64,9 +65,9 @@ class Lab:
         document = encode_document(Job(work=FunctionCall(function=function, arguments=arguments)))
         return Attempt(
             job=f"job{self._number}",
-            number=1,
+            attempt=1,
             worker=(await self.worker()).id,
-            document=document,
+            document=Raw(document),
             digest=document_digest(document),
             token="t",
             needs=Needs(cpus=cpus),
@@ -97,7 +98,7 @@ async def simulated_lab(home: Path) -> AsyncIterator[Lab]:
     worker = Worker(id="w", name="w", engine="simulated", capabilities=can)
 
     def seconds(attempt: Attempt) -> float:
-        return LONG_S if b'"arguments"' in attempt.document and _is_long(attempt) else 0.0
+        return LONG_S if b'"arguments"' in bytes(attempt.document) and _is_long(attempt) else 0.0
 
     engine = SimulatedEngine([worker], seconds)
     engine.open()

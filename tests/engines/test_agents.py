@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -206,7 +207,7 @@ def register(name: str, *attempts: tuple[str, int]) -> wire.WorkerRegister:
 
 
 def attempt(worker: str, job: str = "j") -> Attempt:
-    return Attempt(job, 1, worker, b"{}", "d", "t", Needs())
+    return Attempt(job, 1, Raw(b"{}"), "d", "t", Needs(), worker=worker)
 
 
 def completed() -> wire.JobCompleted:

@@ -10,9 +10,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
-from corral.core.job import Blob, Failure, Needs
+from corral.core.assignment import Assignment
+from corral.core.job import Blob, Failure, Needs, QueueClass
 from corral.core.worker import GPU, Capabilities
+from corral.engines.engine import Attempt
 from corral.protocol import messages as wire
 
 SENT_BY_WORKERS = [
@@ -102,6 +105,36 @@ def test_every_message_about_an_attempt_carries_its_number() -> None:
     for kind in (*get_args(wire.FromWorker), *get_args(wire.FromController)):
         if kind.__name__.startswith("Job") or kind is wire.ResultReceived:
             assert {"job", "attempt"} <= set(kind.__struct_fields__)
+
+
+def test_a_dispatch_says_all_that_an_engine_is_given() -> None:
+    attempt = Attempt(
+        job="j",
+        attempt=3,
+        document=Raw(b'{"a": 1.0}'),
+        digest="d",
+        token="t",
+        needs=Needs(gpus=2),
+        above_vram_gb=4.0,
+        duration_s=5.0,
+        queue_class=QueueClass.INTERACTIVE,
+        priority=6,
+        checkpoint="c",
+        correlation_id="i",
+        secrets={"KEY": "value"},
+        worker="w",
+    )
+    said = wire.JobDispatch.of(attempt, 7)
+    (heard,) = wire.decode_from_controller(wire.encode([said]))
+    assert isinstance(heard, wire.JobDispatch)
+    assert bytes(heard.document) == b'{"a": 1.0}'
+    assert heard.output_limit == 7
+    for name in Assignment.__struct_fields__:
+        said_of_it = getattr(attempt, name)
+        if name != "document":
+            assert getattr(heard, name) == said_of_it, name
+    assert b'"worker"' not in wire.encode(said)
+    assert "value" not in repr(attempt) + repr(heard)
 
 
 GPU_0 = {"uuid": "0", "name": "g", "vram_gb": 8}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import structlog
+from msgspec import Raw
 
 from corral.controller.early_starts import SentEarly
 from corral.controller.fleet import Fleet
@@ -247,9 +248,9 @@ class Loop:
         engine.start(
             Attempt(
                 job=head.id,
-                number=head.attempt,
+                attempt=head.attempt,
                 worker=head.worker,
-                document=document,
+                document=Raw(document),
                 digest=digest,
                 token=self._tokens.issue(head.id, head.attempt),
                 needs=head.shape.needs,

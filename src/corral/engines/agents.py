@@ -11,11 +11,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
 import structlog
-from msgspec import Raw
-from msgspec.structs import replace
 
 from corral.core.events import (
-    AttemptBegan,
     AttemptExited,
     AttemptOutput,
     AttemptReturned,
@@ -23,12 +20,11 @@ from corral.core.events import (
     WorkerJoined,
     WorkerLost,
 )
-from corral.core.frames import OutputFrame, ProgressFrame
 from corral.core.job import JobId
-from corral.core.model import kept
-from corral.core.worker import Wishes, Worker, taken_by_others
-from corral.engines import ends
+from corral.core.worker import Wishes, Worker
 from corral.engines.dialled import Session
+from corral.engines.dialled_reports import REASON, AboutAttempt, report_of
+from corral.engines.dialled_workers import DialledWorkers
 from corral.engines.engine import Attempt, EngineContext
 from corral.engines.graces import Graces
 from corral.engines.output_receipts import OutputReceipts
@@ -36,8 +32,6 @@ from corral.protocol import messages as wire
 
 log = structlog.get_logger()
 
-REASON = 1_000
-"""Characters of a reason that are kept."""
 LEFT = "its worker left before the job was sent"
 INBOX_LIMIT = 1 << 20
 """Bytes of frames that may wait for the intake before sockets are read no further."""
@@ -70,20 +64,10 @@ class AgentsEngine:
         stop_grace_s: float = 0.0,
     ) -> None:
         self._output_limit, self._local_id = output_limit, local_id
-        self._wishes = wishes
-        """What the operator wishes of a worker."""
         self._placed_on, self._stop_grace_s = placed_on, stop_grace_s
         """The worker that an attempt was placed on, if it is there now: nobody has what was not
         placed on it, whatever it claims."""
-        self._leaving: set[str] = set()
-        """Workers that said so: they take nothing new."""
-        self._said: dict[str, wire.WorkerRegister] = {}
-        """What connected workers said of themselves."""
-        self._workers = {
-            worker.id: self._as_wished(replace(worker, connected=False, readings=(), taken=()))
-            for worker in known
-            if worker.engine == self.name
-        }
+        self._workers = DialledWorkers(known, self.name, local_id, wishes)
         self._sessions: dict[str, Session] = {}
         self._attempts: dict[tuple[JobId, int], str] = {}
         self._strays: dict[str, set[tuple[JobId, int]]] = {}
@@ -108,14 +92,14 @@ class AgentsEngine:
     def open(self, holding: Collection[str] = ()) -> None:
         """Starts the grace period of all known workers that did not say goodbye, and of any other
         that is `holding` attempts: they may still run what we sent them."""
-        missed = {worker.id for worker in self._workers.values() if not worker.left}
+        missed = {worker.id for worker in self._workers.all() if not worker.left}
         for worker in missed.union(holding):
             self._away.begin(worker)
 
     # --- the five verbs ---
 
     def workers(self) -> Sequence[Worker]:
-        return list(self._workers.values())
+        return self._workers.all()
 
     def start(self, attempt: Attempt) -> None:
         key = (attempt.job, attempt.number)
@@ -127,24 +111,7 @@ class AgentsEngine:
                 # It left for good while this was placed, and was reported lost before that.
                 self._report(attempt.worker, AttemptReturned(*key, attempt.worker, LEFT))
             return  # or it just left, and returns or is lost within its grace
-        session.send(
-            wire.JobDispatch(
-                job=attempt.job,
-                attempt=attempt.number,
-                document=Raw(attempt.document),
-                digest=attempt.digest,
-                token=attempt.token,
-                needs=attempt.needs,
-                above_vram_gb=attempt.above_vram_gb,
-                duration_s=attempt.duration_s,
-                queue_class=attempt.queue_class,
-                priority=attempt.priority,
-                checkpoint=attempt.checkpoint,
-                correlation_id=attempt.correlation_id,
-                output_limit=self._output_limit,
-                secrets=attempt.secrets,
-            )
-        )
+        session.send(wire.JobDispatch.of(attempt, self._output_limit))
         self._attempts[key] = attempt.worker  # of what could not even be said it has nothing
 
     async def stop(
@@ -205,34 +172,14 @@ class AgentsEngine:
 
     def join(self, session: Session, register: wire.WorkerRegister) -> Worker:
         """A worker registered. A second socket of the same worker replaces the first."""
-        register = _shortened(register)
-        self._said[register.worker_id] = register
-        self._leaving.discard(register.worker_id)
-        worker = self._as_wished(
-            Worker(
-                id=register.worker_id,
-                name=self.name_of(register),
-                engine=self.name,
-                capabilities=register.capabilities,
-                local=register.worker_id == self._local_id,
-                seen_at=time.time(),
-                version=register.software_version,
-                incarnation=register.incarnation,
-                models=register.models,
-                models_loaded=register.models_loaded,
-                readings=register.readings,
-                taken=taken_by_others(register.readings),
-                servers=register.servers,
-            )
-        )
-        before = self._workers.get(worker.id)
+        before = self._workers.get(register.worker_id)
+        worker = self._workers.join(register)
         remembers = before is not None and before.incarnation == worker.incarnation != ""
         former = self._sessions.pop(worker.id, None)
         if former is not None:
             former.close(wire.CLOSE_REPLACED, "The same worker connected again.")
         self._away.end(worker.id)
         self._sessions[worker.id] = session
-        self._workers[worker.id] = worker
         if worker.local:
             self._emptied.clear()
         self._forget(worker.id)
@@ -261,21 +208,8 @@ class AgentsEngine:
             session.send(wire.JobCancel(job=job, attempt=attempt, grace_s=self._stop_grace_s))
         return mine
 
-    def _as_wished(self, worker: Worker) -> Worker:
-        wishes = self._wishes(worker.id)
-        said = self._said.get(worker.id)
-        can = worker.capabilities if said is None else said.capabilities
-        labels = tuple(dict.fromkeys((*can.labels, *wishes.labels)))
-        return replace(
-            worker,
-            name=wishes.name or worker.name,
-            draining=wishes.draining or worker.id in self._leaving,
-            capabilities=replace(can, labels=labels),
-        )
-
     def name_of(self, register: wire.WorkerRegister) -> str:
-        """What a worker is called here, whatever it calls itself."""
-        return self._wishes(register.worker_id).name or register.name or register.worker_id
+        return self._workers.name_of(register)
 
     def wish(self, worker: str) -> Worker | None:
         """The operator wishes something else of a worker now; what it looks like then."""
@@ -283,7 +217,7 @@ class AgentsEngine:
         if known is None:
             return None
         former = known.name
-        known = self._workers[worker] = self._as_wished(known)
+        known = self._workers.wish(worker)
         session = self._sessions.get(worker)
         if known.name != former and session is not None:
             session.rename(known.name)
@@ -300,17 +234,14 @@ class AgentsEngine:
         if session is not None:
             session.close(wire.CLOSE_REVOKED, "This worker was revoked. It may join again.")
         self._lose(worker, "It was revoked.", expected=True)
-        self._workers.pop(worker, None)
-        self._said.pop(worker, None)
+        self._workers.remove(worker)
 
     def leave(self, session: Session, worker: str, *, silent_s: float = 0.0) -> None:
         """A socket closed without a word. The grace begins with the last one that was heard."""
         if self._sessions.get(worker) is not session:
             return
         del self._sessions[worker]
-        self._leaving.discard(worker)
-        self._workers[worker] = self._as_wished(replace(self._workers[worker], connected=False))
-        name = self._workers[worker].name
+        name = self._workers.disconnect(worker).name
         log.warning("worker_disconnected", worker=name, silent_s=round(silent_s, 1))
         self._away.begin(worker, silent_s)
         self._note_emptied()
@@ -335,7 +266,8 @@ class AgentsEngine:
 
     def _hear(self, worker: str, message: wire.FromWorker, now: float) -> None:
         if isinstance(message, wire.WorkerHeartbeat):
-            self._beat(worker, message, now)
+            if self._workers.beat(worker, message, now):
+                self.changed()
             return
         if isinstance(message, wire.WorkerGoodbye):
             self._goodbye(worker, message.reason)
@@ -355,48 +287,13 @@ class AgentsEngine:
             elif isinstance(message, (wire.JobOutput, wire.JobProgress)) and message.n:
                 self._receipts.note(worker, (job, attempt), message.n)
             return
-        if isinstance(message, wire.JobStarted):
-            at = ends.moment(message.at, now)
-            began = AttemptBegan(job, attempt, worker, at, message.devices, message.warm)
-            self._report(worker, began)
-        elif isinstance(message, wire.JobOutput):
-            frame = OutputFrame(now, message.stream, message.text, message.data, message.n)
-            self._report(worker, AttemptOutput(job, attempt, worker, frame))
-        elif isinstance(message, wire.JobProgress):
-            progress = ProgressFrame(
-                now,
-                message.fraction,
-                message.message[: ends.DOING],
-                ends.named(message.metrics),
-                message.step,
-                message.n,
-            )
-            self._report(worker, AttemptOutput(job, attempt, worker, progress))
-        elif isinstance(message, wire.JobCompleted):
-            no = ends.refused(message.result)
-            result = message.result if no is None else None
-            at, seconds = ends.moment(message.at, now), ends.took(message.seconds)
-            exited = AttemptExited(
-                job, attempt, worker, at, seconds, message.digest, result, no, message.output
-            )
-            self._report(worker, exited)
-        elif isinstance(message, wire.JobFailed):
-            failed = AttemptExited(
-                job,
-                attempt,
-                worker,
-                ends.moment(message.at, now),
-                ends.took(message.seconds),
-                message.digest,
-                failure=ends.short(message.failure),
-                output=message.output,
-            )
-            self._report(worker, failed)
-        else:
-            asked = self.stopping or self._workers[worker].draining
-            asked = asked or (job, attempt) in self._recalled
-            reason = message.reason[:REASON]
-            self._report(worker, AttemptReturned(job, attempt, worker, reason, not asked))
+        self._report(worker, report_of(worker, message, now, asked=self._asked(worker, message)))
+
+    def _asked(self, worker: str, message: AboutAttempt) -> bool:
+        """Whether somebody here wants the attempt back."""
+        known = self._workers.get(worker)
+        draining = self.stopping or (known is not None and known.draining)
+        return draining or (message.job, message.attempt) in self._recalled
 
     def _is_late(self, worker: str, message: wire.FromWorker) -> bool:
         """Whether it tells how an attempt ended that nobody has (any more) but itself."""
@@ -407,37 +304,9 @@ class AgentsEngine:
         key = (message.job, message.attempt)
         return key in self._strays[worker] and key not in self._attempts
 
-    def _beat(self, worker: str, beat: wire.WorkerHeartbeat, now: float) -> None:
-        if beat.leaving and worker not in self._leaving:
-            self._leaving.add(worker)
-            self._workers[worker] = self._as_wished(self._workers[worker])
-        known = self._workers[worker]
-        taken = taken_by_others(beat.readings)
-        new = replace(
-            known,
-            seen_at=now,
-            load=beat.load,
-            readings=beat.readings,
-            taken=taken,
-            models_loaded=beat.models_loaded[: kept(beat.models_loaded)],
-            servers=known.servers if beat.servers is None else beat.servers,
-        )
-        said = self._said.get(worker)
-        if beat.models is not None and said is not None:
-            names = tuple(model.name for model in beat.models)
-            names = names[: kept(names)]
-            can = replace(said.capabilities, models_present=names)
-            self._said[worker] = replace(said, capabilities=can)
-            new = self._as_wished(replace(new, models=beat.models[: len(names)]))
-        self._workers[worker] = new
-        if taken != known.taken or beat.models is not None:
-            self.changed()
-
     def _goodbye(self, worker: str, reason: str) -> None:
         self._sessions.pop(worker, None)
-        self._leaving.discard(worker)
-        gone = replace(self._workers[worker], connected=False, left=True, seen_at=time.time())
-        self._workers[worker] = self._as_wished(gone)
+        self._workers.leave(worker)
         self._lose(worker, reason[:REASON] or "It said goodbye.", expected=True)
         self._note_emptied()
 
@@ -461,8 +330,8 @@ class AgentsEngine:
     def _lose(self, worker: str, reason: str, *, expected: bool = False) -> None:
         self._away.end(worker)
         self._forget(worker)
-        name = self._workers[worker].name if worker in self._workers else worker
-        self._report(worker, WorkerLost(worker, f"{name}: {reason}", expected))
+        told = f"{self._workers.name(worker)}: {reason}"
+        self._report(worker, WorkerLost(worker, told, expected))
 
     def _forget(self, worker: str) -> None:
         """What it had, as far as we know."""
@@ -474,15 +343,3 @@ class AgentsEngine:
         self._inbox.append((worker, report))
         self._settled.clear()
         self._arrived.set()
-
-
-def _shortened(register: wire.WorkerRegister) -> wire.WorkerRegister:
-    """With as many names of models as are kept."""
-    can, loaded = register.capabilities, register.models_loaded
-    present = can.models_present
-    return replace(
-        register,
-        capabilities=replace(can, models_present=present[: kept(present)]),
-        models=register.models[: kept(model.name for model in register.models)],
-        models_loaded=loaded[: kept(loaded)],
-    )

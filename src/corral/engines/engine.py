@@ -7,35 +7,23 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from corral.core.assignment import Assignment
 from corral.core.events import EngineReport
-from corral.core.job import JobId, Needs, QueueClass
+from corral.core.job import JobId
 from corral.core.worker import Wishes, Worker
 from corral.home import Home
 from corral.runtime.standalone.ticket import AttemptTicket
 from corral.settings import Settings
 
 
-class Attempt(Struct, frozen=True, gc=False):
+class Attempt(Assignment, frozen=True, gc=False, kw_only=True):
     """One try of a job on one worker: all that an engine needs to start it."""
 
-    job: JobId
-    number: int
     worker: str
-    document: bytes
-    digest: str
-    token: str
-    needs: Needs
-    above_vram_gb: float = 0.0
-    duration_s: float = 3600.0
-    queue_class: QueueClass = QueueClass.BATCH
-    priority: int = 0
-    checkpoint: str = ""
-    correlation_id: str = ""
-    secrets: dict[str, str] = {}
-    """Values of the secrets that the job names."""
 
-    def __repr__(self) -> str:
-        return f"Attempt(job={self.job!r}, number={self.number!r}, worker={self.worker!r}, …)"
+    @property
+    def number(self) -> int:
+        return self.attempt
 
 
 class EngineContext(Struct, frozen=True):

@@ -11,9 +11,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
+from msgspec.structs import astuple
 
-from corral.core.job import Blob, Failure, JobId, Needs, QueueClass
+from corral.core.assignment import Assignment
+from corral.core.job import Blob, Failure, JobId
 from corral.core.model import MOST_MODELS, Model, ModelNames
 from corral.core.worker import (
     MOST_GPUS,
@@ -188,27 +190,13 @@ class WorkerWelcome(Message, frozen=True):
     """It says what output it has, and takes the same twice; older controllers do neither."""
 
 
-class JobDispatch(Message, frozen=True):
-    job: JobId
-    attempt: int
-    document: Raw
-    digest: str
-    token: str
-    """Good for this attempt's transfers alone."""
-    needs: Needs
-    above_vram_gb: float = 0.0
-    duration_s: float = 3600.0
-    queue_class: QueueClass = QueueClass.BATCH
-    priority: int = 0
-    checkpoint: str = ""
-    correlation_id: str = ""
-    """For the log and the job's own environment."""
+class JobDispatch(Assignment, Message, frozen=True):
     output_limit: int = 2_000_000_000
-    secrets: dict[str, str] = {}
-    """Values of the secrets that the job names: for its process alone, never for a log."""
 
-    def __repr__(self) -> str:
-        return f"JobDispatch(job={self.job!r}, attempt={self.attempt!r}, …)"
+    @classmethod
+    def of(cls, assignment: Assignment, output_limit: int) -> JobDispatch:
+        shared = astuple(assignment)[: len(Assignment.__struct_fields__)]
+        return cls(*shared, output_limit)  # type: ignore[call-arg] # it counts them too often
 
 
 class JobCancel(Message, frozen=True):
