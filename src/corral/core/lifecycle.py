@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from msgspec.structs import replace
 
 from corral.core.errors import Conflict
@@ -56,6 +58,9 @@ STORED = (ArtifactStored, CheckpointStored)
 """Those of which one job may have very many: who wants to know how it went passes them by."""
 
 
+_given = attrgetter(*Given.__struct_fields__)
+
+
 def shape_of(fact: Submission) -> Shape:
     return Shape(
         needs=fact.needs,
@@ -69,18 +74,7 @@ def born(fact: JobSubmitted | JobRejected, seq: int, like: Head | None = None) -
     """The head of a new job; what it has in common with another one they share: very many may
     wait."""
     shape = shape_of(fact)
-    given = Given(
-        name=fact.name,
-        user=fact.user,
-        batch=fact.batch,
-        labels=fact.labels,
-        duration_s=fact.duration_s,
-        retries=fact.retries,
-        retry_of=fact.retry_of,
-        correlation_id=fact.correlation_id,
-        secrets=fact.secrets,
-        notify=fact.notify,
-    )
+    given = Given(*_given(fact))
     if like is not None:
         shape = like.shape if like.shape == shape else shape
         given = like.given if like.given == given else given

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Order,
         PipelineWork,
         ScriptWork,
+        Work,
     )
     from corral.runtime.pipeline.run import Pipelines
     from corral.runtime.process_state import ProcessState
@@ -96,9 +97,7 @@ class AttemptLoop:
             os._exit(0)  # A child that user code forked, and that came back here.
         return self._finish(data, failure, last=work["type"] == "script")
 
-    def _run(
-        self, work: FunctionWork | ScriptWork | PipelineWork, order: Order[Document]
-    ) -> bytes | None:
+    def _run(self, work: Work, order: Order[Document]) -> bytes | None:
         if work["type"] == "function":
             return self._function(work, order)
         if work["type"] == "script":

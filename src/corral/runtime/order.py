@@ -37,10 +37,13 @@ class PipelineWork(TypedDict):
     record: dict[str, Any]
 
 
+Work = FunctionWork | ScriptWork | PipelineWork
+
+
 class Document(TypedDict):
     """What a runner reads of a job document, `core.job.Job`."""
 
-    work: FunctionWork | ScriptWork | PipelineWork
+    work: Work
     env: NotRequired[dict[str, str]]
 
 
