@@ -241,6 +241,8 @@ def test_a_process_that_is_killed_takes_its_job_along(client: Client, here: Live
     wait_until(lambda: not alive(pid), "the job to go")
     wait_until(lambda: handle.status().attempt == 2, "another attempt")
     handle.cancel()
+    with pytest.raises(JobCancelled):
+        handle.result(60)
 
 
 def test_a_process_that_is_asked_to_stop_gives_its_job_back(
@@ -274,6 +276,22 @@ def test_by_its_path_with_a_ticket_from_the_environment(
     )
     assert again.returncode == 3
     assert b"is over" in again.stderr
+
+
+def test_of_two_processes_for_one_attempt_one_runs_it(
+    client: Client, by_hand: Callable[[str], dict[str, Any]]
+) -> None:
+    def count() -> None:
+        print("ran", flush=True)
+        time.sleep(1)
+
+    handle = client.submit(count)
+    environ = {"CORRAL_TICKET": json.dumps(by_hand(handle.id)), "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-m", "corral.runtime.standalone"]
+    both = [subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) for _ in range(2)]
+    assert sorted(one.wait(60) for one in both) == [0, 3]
+    assert handle.result(10) is None
+    assert "".join(handle.logs()) == "ran\n"
 
 
 def test_replies_that_are_lost_lose_no_output_and_double_none(

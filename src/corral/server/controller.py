@@ -76,7 +76,6 @@ from corral.engines import built
 from corral.engines.dialled import Dialled
 from corral.engines.engine import EngineContext
 from corral.engines.local_agent import LocalAgent
-from corral.engines.posted import Mailbox, Posted
 from corral.home import Home, write_private_json
 from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
@@ -331,7 +330,7 @@ class Controller:
                     tokens,
                     vault,
                     current=transfers.current,
-                    mailbox=self._mailbox,
+                    engines=engines,
                     limits=settings.limits,
                     output_limit=settings.output_limit,
                     artifacts=artifacts.where,
@@ -381,13 +380,6 @@ class Controller:
                 backends=[entry.options() for entry in worker.backends],
             ),
         )
-
-    def _mailbox(self, worker: str) -> Mailbox | None:
-        """Where attempts of this worker post what they tell, if they do."""
-        for engine in self._engines.values():
-            if isinstance(engine, Posted) and any(one.id == worker for one in engine.workers()):
-                return engine.mailbox
-        return None
 
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self._settings
