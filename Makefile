@@ -7,9 +7,11 @@ READY  := $(VENV)/.ready
 PYTHON ?=
 ARGS   ?=
 BESIDE ?= 2
+PYTEST  = $(BIN)/python -m pytest -n $(BESIDE)
+HERE   := not gpu and not windows
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sweep chaos check lint types types-windows imports generated format proto bench bench-builder bench-decide bench-faults bench-load bench-restart bench-slots figures clean
+.PHONY: help setup demo test test-long chaos check lint types types-windows imports generated format proto bench bench-builder bench-decide bench-fast-paths bench-faults bench-load bench-restart bench-slots figures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,11 +25,11 @@ $(READY): pyproject.toml constraints.txt tools/setup
 demo: $(READY) ## an embedded controller: a function, a map of 200, a script, a retry, 24 images
 	@$(BIN)/python examples/demo.py
 
-test: $(READY) ## all tests, two at a time (ARGS='-k journal' passes arguments to pytest)
-	@$(BIN)/python -m pytest -n $(BESIDE) $(ARGS)
+test: $(READY) ## every module, two tests at a time (ARGS='-k journal' passes arguments to pytest)
+	@$(PYTEST) -m '$(HERE) and not long' $(ARGS)
 
-sweep: $(READY) ## kills the real controller at every single write (`test`: at every kind of write)
-	@CORRAL_TEST_SWEEP=1 $(BIN)/python -m pytest tests/crash/test_every_write.py $(ARGS)
+test-long: $(READY) ## what takes its time: every write, every sync, half a minute of chaos, torch
+	@$(PYTEST) -m '$(HERE) and long' $(ARGS)
 
 chaos: $(READY) ## random faults over thousands of jobs, as root (ARGS='--seed 1 --seconds 60')
 	@$(BIN)/python -m tests.chaos $(ARGS)
@@ -67,6 +69,9 @@ bench-load: $(READY) ## much output, many watchers and jobs, artifacts, 2 M reco
 bench-decide: $(READY) ## the scheduler: one decision over 50 and over 10,000 workers
 	@$(BIN)/python -m bench.decide $(ARGS)
 
+bench-fast-paths: $(READY) ## what each fast path is worth: the same figures without it, and without all
+	@$(BIN)/python -m bench.fast_paths $(ARGS)
+
 bench-builder: $(READY) ## plans of image batches: records a second, validated and with digests
 	@$(BIN)/python -m bench.builder $(ARGS)
 
@@ -83,5 +88,5 @@ figures: $(READY) ## lines, modules, long functions, … (ARGS='BEFORE . --names
 	@$(BIN)/python tools/figures.py $(ARGS)
 
 clean: ## remove .venv and everything that tools left behind
-	rm -rf $(VENV) .bench .cache .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	rm -rf $(VENV) .bench .cache .demo castles .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	-find src tests examples bench tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null

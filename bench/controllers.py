@@ -29,8 +29,12 @@ TWO_SLOTS = {"worker": {"cpus": 2}}
 class Controller:
     """`with Controller(folder) as controller:` up and healthy on entry, gone on exit."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: dict[str, Any] | None = None, *, without: str = ""
+    ) -> None:
         self.folder = folder
+        self._without = without
+        """Fast paths that are off."""
         self.home = folder / "home"
         self.home.mkdir(parents=True)
         (self.home / "corral.yaml").write_text(json.dumps(settings or TWO_SLOTS))  # JSON is YAML
@@ -45,7 +49,7 @@ class Controller:
             self.begun = time.perf_counter()
             self.process = psutil.Popen(
                 [CORRAL, "up", "--port", "0", "--grpc-port", "0"],
-                env={**kept, "CORRAL_HOME": str(self.home)},
+                env={**kept, "CORRAL_HOME": str(self.home), "CORRAL_WITHOUT": self._without},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

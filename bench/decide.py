@@ -14,7 +14,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from bench.run import ROOT, machine
 from corral.controller.world import PACES, World
 from corral.core.job import Head, Needs, QueueClass, Shape, State
 from corral.core.worker import GPU, Capabilities, Worker
-from corral.scheduler.plan import Plan, decide
+from corral.scheduler.plan import Plan, Snapshot, decide
 
 CARDS_GB = (8.0, 10.0, 11.0, 12.0, 16.0, 20.0, 24.0, 32.0, 40.0, 48.0, 80.0)
 MODELS = tuple(f"model-{n}" for n in range(12))
@@ -108,7 +108,12 @@ def filled(waiting: Sequence[Shape], queued: int, known: Sequence[Worker] = ()) 
     return world
 
 
-def timed(world: World, known: Sequence[Worker], repeats: int) -> tuple[list[float], Plan]:
+def timed(
+    world: World,
+    known: Sequence[Worker],
+    repeats: int,
+    decide: Callable[[Snapshot], Plan] = decide,
+) -> tuple[list[float], Plan]:
     """Milliseconds of each decision, snapshot included, and the plan, which is always the same."""
     took: list[float] = []
     plan = Plan()

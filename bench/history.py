@@ -35,7 +35,7 @@ from corral.core.events import (
     Journaled,
 )
 from corral.core.ids import Ids
-from corral.core.job import Blob, FunctionCall, Job, Needs, encode_document, record_digest
+from corral.core.job import Blob, FunctionCall, Job, Needs, document_digest, encode_document
 from corral.sdk import figures
 
 RECORDS_OF_A_JOB = 4
@@ -56,7 +56,7 @@ def document_of(number: int) -> bytes:
 
 
 def life(job: str, number: int, document: bytes, at: float) -> Iterator[Journaled]:
-    digest, batch = record_digest(document), f"batch-{number // 1000}"
+    digest, batch = document_digest(document), f"batch-{number // 1000}"
     yield JobSubmitted(
         job=job, at=at, needs=Needs(), digest=digest, key=f"key-{number}", batch=batch
     )

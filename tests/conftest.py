@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -30,28 +29,32 @@ settings.load_profile("any_machine")
 _deselected: Counter[str] = Counter()
 
 
-def _fail_skips() -> bool:
-    return os.environ.get("CORRAL_TEST_ALL") == "1"
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-skips", action="store_true", help="what is skipped has failed")
 
 
 def _failed(report: pytest.TestReport | pytest.CollectReport) -> None:
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     report.outcome = "failed"
-    report.longrepr = f"{reason} (CORRAL_TEST_ALL=1: nothing may be skipped here)"
+    report.longrepr = f"{reason} (--no-skips: nothing may be skipped here)"
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if report.skipped and not hasattr(report, "wasxfail") and _fail_skips():
+    if report.skipped and not hasattr(report, "wasxfail") and item.config.option.no_skips:
         _failed(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
-    if report.skipped and _fail_skips():
+    if report.skipped and collector.config.option.no_skips:
         _failed(report)
     return report
 

@@ -17,6 +17,7 @@ from corral.sdk.handles import AsyncHandle
 from corral.server.controller import Controller
 from corral.server.listening import listen
 from corral.settings import load
+from tests.eventually import eventually_async
 
 
 class Inside:
@@ -28,9 +29,11 @@ class Inside:
         return self.client.job(accepted.job)
 
     async def until_connected(self, *names: str) -> None:
-        wanted = set(names)
-        while not wanted <= {one.name for one in await self.client.workers() if one.connected}:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        async def connected() -> bool:
+            known = await self.client.workers()
+            return set(names) <= {one.name for one in known if one.connected}
+
+        await eventually_async(connected, f"{', '.join(names)} connected")
 
 
 @asynccontextmanager
@@ -44,8 +47,7 @@ async def controller(home: Path, yaml: str) -> AsyncIterator[Inside]:
     running = Controller(config, kept, listen("127.0.0.1", 0, "--port"))
     task = asyncio.create_task(running.run())
     try:
-        while not kept.controller.exists() and not task.done():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await eventually_async(lambda: kept.controller.exists() or task.done(), "a controller")
         async with AsyncClient(home=home) as client:
             yield Inside(running._queue, client)
     finally:

@@ -11,18 +11,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from corral import trust
+from tests.eventually import eventually
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 """The command of this environment, whatever the PATH says."""
-START_S = 20.0
+LIMITED_UP = Path(__file__).with_name("limited_up.py")
 STOP_S = 30.0
 
 
@@ -35,11 +35,14 @@ class LiveController:
         *flags: str,
         environ: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
+        limits: Mapping[str, float] | None = None,
     ) -> None:
         self.home = home
         self._prefix = prefix
         """Words before the command that end by becoming it: as another user, for one."""
         self.flags = flags
+        self._limits = limits
+        """Of `core.limits`, which are no settings."""
         self._environ = environ or {}
         self.process: subprocess.Popen[bytes] | None = None
         self.enrolment = f"enrolment-{os.urandom(8).hex()}"
@@ -83,7 +86,10 @@ class LiveController:
             key = self.home / "enrolment.key"
             key.touch(0o600)
             key.write_text(self.enrolment)
-        command = [*self._prefix, CORRAL, "up", "--port", "0", "--grpc-port", "0"]
+        up = [CORRAL, "up"]
+        if self._limits is not None:
+            up = [sys.executable, str(LIMITED_UP), json.dumps(self._limits)]
+        command = [*self._prefix, *up, "--port", "0", "--grpc-port", "0"]
         with (self.home / "test.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *self.flags],
@@ -92,15 +98,16 @@ class LiveController:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        deadline = time.monotonic() + START_S
-        while not self.healthy():
-            if self.process.poll() is not None:
-                raise AssertionError(f"corral up ended with {self.process.returncode}:\n{self.log}")
-            if time.monotonic() > deadline:
-                self.kill()
-                raise AssertionError(f"corral up is not healthy after {START_S:g} s:\n{self.log}")
-            # A process that starts can only be asked again.
-            time.sleep(0.02)
+        try:
+            eventually(self._up, "corral up is healthy")
+        except AssertionError as error:
+            self.kill()
+            raise AssertionError(f"{error}\n{self.log}") from None
+
+    def _up(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"corral up ended with {self.process.returncode}"
+        return self.healthy()
 
     def healthy(self) -> bool:
         try:

@@ -80,7 +80,7 @@ def test_a_mistake_in_the_environment_names_the_variable(tmp_path: Path) -> None
 def test_a_misspelt_variable_is_named_and_others_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match=r"CORRAL_PRT\. Did you mean CORRAL_PORT"):
         settings.load(tmp_path, environ={"CORRAL_PRT": "1"})
-    settings.load(tmp_path, environ={"CORRAL_TEST_ALL": "1", "CORRAL_OUTPUT_DIR": "x"})
+    settings.load(tmp_path, environ={"CORRAL_NIGHT_OWL": "1", "CORRAL_OUTPUT_DIR": "x"})
 
 
 def test_mistakes_are_told_in_plain_words(tmp_path: Path) -> None:
@@ -136,3 +136,13 @@ def test_a_backend_that_cannot_be_is_refused(tmp_path: Path, entry: str, sentenc
         settings.load(tmp_path, environ={})
     assert sentence in refused.value.message
     assert "hunter2" not in refused.value.message
+
+
+@pytest.mark.parametrize("key", ["limits.jobs", "backoff_max_s", "worker.task_types"])
+def test_a_setting_that_went_is_told_so(tmp_path: Path, key: str) -> None:
+    (tmp_path / "corral.yaml").write_text(f"{key}: 3\n")
+    with pytest.raises(InvalidSettings, match=f"corral.yaml: {key} is no setting any more.*Remove"):
+        settings.load(tmp_path, environ={})
+    (tmp_path / "corral.yaml").unlink()
+    with pytest.raises(InvalidSettings, match=f"{settings.variable(key)} is no setting any more"):
+        settings.load(tmp_path, environ={settings.variable(key): "3"})

@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 from corral import permissions
 from corral.core.backends import Entry, SketchEntry
 from corral.core.errors import InvalidSettings
-from corral.core.worker import MOST_GPUS, DeclaredGPU, Name, Names, Places, Words
+from corral.core.worker import MOST_GPUS, DeclaredGPU, Name, Names, Places
 from corral.plain_errors import choices_of, plain
 from corral.settings_file import parse, read_file
 
@@ -51,13 +51,11 @@ class WorkerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     warm_idle_s: Seconds = 600.0
     environments_gb: Annotated[float, Meta(gt=0)] = 20.0
     assets_gb: Annotated[float, Meta(gt=0)] = 50.0
-    environments_s: Annotated[float, Meta(ge=60)] = 2_592_000.0
     system_site_packages: bool = False
     isolate: bool = True
     read_paths: tuple[str, ...] = ()
     write_paths: tuple[str, ...] = ()
     model_paths: Places = ()
-    task_types: Words = ()
     spawn: bool = False
     backends: Annotated[tuple[Entry, ...], Meta(max_length=16)] = (SketchEntry(),)
 
@@ -85,34 +83,15 @@ class CircuitSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """When a worker that fails gets nothing more, and when it is tried again."""
 
     failures: Annotated[int, Meta(ge=1, le=10_000)] = 3
-    window_s: Seconds = 60.0
     cool_s: Annotated[float, Meta(gt=0, le=86_400)] = 10.0
-    cool_max_s: Annotated[float, Meta(gt=0, le=86_400)] = 600.0
 
 
 class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """How much of anything may come in at once, and how long it may take."""
+    """How much may come in at once; `core.limits` has what nobody needs to set."""
 
-    body_bytes: Bytes = 64_000_000
-    message_bytes: Bytes = 64 << 20
-    frame_bytes: Annotated[int, Meta(ge=1 << 20)] = 8 << 20
-    header_bytes: Bytes = 65_536
-    headers: Count = 100
-    header_s: Seconds = 10.0
-    body_s: Seconds = 30.0
-    keep_alive_s: Seconds = 30.0
     streams: Count = 5_000
-    jobs: Count = 10_000
-    page: Count = 1_000
     result_bytes: Bytes = 2_000_000_000
-    labels: Count = 64
-    variables: Count = 1_000
-    requirements: Count = 1_000
-    secrets: Count = 64
     inputs: Count = 256
-    models: Count = 64
-    arguments: Count = 10_000
-    text: Annotated[int, Meta(ge=64, le=100_000)] = 512
 
 
 class AssetSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,8 +102,6 @@ class AssetSettings(Struct, frozen=True, forbid_unknown_fields=True):
     bucket: str = ""
     endpoint: str = ""
     region: str = "us-east-1"
-    access_key: str = "S3_ACCESS_KEY"
-    secret_key: str = "S3_SECRET_KEY"  # noqa: S105 - the name of a secret
     url_s: Seconds = 900.0
     artifacts: Literal["auto", "controller", "root", "bucket"] = "auto"
 
@@ -167,9 +144,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     keep_for_interactive: Annotated[int, Meta(ge=0, le=10_000)] = 0
     max_losses: Annotated[int, Meta(ge=0, le=100)] = 5
     backoff_s: Annotated[float, Meta(ge=0, le=3600)] = 1.0
-    backoff_max_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
     output_limit: Bytes = 2_000_000_000
-    document_limit: Bytes = 4_000_000
     package_limit: Bytes = 2_000_000_000
     artifact_limit: Bytes = 20_000_000_000
     asset_limit: Bytes = 100_000_000_000
@@ -181,9 +156,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     inspectable: bool = False
     notify: tuple[Webhook, ...] = ()
     notify_secret: str = ""
-    notify_timeout_s: Seconds = 10.0
-    notify_backoff_s: Seconds = 1.0
-    notify_backoff_max_s: Seconds = 300.0
     notify_give_up_s: Annotated[float, Meta(gt=0, le=30 * 86_400)] = 86_400.0
     notify_settle_s: Seconds = 5.0
     worker: WorkerSettings = WorkerSettings()
@@ -226,7 +198,39 @@ def taken_invitation() -> str:
     return os.environ.pop("CORRAL_INVITATION", "")
 
 
-RESERVED = frozenset({"CORRAL_HOME", "CORRAL_ADDRESS", "CORRAL_TOKEN", "CORRAL_INVITATION"})
+FAST_PATHS = frozenset({"early_starts", "local_socket", "direct_call", "columns"})
+
+
+def fast_paths(environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Those that are on: all but the ones `CORRAL_WITHOUT` names, or none with `all`. It is for
+    tests and benches of Corral itself; nothing but the speed depends on it."""
+    text = (os.environ if environ is None else environ).get("CORRAL_WITHOUT", "")
+    named = frozenset(text.replace(",", " ").split())
+    if unknown := named - FAST_PATHS - {"all"}:
+        raise InvalidSettings(
+            f"CORRAL_WITHOUT: there is no fast path {min(unknown)!r}, only all, "
+            f"{', '.join(sorted(FAST_PATHS))}."
+        )
+    return frozenset() if "all" in named else FAST_PATHS - named
+
+
+RESERVED = frozenset(
+    {"CORRAL_HOME", "CORRAL_ADDRESS", "CORRAL_TOKEN", "CORRAL_INVITATION", "CORRAL_WITHOUT"}
+)
+
+
+_GONE_LIMITS = (
+    "body_bytes message_bytes frame_bytes header_bytes headers header_s body_s keep_alive_s jobs "
+    "page labels variables requirements secrets models arguments text"
+)
+REMOVED = {
+    *("backoff_max_s", "document_limit"),
+    *("notify_timeout_s", "notify_backoff_s", "notify_backoff_max_s"),
+    *("circuit.window_s", "circuit.cool_max_s", "assets.access_key", "assets.secret_key"),
+    *("worker.environments_s", "worker.task_types"),
+    *(f"limits.{name}" for name in _GONE_LIMITS.split(" ")),
+}
+"""Settings of earlier versions that nobody had a reason to set."""
 
 
 def keys(cls: type[Struct] = Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -308,9 +312,12 @@ def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str,
 
 def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     known = {variable(key): (key, kind) for key, kind in keys()}
+    removed = {variable(key) for key in REMOVED}
     for name, text in sorted(environ.items()):
         if name in RESERVED or not name.startswith("CORRAL_"):
             continue
+        if name in removed:
+            raise _no_more(name, "the environment")
         if name not in known:
             close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.85)
             if close:
@@ -323,6 +330,8 @@ def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
 
 def _check(key: str, value: Any, source: str) -> None:
     known = dict(keys())
+    if key in REMOVED:
+        raise _no_more(key, source)
     if key not in known:
         close = _closest(key, known)
         hint = f" Did you mean {close}?" if close else " `corral config` lists them all."
@@ -335,6 +344,13 @@ def _check(key: str, value: Any, source: str) -> None:
             f"{source}: {key} = {_without_passwords(value)!r} is not possible: "
             f"{reason[0].lower()}{reason[1:]}."
         ) from error
+
+
+def _no_more(name: str, source: str) -> InvalidSettings:
+    return InvalidSettings(
+        f"{source}: {name} is no setting any more, its default holds for everybody. Remove it from "
+        "there, then start again."
+    )
 
 
 def _closest(key: str, known: Mapping[str, Any]) -> str | None:

@@ -17,6 +17,13 @@ from tests.agent.fake_controller import FakeController
 StartAgent = Callable[..., Awaitable[asyncio.Task[int]]]
 
 
+BOTH_KINDS = [
+    pytest.param(False, id="forked"),
+    pytest.param(True, id="spawned", marks=pytest.mark.long),
+]
+"""Whether runners are spawned, which few systems need."""
+
+
 @pytest.fixture
 async def controller(tmp_path: Path) -> AsyncIterator[FakeController]:
     fake = FakeController()

@@ -14,14 +14,14 @@ import cloudpickle
 from msgspec import Raw
 from websockets.asyncio.server import Server, ServerConnection, serve
 
-from corral.core.job import Blob, FunctionCall, Job, encode_document, record_digest
+from corral.core.job import Blob, FunctionCall, Job, document_digest, encode_document
+from corral.core.limits import InputLimits
 from corral.protocol import messages as wire
-from corral.settings import LimitSettings
+from tests.eventually import PATIENCE_S
 
 M = TypeVar("M", bound=wire.Message)
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-PATIENCE_S = 30.0
-FRAME_BYTES = LimitSettings().frame_bytes
+FRAME_BYTES = InputLimits().frame_bytes
 """Larger ones it hangs up on, as a real one does."""
 
 
@@ -149,7 +149,7 @@ class FakeController:
             "job": f"job{self._jobs}",
             "attempt": 1,
             "document": Raw(document),
-            "digest": record_digest(document),
+            "digest": document_digest(document),
             "token": "a token",
             "needs": job.needs,
             "duration_s": job.duration_s,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 import zipfile
@@ -13,14 +12,14 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from corral.core.job import Blob, Needs, QueueClass, ScriptCall, record_digest
+from corral.core.job import Blob, Needs, QueueClass, ScriptCall, document_digest
 from corral.protocol import messages as wire
-from tests.agent.conftest import StartAgent
+from tests.agent.conftest import BOTH_KINDS, StartAgent
 from tests.agent.fake_controller import FakeController
-from tests.runtime.harness import wait_until
+from tests.eventually import eventually_async
 
 
-@pytest.fixture(params=[False, True], ids=["forked", "spawned"])
+@pytest.fixture(params=BOTH_KINDS)
 def spawned(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
@@ -117,7 +116,7 @@ async def test_a_process_that_lies_about_an_empty_folder_is_not_used_again(
     await controller.send(job)
     await controller.completed(job.job)
     liar = int(controller.output(job.job).split()[0])
-    await asyncio.to_thread(wait_until, lambda: not psutil.pid_exists(liar), "the liar's end")
+    await eventually_async(lambda: not psutil.pid_exists(liar), "the liar's end")
 
 
 async def test_functions_share_a_warm_process_and_fresh_ones_do_not(
@@ -236,7 +235,7 @@ async def test_work_of_an_unknown_kind_is_refused_and_not_run_as_code(
     await start()
     job = controller.job(double, 1)
     document = bytes(job.document).replace(b'"type":"function"', b'"type":"sculpture"')
-    await controller.send(replace(job, document=Raw(document), digest=record_digest(document)))
+    await controller.send(replace(job, document=Raw(document), digest=document_digest(document)))
     failure = (await controller.failed(job.job)).failure
     assert failure.code == "wrong_document"
     assert "sculpture" in failure.message

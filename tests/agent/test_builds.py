@@ -25,7 +25,7 @@ from corral.variables import build_environment, build_paths
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
 from tests.agent.test_environments import make_wheel, value_of
-from tests.runtime.harness import wait_until
+from tests.eventually import eventually, eventually_async
 
 needs_landlock = pytest.mark.skipif(
     sandbox.landlock_version() < 1, reason="this kernel has no Landlock"
@@ -228,7 +228,7 @@ async def test_the_processes_of_a_build_that_is_given_up_go_with_it(
     made = environments(confine=True)
     attack = DAEMON.format(code=code) + "\nimport time; time.sleep(600)"
     asked = asyncio.create_task(made.get(made.spec("", (make_sdist(tmp_path, "slow", attack),))))
-    await asyncio.to_thread(wait_until, lambda: daemons(code), "the build to begin")
+    await eventually_async(lambda: daemons(code), "the build to begin")
     await made.close()
     await asyncio.gather(asked, return_exceptions=True)
     assert daemons(code) == []
@@ -291,6 +291,6 @@ def test_the_processes_of_a_build_end_when_its_agent_is_killed(tmp_path: Path) -
     command = [sys.executable, "-I", "-S", confined.__file__, "{}", sys.executable, "-c", inner]
     agent = f"import subprocess, time; subprocess.Popen({command!r}, stdin=-1); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", agent]) as holder:
-        wait_until(lambda: daemons(code), "the build to begin")
+        eventually(lambda: daemons(code), "the build to begin")
         holder.send_signal(signal.SIGKILL)
-    wait_until(lambda: not daemons(code) and not daemons(inner), "the build to end")
+    eventually(lambda: not daemons(code) and not daemons(inner), "the build to end")

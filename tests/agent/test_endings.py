@@ -11,11 +11,11 @@ import pytest
 
 from corral.core.job import Needs
 from corral.protocol import messages as wire
-from tests.agent.conftest import StartAgent
+from tests.agent.conftest import BOTH_KINDS, StartAgent
 from tests.agent.fake_controller import FakeController
 
 
-@pytest.fixture(params=[False, True], ids=["forked", "spawned"])
+@pytest.fixture(params=BOTH_KINDS)
 def spawned(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
@@ -81,10 +81,8 @@ async def test_a_job_that_obeys_ends_before_its_grace(
     job = controller.job(patient)
     await controller.send(job)
     await controller.expect(wire.JobStarted, job.job)
-    before = time.monotonic()
-    await controller.send(wire.JobCancel(job.job, 1, 20.0))
+    await controller.send(wire.JobCancel(job.job, 1, 600.0))
     assert (await controller.failed(job.job)).failure.code == "cancelled"
-    assert time.monotonic() - before < 10
 
 
 async def test_a_waiting_attempt_is_cancelled_at_once(

@@ -25,6 +25,7 @@ from corral.agent.image_servers import listening
 from corral.agent.nvidia import DriverAway, Nvml
 from corral.core.backends import ComfyUIEntry, WebUIEntry
 from corral.core.worker import GPU
+from tests.eventually import eventually_async
 from tests.fake_nvml import VARIABLE, FakeCards
 from tests.fake_nvml import pynvml as fake
 
@@ -82,10 +83,16 @@ class Watched:
     def _changed(self) -> None:
         self.changes += 1
 
-    async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not true():
-                await self.watch.look()
+    async def sees(self, true: Callable[[], object], what: str) -> None:
+        await sees(self.watch, true, what)
+
+
+async def sees(watch: GpuWatch, true: Callable[[], object], what: str) -> None:
+    async def looked() -> object:
+        await watch.look()
+        return true()
+
+    await eventually_async(looked, what)
 
 
 def test_the_fake_speaks_what_the_real_one_does() -> None:
@@ -137,13 +144,13 @@ async def test_memory_of_our_processes_is_ours_and_the_rest_is_not(
     seen.ours = [Tenant(family[0], (A,), busy=True)]
     cards.use(A, {family[0]: 1.0, family[1]: 8.0, stranger: 5.0}, used_gb=14.5)
     cards.use(B, {stranger: 2.0})
-    await seen.until(lambda: len(seen.watch.taken) == 2)
+    await seen.sees(lambda: len(seen.watch.taken) == 2, "both are taken")
     first, second = seen.watch.readings
     assert (first.ours_gb, first.others_gb, first.free_gb) == (9.0, 5.5, 9.5)
     assert (second.ours_gb, second.others_gb) == (0.0, 2.0)
     assert seen.watch.taken == ((A, 5.5), (B, 2.0))
     cards.use(A, {family[1]: 8.0}, used_gb=8.0)
-    await seen.until(lambda: seen.watch.taken == ((B, 2.0),))
+    await seen.sees(lambda: seen.watch.taken == ((B, 2.0),), "B alone is taken")
     assert seen.watch.readings[0].ours_gb == 8.0
 
 
@@ -159,18 +166,18 @@ async def test_where_the_driver_does_not_say_whose_it_is_nothing_of_ours_counts_
     assert seen.watch.taken == ((A, 2.0),), "before any of our jobs came"
     seen.ours = [Tenant(family[0], (A,), busy=True)]
     cards.use(A, listed, used_gb=11.0)
-    await seen.until(lambda: seen.watch.readings[0].ours_gb > 0)
+    await seen.sees(lambda: seen.watch.readings[0].ours_gb > 0, "it is ours")
     assert (seen.watch.readings[0].ours_gb, seen.watch.taken) == (9.0, ((A, 2.0),))
     seen.ours = [Tenant(family[0], (A,), busy=False)]
     cards.use(A, listed, used_gb=6.0)
     await seen.watch.look()
     assert (seen.watch.readings[0].ours_gb, seen.watch.taken) == (4.0, ((A, 2.0),))
     cards.use(A, listed, used_gb=16.0)
-    await seen.until(lambda: seen.watch.taken == ((A, 12.0),))
+    await seen.sees(lambda: seen.watch.taken == ((A, 12.0),), "A is taken")
     assert seen.watch.readings[0].ours_gb == 4.0, "what a warm one keeps"
     seen.ours = []
     cards.use(A, {}, used_gb=12.0)
-    await seen.until(lambda: seen.watch.readings[0].ours_gb == 0.0)
+    await seen.sees(lambda: seen.watch.readings[0].ours_gb == 0.0, "nothing is ours")
     assert seen.watch.taken == ((A, 12.0),)
 
 
@@ -206,7 +213,7 @@ async def test_a_driver_that_hangs_is_named_once_and_keeps_nobody(
         assert [one.name for one in threading.enumerate()].count("gpus") == 1
         cards.say(hangs=False)
         cards.use(A, {})
-        await seen.until(lambda: not seen.watch.taken)
+        await seen.sees(lambda: not seen.watch.taken, "nothing is taken")
     assert [one["event"] for one in said][:2] == ["gpu_driver_hangs", "gpu_driver_answers"]
 
 
@@ -270,7 +277,7 @@ async def test_a_driver_that_comes_late_is_found(cards: FakeCards) -> None:
     assert not said, "most machines have none"
     cards.say(gone="")
     cards.add(A)
-    await seen.until(lambda: bool(seen.found))
+    await seen.sees(lambda: seen.found, "a card")
     assert [gpu.uuid for gpu in seen.found[0]] == [A]
 
 
@@ -296,27 +303,22 @@ async def test_a_real_driver_tells_whose_memory_is_whose(tmp_path: Path) -> None
     before = watch.readings[0]
     print(gpu, before)
 
-    async def until(true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(120):
-            while not true():
-                await watch.look()
-
     apart = await asyncio.create_subprocess_exec(
         sys.executable, "-c", APART, HOLD, "6", str(tmp_path / "theirs"), stdout=subprocess.PIPE
     )
     stranger = psutil.Process(int((await apart.communicate())[0]))
     mine: asyncio.subprocess.Process | None = None
     try:
-        await until((tmp_path / "theirs").exists)
-        await until(lambda: watch.readings[0].others_gb >= before.others_gb + 6)
+        await sees(watch, (tmp_path / "theirs").exists, "they hold it")
+        await sees(watch, lambda: watch.readings[0].others_gb >= before.others_gb + 6, "theirs")
         theirs = watch.readings[0].others_gb
         mine = await asyncio.create_subprocess_exec(
             sys.executable, "-c", HOLD, "9", str(tmp_path / "ours")
         )
         ours.append(Tenant(mine.pid, (gpu.uuid,), busy=True))
-        await until((tmp_path / "ours").exists)
-        await until(lambda: watch.readings[0].ours_gb >= 9)
-        await until(lambda: abs(watch.readings[0].others_gb - theirs) < 1)
+        await sees(watch, (tmp_path / "ours").exists, "we hold it")
+        await sees(watch, lambda: watch.readings[0].ours_gb >= 9, "ours")
+        await sees(watch, lambda: abs(watch.readings[0].others_gb - theirs) < 1, "theirs beside")
         seen = Nvml().look()[0]
         print(watch.readings[0], {pid: line_of(pid) for pid in seen.processes})
         assert watch.taken == ((gpu.uuid, watch.readings[0].others_gb),)
@@ -326,7 +328,7 @@ async def test_a_real_driver_tells_whose_memory_is_whose(tmp_path: Path) -> None
             mine.kill()
             await mine.wait()
     ours.clear()
-    await until(lambda: watch.readings[0].others_gb < before.others_gb + 1)
+    await sees(watch, lambda: watch.readings[0].others_gb < before.others_gb + 1, "all is free")
 
 
 async def test_what_an_image_server_holds_is_held_for_our_jobs(

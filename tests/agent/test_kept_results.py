@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
 from tests.agent.test_connection import wait_for
 from tests.agent.test_process import Spawn, spawn
+from tests.eventually import eventually_async
 
 __all__ = ["spawn"]
 
@@ -104,9 +104,7 @@ async def test_a_killed_agent_delivers_what_ended_while_the_controller_was_away(
     await controller.stop()
     (tmp_path / "go").touch()
     kept = KeptResults(tmp_path / "worker" / KEPT, "w1")
-    async with asyncio.timeout(20):
-        while not kept.read():  # another process writes it  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await eventually_async(kept.read, "a kept result")
     process.send_signal(signal.SIGKILL)
     await process.wait()
     await controller.listen()
@@ -116,9 +114,7 @@ async def test_a_killed_agent_delivers_what_ended_while_the_controller_was_away(
     assert register.attempts == ((job.job, 1),)
     assert await controller.value(job.job) == "seen"
     await controller.expect(wire.WorkerHeartbeat, where=lambda _: len(controller.sockets) == 2)
-    async with asyncio.timeout(20):
-        while (tmp_path / "worker" / KEPT).exists():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await eventually_async(lambda: not (tmp_path / "worker" / KEPT).exists(), "it is kept no more")
 
 
 async def test_nothing_is_written_while_the_controller_listens(
@@ -140,6 +136,4 @@ async def test_what_is_not_confirmed_for_two_beats_is_kept(
     job = controller.job(os.getpid)
     await controller.send(job)
     await controller.completed(job.job)
-    async with asyncio.timeout(20):
-        while not (tmp_path / "worker" / KEPT).exists():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await eventually_async((tmp_path / "worker" / KEPT).exists, "a kept result")

@@ -101,10 +101,9 @@ async def test_names_are_told_before_their_digests(shelf: Path, tmp_path: Path) 
 async def test_an_agent_tells_what_it_has_and_what_it_loaded(
     controller: FakeController, start: StartAgent, shelf: Path
 ) -> None:
-    await start(**{"worker.model_paths": [str(shelf)], "worker.task_types": ["txt2img"]})
+    await start(**{"worker.model_paths": [str(shelf)]})
     register = await controller.expect(wire.WorkerRegister)
     assert register.capabilities.model_paths == (str(shelf),)
-    assert register.capabilities.task_types[0] == "txt2img"
     assert register.capabilities.output_path.endswith("worker/runs")
 
     def with_digests(beat: wire.WorkerHeartbeat) -> bool:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from corral.runtime import posix
 from corral.settings import load
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
+from tests.eventually import eventually_async
 
 OVERRIDE = 0b110
 """By which root passes over the modes of files: DAC_OVERRIDE and DAC_READ_SEARCH."""
@@ -126,15 +125,14 @@ async def test_an_agent_whose_folders_a_job_shut_opens_them_again(
         job = controller.job(shut, *map(str, (*places, worker, tmp_path)))
         await controller.send(job)
         await controller.completed(job.job)
-        until = time.monotonic() + 20
-        while True:  # as a controller does with what is no fault of a job's
+
+        async def works() -> bool:
             again = controller.job(os.getpid, fresh=True)
             await controller.send(again)
-            ended = await controller.ended(again.job)
-            if isinstance(ended, wire.JobCompleted):
-                break
-            assert time.monotonic() < until, ended
-            await asyncio.sleep(0.2)
+            return isinstance(await controller.ended(again.job), wire.JobCompleted)
+
+        # As a controller does with what is no fault of a job's.
+        await eventually_async(works, "a job that is completed")
 
 
 def test_a_home_that_a_job_shut_is_opened_by_the_next_start(tmp_path: Path) -> None:

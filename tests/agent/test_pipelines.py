@@ -19,8 +19,9 @@ from corral.core.backends import SketchEntry, WebUIEntry
 from corral.core.job import PipelineCall
 from corral.core.pipeline import Record
 from corral.protocol import messages as wire
-from tests.agent.conftest import StartAgent
+from tests.agent.conftest import BOTH_KINDS, StartAgent
 from tests.agent.fake_controller import FakeController
+from tests.eventually import eventually_async
 from tests.fakes.webui import FakeWebUI
 from tests.runtime.harness import Controller as Transfers
 from tests.runtime.webui.rendering import RECORD
@@ -29,7 +30,7 @@ CASTLE = Record(positive="a castle", model="sketch", width=64, height=64)
 WEBUI = {"type": "webui", "url": "http://127.0.0.1:9", "restart": "true"}
 
 
-@pytest.fixture(params=[False, True], ids=["forked", "spawned"])
+@pytest.fixture(params=BOTH_KINDS)
 def spawned(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
@@ -50,10 +51,10 @@ def transfers(controller: FakeController) -> Iterator[Transfers]:
         ({"worker.allow_code": False}, ("pipeline",), ("sketch", "sketch+adetailer")),
         ({"worker.backends": []}, ("python",), ()),
         (
-            {"worker.backends": [WEBUI, {"type": "sketch"}], "worker.task_types": ["x"]},
+            {"worker.backends": [WEBUI, {"type": "sketch"}]},
             ("python", "pipeline"),
             (
-                *("x", "webui", "webui+adetailer", "render", "render+adetailer"),
+                *("webui", "webui+adetailer", "render", "render+adetailer"),
                 *("sketch", "sketch+adetailer"),
             ),
         ),
@@ -206,17 +207,15 @@ async def test_a_server_that_is_gone_is_the_workers_fault_and_restarted(
     start: StartAgent, controller: FakeController, tmp_path: Path
 ) -> None:
     with FakeWebUI() as fake:
-        url = fake.url
-    restart = f"{sys.executable} -c \"print('up')\""
-    await start(**{"worker.backends": [{"type": "webui", "url": url, "restart": restart}]})
-    job = controller.dispatch(PipelineCall(RECORD))
-    await controller.send(job)
-    failure = (await controller.failed(job.job)).failure
+        fake.die()
+        restart = f"{sys.executable} -c \"print('up')\""
+        await start(**{"worker.backends": [{"type": "webui", "url": fake.url, "restart": restart}]})
+        job = controller.dispatch(PipelineCall(RECORD))
+        await controller.send(job)
+        failure = (await controller.failed(job.job)).failure
     assert (failure.code, failure.type) == ("backend_down", "webui")
     said = tmp_path / "worker" / "restarts.log"
-    async with asyncio.timeout(20):
-        while not said.exists() or said.read_text() != "up\n":  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await eventually_async(lambda: said.exists() and said.read_text() == "up\n", "a restart")
 
 
 async def test_a_server_that_is_down_is_started_again_once(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ import pytest
 
 from corral.core.job import Blob, FunctionCall
 from corral.protocol import messages as wire
-from tests.agent.conftest import StartAgent
+from tests.agent.conftest import BOTH_KINDS, StartAgent
 from tests.agent.fake_controller import FakeController
 
 
-@pytest.fixture(params=[False, True], ids=["forked", "spawned"])
+@pytest.fixture(params=BOTH_KINDS)
 def spawn(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 

@@ -11,11 +11,11 @@ from corral.api.attempt_door import AttemptDoor
 from corral.api.http import Transfers, application
 from corral.api.metrics import Metrics
 from corral.api.parts import Parts
-from corral.settings import LimitSettings
+from corral.core.limits import InputLimits
 
 
 def described() -> FastAPI:
-    nothing, limits = cast(Any, None), LimitSettings()
+    nothing, limits = cast(Any, None), InputLimits()
     parts = Parts(*[nothing] * len(Parts.__dataclass_fields__))
     object.__setattr__(parts, "version", "0")
     object.__setattr__(parts, "limits", limits)

@@ -19,6 +19,7 @@ from tests.api.test_doors import _answers, _request
 from tests.api.test_local_door import connected
 from tests.api.test_roles import BY_ATTEMPT, EVERY, OPEN, _filled
 from tests.api.worker_door import Card, Door
+from tests.eventually import eventually
 from tests.live import LiveController
 
 
@@ -33,8 +34,7 @@ def attempt(controller: LiveController) -> Iterator[tuple[str, str]]:
     tokens = AttemptTokens(kept_secret(Home(controller.home).transfer_key))
     with corral.Client(controller.address, controller.token) as client:
         job = client.submit(time.sleep, (600,))
-        while job.status().state != "running":
-            time.sleep(0.01)
+        eventually(lambda: job.status().state == "running", "it runs")
         token = tokens.issue(job.id, 1)
         assert Rest(controller, token)("PUT", f"/attempts/{job.id}/1/result", b"x").status == 200
         yield job.id, token

@@ -17,34 +17,36 @@ from tests.api.rest import Rest
 from tests.live import LiveController
 
 LIMITS = {
-    "BODY_BYTES": "20000",
-    "MESSAGE_BYTES": "20000",
-    "HEADER_BYTES": "4000",
-    "HEADERS": "20",
-    "HEADER_S": "0.5",
-    "BODY_S": "0.5",
-    "STREAMS": "2",
-    "JOBS": "3",
-    "PAGE": "2",
-    "RESULT_BYTES": "20000",
-    "LABELS": "2",
-    "VARIABLES": "2",
-    "REQUIREMENTS": "2",
-    "ARGUMENTS": "2",
-    "INPUTS": "2",
-    "MODELS": "2",
-    "TEXT": "64",
+    "body_bytes": 20_000,
+    "message_bytes": 20_000,
+    "document_bytes": 5_000,
+    "header_bytes": 4_000,
+    "headers": 20,
+    "header_s": 0.5,
+    "body_s": 0.5,
+    "jobs": 3,
+    "page": 2,
+    "labels": 2,
+    "variables": 2,
+    "requirements": 2,
+    "arguments": 2,
+    "models": 2,
+    "text": 64,
+}
+SETTINGS = {
+    "CORRAL_LIMITS_STREAMS": "2",
+    "CORRAL_LIMITS_RESULT_BYTES": "20000",
+    "CORRAL_LIMITS_INPUTS": "2",
+    "CORRAL_PACKAGE_LIMIT": "9000",
+    "CORRAL_ARTIFACT_LIMIT": "100",
+    "CORRAL_ASSET_LIMIT": "12000",
 }
 
 
 @pytest.fixture(scope="module")
 def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveController]:
-    environ = {f"CORRAL_LIMITS_{name}": value for name, value in LIMITS.items()}
-    more = {"CORRAL_DOCUMENT_LIMIT": "5000", "CORRAL_PACKAGE_LIMIT": "9000"}
-    more["CORRAL_ARTIFACT_LIMIT"] = "100"
-    more["CORRAL_ASSET_LIMIT"] = "12000"
     home = tmp_path_factory.mktemp("tight")
-    with LiveController(home, environ={**environ, **more}) as controller:
+    with LiveController(home, environ=SETTINGS, limits=LIMITS) as controller:
         yield controller
 
 

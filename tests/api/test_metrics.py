@@ -6,7 +6,6 @@ import json
 import re
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -24,9 +23,8 @@ from corral.core.worker import Reading
 from tests.controller.shell import worker
 from tests.debian import needs
 from tests.docs.pages import rows
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
-
-PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -185,25 +183,22 @@ def test_a_real_prometheus_scrapes_it(live: LiveController, tmp_path: Path) -> N
     try:
         with corral.Client(live.address, live.token) as client:
             waiting = client.submit(abs, (1,), gpus=1)
-            assert eventually(address, 'up{job="corral"}', "1") == "1"
-            assert eventually(address, "corral_jobs_active", "1") == "1"
+            says(address, 'up{job="corral"}', "1")
+            says(address, "corral_jobs_active", "1")
             waiting.cancel()
-        assert eventually(address, "corral_jobs_active", "0") == "0"
+        says(address, "corral_jobs_active", "0")
     finally:
         server.terminate()
         server.wait(PATIENCE_S)
 
 
-def eventually(address: str, query: str, wanted: str) -> str | None:
-    """The value of a query once it is as wanted, or the last one: a scrape comes when it comes."""
-    deadline, found = time.monotonic() + PATIENCE_S, None
+def says(address: str, query: str, wanted: str) -> None:
+    """Until the value of a query is as wanted: a scrape comes when it comes."""
     url = f"http://{address}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-    while found != wanted and time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                result: list[Any] = json.load(answer)["data"]["result"]
-            found = result[0]["value"][1] if result else None
-        except OSError:
-            found = None
-        time.sleep(0.1)
-    return found
+
+    def as_wanted() -> bool:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            result: list[Any] = json.load(answer)["data"]["result"]
+        return bool(result) and result[0]["value"][1] == wanted
+
+    eventually(as_wanted, f"{query} is {wanted}", ignoring=OSError)

@@ -64,8 +64,8 @@ def test_silence_over_grpc_disturbs_nobody_who_was_there(few: LiveController) ->
 
 def test_silence_before_a_handshake_ends(tmp_path: Path) -> None:
     """Its descriptor is given back, also where TLS is spoken."""
-    soon = {"CORRAL_LIMITS_HEADER_S": "0.5"}
-    with LiveController(tmp_path, "--host", "0.0.0.0", environ=soon) as controller:
+    soon = {"header_s": 0.5}
+    with LiveController(tmp_path, "--host", "0.0.0.0", limits=soon) as controller:
         for address in (controller.url, controller.address):
             port = int(address.rpartition(":")[2])
             with socket.create_connection(("127.0.0.1", port), timeout=30) as silent:

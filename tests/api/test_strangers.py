@@ -131,8 +131,8 @@ def test_large_parcels_of_strangers_are_not_kept(own: LiveController, token: byt
 
 
 def test_who_does_not_introduce_itself_is_hung_up_on(tmp_path: Path) -> None:
-    soon = {"CORRAL_LIMITS_HEADER_S": "0.5"}
-    with LiveController(tmp_path / "h", environ=soon) as controller, connected(controller) as line:
+    soon = {"header_s": 0.5}
+    with LiveController(tmp_path / "h", limits=soon) as controller, connected(controller) as line:
         assert line.recv(1) == b""
 
 

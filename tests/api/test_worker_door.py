@@ -47,12 +47,13 @@ EXAMPLES = settings(
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveController]:
     environ = {
-        "CORRAL_LIMITS_FRAME_BYTES": str(FRAME_BYTES),
         "CORRAL_GRACE_S": "60",
         "CORRAL_WORKER_NAME": "home",
         "CORRAL_BACKOFF_S": "0",
     }
-    with LiveController(tmp_path_factory.mktemp("door"), environ=environ) as controller:
+    limits = {"frame_bytes": FRAME_BYTES}
+    home = tmp_path_factory.mktemp("door")
+    with LiveController(home, environ=environ, limits=limits) as controller:
         yield controller
         with corral.Client(controller.address, controller.token) as client:
             assert client.run(abs, (-1,), output=None) == 1, "it works as ever"

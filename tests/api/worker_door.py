@@ -15,9 +15,9 @@ from websockets.sync.client import connect
 
 from corral.core.worker import Capabilities
 from corral.protocol import messages as wire
+from tests.eventually import PATIENCE_S
 from tests.live import LiveController
 
-PATIENCE_S = 10.0
 MUCH = Capabilities(cpus=64, memory_gb=64, workloads=("python",))
 
 

@@ -12,6 +12,7 @@ import pytest
 from bench import bars, builder, extremes, faults, report
 from bench import decide as decisions
 from bench.peers import PEERS
+from corral.settings import FAST_PATHS
 
 ROOT = Path(__file__).parent.parent.parent
 HANGS_S = 900
@@ -118,3 +119,15 @@ def test_peers_name_programs_that_exist() -> None:
     for peer in PEERS:
         assert (ROOT / "bench" / "peers" / f"{peer.program}.py").exists(), peer.name
     assert {bars.CELERY, bars.RAY} <= {peer.name for peer in PEERS if peer.always}
+
+
+def test_fast_paths(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.fast_paths", "--quick", "--to", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=HANGS_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    medians = json.loads((tmp_path / "fast-paths.json").read_text())["medians"]
+    assert set(medians) == {"", "all", *FAST_PATHS}
+    assert all(value > 0 for figures in medians.values() for value in figures.values())
+    assert "- early_starts" in done.stdout

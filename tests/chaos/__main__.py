@@ -23,10 +23,11 @@ from rich.table import Table
 from tests.chaos import power_disk
 from tests.chaos.inflict import Inflictor
 from tests.chaos.invariants import Invariants, Violation
-from tests.chaos.schedule import KINDS, schedule
+from tests.chaos.schedule import GRACE_S, KINDS, schedule
 from tests.chaos.work import Clients
+from tests.eventually import eventually
 from tests.network import machines, wires
-from tests.network.machines import Cluster, eventually
+from tests.network.machines import Cluster
 
 WORKERS = ("w1", "w2", "w3")
 LOOK_S = 1.0
@@ -71,7 +72,9 @@ def _cluster() -> Iterator[Cluster]:
         stack.callback(network.close)
         place = Path(tempfile.mkdtemp(prefix="corral-chaos-"))
         stack.callback(shutil.rmtree, place, ignore_errors=True)
-        cluster = Cluster(network, place, WORKERS, own_worker=True, disk=power_disk.roomy)
+        cluster = Cluster(
+            network, place, WORKERS, own_worker=True, grace_s=GRACE_S, disk=power_disk.roomy
+        )
         stack.callback(cluster.stop)
         try:
             cluster.start()

@@ -11,15 +11,14 @@ import shutil
 import struct
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 from tests.crash.test_full_disk import SmallDisk
+from tests.eventually import eventually
 
 SHUTDOWN = 0x8004587D
 """The ioctl EXT4_IOC_SHUTDOWN."""
 WITHOUT_FLUSH = 2
-UNMOUNT_S = 20.0
 
 
 def unavailable() -> str:
@@ -77,12 +76,13 @@ class PowerDisk(SmallDisk):
         self._mount()
 
     def _unmount(self) -> None:
-        until = time.monotonic() + UNMOUNT_S
-        while (done := subprocess.run(["umount", str(self.place)], capture_output=True)).returncode:
-            # Dying processes give their files back a moment later.
-            if time.monotonic() > until:
-                raise AssertionError(f"{self.place} stays in use: {done.stderr!r}")
-            time.sleep(0.02)
+        """Dying processes give their files back a moment later."""
+        command = ["umount", str(self.place)]
+        eventually(
+            lambda: subprocess.run(command, check=True, capture_output=True),
+            f"{self.place} is in use no more",
+            ignoring=subprocess.CalledProcessError,
+        )
 
     def close(self) -> None:
         self._unmount()

@@ -41,7 +41,9 @@ KINDS = {
     "drained and resumed": (0.5, 3.0),
     "revoked and joined again": (0.0, 1.0),
 }
-"""Every kind with the shortest and the longest time it lasts; the grace lies in between."""
+"""Every kind with the shortest and the longest time it lasts."""
+GRACE_S = 4.0
+"""In between, so that some workers are back within it and others are not."""
 ON_CONTROLLER = ("controller stalled", "controller killed", "controller lost power")
 ON_ANY = ("clock jumped", "connections reset")
 POWERED = "w2"

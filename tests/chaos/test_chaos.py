@@ -23,6 +23,7 @@ def test_the_seed_alone_makes_the_schedule() -> None:
     assert {fault.kind for fault in shorter} == set(KINDS), "half a minute has one of each"
 
 
+@pytest.mark.long
 def test_half_a_minute() -> None:
     if why := wires.unavailable() or machines.no_clock() or power_disk.unavailable():
         pytest.skip(why)

@@ -33,8 +33,8 @@ from corral.core.job import (
     Job,
     JobId,
     PipelineCall,
+    document_digest,
     encode_document,
-    record_digest,
 )
 from corral.core.pipeline import Record, Txt2Img, Upscale
 from corral.home import Home
@@ -88,7 +88,7 @@ class Studio:
             job=job_id,
             at=time.time(),
             needs=job.needs,
-            digest=record_digest(document),
+            digest=document_digest(document),
             workload=job.workload,
             batch=job.batch,
             name=job.name,

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple
 
-PATIENCE_S = 30.0
+from tests.eventually import PATIENCE_S
 
 
 class Received(NamedTuple):

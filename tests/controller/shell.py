@@ -9,6 +9,7 @@ from pathlib import Path
 
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
+from corral.controller.early_starts import EarlyStarts
 from corral.controller.feed import Feed
 from corral.controller.feed_pages import Cursor, Seen
 from corral.controller.fleet import Fleet
@@ -61,6 +62,7 @@ class Shell:
         keep_for_interactive: int = 0,
         breaker: Breaker = Breaker(),  # noqa: B008
         beside: Sequence[SimulatedEngine] = (),
+        early_starts: bool = True,
     ) -> None:
         for name in ("journal", "blobs", "spool"):
             (home / name).mkdir(parents=True, exist_ok=True)
@@ -86,6 +88,7 @@ class Shell:
         )
         blobs = Blobs(home / "blobs")
         self.recalling = Recalling(self.store, self.loop)
+        self.early = EarlyStarts(self.store, self.loop)
         self.queue = Queue(
             self.store,
             blobs,
@@ -94,6 +97,7 @@ class Shell:
             assets=Assets(blobs, limit=1_000_000),
             document_limit=100_000,
             cancel_grace_s=1.0,
+            accept=self.early.accept if early_starts else None,
         )
         self.notifier = Notifier(
             self.store,
@@ -134,14 +138,6 @@ class Shell:
                     return seen
         raise AssertionError(f"{job} ended without {fact.__name__}")
 
-    async def eventually(self, condition: Callable[[], bool]) -> None:
-        """Until something that was committed made it true."""
-        changed = asyncio.Event()
-        self.store.listen(lambda changes: changed.set())
-        while not condition():
-            await changed.wait()
-            changed.clear()
-
     def facts(self, job: JobId) -> list[str]:
         return [record.kind for record in self.store.history(self.store.head(job))]
 
@@ -160,6 +156,7 @@ async def shell(
     keep_for_interactive: int = 0,
     breaker: Breaker = Breaker(),  # noqa: B008
     beside: Sequence[SimulatedEngine] = (),
+    early_starts: bool = True,
 ) -> AsyncIterator[Shell]:
     policy = policy or Policy(max_losses=3, backoff_s=0.01, backoff_max_s=0.02)
     workers = [worker()] if workers is None else workers
@@ -175,6 +172,7 @@ async def shell(
         keep_for_interactive=keep_for_interactive,
         breaker=breaker,
         beside=beside,
+        early_starts=early_starts,
     )
     for engine in made.engines:
         engine.open()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +17,10 @@ from corral.controller.store import Store
 from corral.controller.world import World
 from tests.controller.test_pruning import damage, fill
 from tests.controller.test_snapshot import take
+from tests.eventually import eventually
 from tests.live import CORRAL, LiveController
 
 ALONE = {"CORRAL_WORKER_ENABLED": "false"}
-WITHIN_S = 30.0
 
 
 @pytest.fixture
@@ -47,13 +45,14 @@ def health(controller: LiveController) -> dict[str, Any]:
     return found
 
 
-def eventually(controller: LiveController, wanted: Callable[[dict[str, Any]], bool]) -> Any:
-    """Its health, once it is so."""
-    deadline = time.monotonic() + WITHIN_S
-    while not wanted(found := health(controller)):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)  # another process works: it can only be asked again
-    return found
+def proven(controller: LiveController) -> dict[str, Any]:
+    """Its health, once the proof is over."""
+
+    def found() -> dict[str, Any]:
+        told = health(controller)
+        return told if told["journal"] != "being proven" else {}
+
+    return eventually(found, "the proof is over")
 
 
 def corral(controller: LiveController, *words: str) -> subprocess.CompletedProcess[str]:
@@ -64,8 +63,8 @@ def corral(controller: LiveController, *words: str) -> subprocess.CompletedProce
 
 def test_a_whole_journal_is_proven(home: Path) -> None:
     with LiveController(home, environ=ALONE) as controller:
-        found = eventually(controller, lambda health: health["journal"] == "whole")
-        assert (found["status"], found["queued"]) == ("ok", 1)
+        found = proven(controller)
+        assert (found["journal"], found["status"], found["queued"]) == ("whole", "ok", 1)
         assert "journal_proven" in controller.log
     assert (home / "journal" / journal_snapshot.NAME).exists()
 
@@ -74,7 +73,7 @@ def test_damage_in_the_past_is_told_everywhere_and_the_next_start_refuses(home: 
     damage(home / "journal", "UPDATE journal SET at = at + 1 WHERE seq = 6")
     sentence = "record 6 is the first one lost"
     with LiveController(home, environ=ALONE) as controller:
-        found = eventually(controller, lambda health: health["journal"] != "being proven")
+        found = proven(controller)
         assert (found["status"], found["journal"]) == ("damaged", "damaged")
         assert sentence in found["reason"]
         assert "corral repair" in found["reason"]
@@ -101,12 +100,10 @@ def test_a_proof_ends_with_its_controller(home: Path) -> None:
     """Killed in the middle, it leaves no process behind that reads its files."""
     with LiveController(home, environ=ALONE) as controller:
         controller.kill()
-    deadline = time.monotonic() + WITHIN_S
-    while left := [path for path in _arguments() if str(home) in path]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.02)  # nobody's child any more
+    # Nobody's child any more.
+    eventually(lambda: not [one for one in _arguments() if str(home) in one], "no process is left")
     with LiveController(home, environ=ALONE) as controller:
-        eventually(controller, lambda health: health["journal"] == "whole")
+        assert proven(controller)["journal"] == "whole"
 
 
 def _arguments() -> list[str]:

@@ -12,6 +12,7 @@ from corral.engines.engine import Attempt
 from corral.scheduler.circuit import CLOSED, Breaker
 from corral.scheduler.settle import Policy
 from tests.controller.shell import Needs, Shell, shell, worker
+from tests.eventually import eventually_async
 
 DIED = Failure(code="process_died", message="its process was killed")
 
@@ -60,7 +61,7 @@ async def test_a_probe_closes_it_again(tmp_path: Path) -> None:
         broken.corral = corral
         jobs = [await corral.submit(text=str(n)) for n in range(4)]
         circuits = corral.store.world.circuits
-        await corral.eventually(lambda: circuits.get("bad", CLOSED).opened >= 2)
+        await eventually_async(lambda: circuits.get("bad", CLOSED).opened >= 2, "it opens again")
         waiting = next(job for job in jobs if corral.store.head(job).state is State.QUEUED)
         told = explain(corral.store, waiting, corral.loop.workers())
         assert "its circuit is" in told.workers["bad"]
@@ -76,7 +77,7 @@ async def test_a_worker_that_is_lost_fails_once_whatever_it_held(tmp_path: Path)
         for job in jobs:
             await corral.until(job, AttemptPlaced)
         corral.engine.lose("w")
-        await corral.eventually(lambda: not corral.store.world.held)
+        await eventually_async(lambda: not corral.store.world.held, "nothing is held")
         assert len(corral.store.world.circuits["w"].failed) == 1
 
 
@@ -87,7 +88,7 @@ async def test_a_restart_forgets_it(tmp_path: Path) -> None:
         broken.corral = corral
         for n in range(3):
             await corral.submit(text=str(n))
-        await corral.eventually(lambda: "bad" in corral.store.world.circuits)
+        await eventually_async(lambda: "bad" in corral.store.world.circuits, "a circuit")
     broken.broken = False
     async with shell(tmp_path, WORKERS[:1], broken, policy=POLICY) as corral:
         broken.corral = corral

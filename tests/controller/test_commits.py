@@ -24,6 +24,7 @@ from corral.core.frames import OutputFrame
 from corral.core.job import Failure, Head, Needs, State
 from corral.engines.engine import Attempt
 from tests.controller.shell import Shell, function_job, shell, worker
+from tests.eventually import eventually_async
 
 FOREVER = 1e6
 
@@ -274,6 +275,22 @@ async def test_a_placement_that_is_not_written_frees_its_room(tmp_path: Path) ->
         await corral.until(job, AttemptStarted)
 
 
+@pytest.mark.parametrize("early_starts", [True, False])
+async def test_what_is_sent_before_it_is_written(tmp_path: Path, early_starts: bool) -> None:
+    """With early starts alone: the plain way writes, places and writes, and then sends."""
+    async with shell(tmp_path, early_starts=early_starts) as corral:
+        start, known = corral.engine.start, list[bool]()
+
+        def noted(attempt: Attempt) -> None:
+            known.append(attempt.job in corral.store.world.heads)
+            start(attempt)
+
+        corral.engine.start = noted  # type: ignore[method-assign]
+        job = await corral.submit()
+        assert (await corral.until_ended(job)).state is State.SUCCEEDED
+        assert known == [not early_starts]
+
+
 async def test_what_was_sent_early_is_not_refused_but_written_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,8 +302,8 @@ async def test_what_was_sent_early_is_not_refused_but_written_when_there_is_room
         await corral.until_ended(await corral.submit())
         journal.full = True
         sent = asyncio.create_task(corral.submit(key="k"))
-        while corral.store.has_room:  # noqa: ASYNC110 (a commit that fails is told to nobody)
-            await asyncio.sleep(0)
+        # A commit that fails is told to nobody.
+        await eventually_async(lambda: not corral.store.has_room, "the disk is full")
         same = asyncio.create_task(corral.submit(key="k"))
         for _ in range(3):
             with pytest.raises(StorageFailed, match="holiday"):
@@ -310,8 +327,8 @@ async def test_closing_does_not_wait_for_room(tmp_path: Path) -> None:
         await corral.submit()
         journal.full = True
         sent = asyncio.create_task(corral.submit())
-        while corral.store.has_room:  # noqa: ASYNC110 (a commit that fails is told to nobody)
-            await asyncio.sleep(0)
+        # A commit that fails is told to nobody.
+        await eventually_async(lambda: not corral.store.has_room, "the disk is full")
     with pytest.raises(Unavailable, match="may have begun"):
         await sent
 

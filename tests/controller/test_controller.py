@@ -41,6 +41,7 @@ from corral.core.events import (
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
 from corral.core.job import Blob, Failure, FunctionCall, Job, Needs, QueueClass, State
 from tests.controller.shell import function_job, shell, worker
+from tests.eventually import eventually_async
 
 FOREVER = 1e6
 
@@ -559,7 +560,7 @@ async def test_a_worker_is_not_blamed_for_what_went_down_with_the_controller(
         await _running(corral, job, 2)
         assert not corral.store.world.circuits
         corral.engine.lose("w1")
-        await corral.eventually(lambda: not corral.store.world.held)
+        await eventually_async(lambda: not corral.store.world.held, "nothing is held")
         assert len(corral.store.world.circuits["w1"].failed) == 1, "but for what came after"
 
 

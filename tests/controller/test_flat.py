@@ -14,6 +14,7 @@ from corral.controller.listing import Listing
 from corral.core.errors import JobNotFound
 from corral.core.job import State
 from tests.controller.shell import function_job, shell
+from tests.eventually import eventually_async
 
 MANY = 3_010
 
@@ -36,7 +37,7 @@ async def test_a_large_batch_is_cancelled_in_many_commits_and_all_of_it(tmp_path
         commits: list[int] = []
         corral.store.committed = lambda seconds, facts: commits.append(facts)
         cancelling = asyncio.create_task(corral.queue.cancel_batch("b"))
-        await corral.eventually(lambda: bool(commits))
+        await eventually_async(lambda: bool(commits), "a commit")
         between = await corral.submit()
         assert not cancelling.done(), "who comes meanwhile does not wait for all of it"
         assert await cancelling == MANY

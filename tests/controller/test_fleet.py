@@ -7,6 +7,7 @@ from pathlib import Path
 from corral.core.job import Needs, State
 from corral.engines.simulated import SimulatedEngine
 from tests.controller.shell import Shell, shell, worker
+from tests.eventually import eventually_async
 
 FOREVER = 1000.0
 
@@ -22,8 +23,9 @@ def other(*workloads: str) -> Other:
 
 async def _running(corral: Shell, count: int) -> None:
     heads = corral.store.world.heads
-    await corral.eventually(
-        lambda: sum(head.state is State.RUNNING for head in heads.values()) == count
+    await eventually_async(
+        lambda: sum(head.state is State.RUNNING for head in heads.values()) == count,
+        f"{count} running",
     )
 
 
@@ -46,7 +48,7 @@ async def test_the_engine_that_is_named_first_runs_what_both_can(tmp_path: Path)
         await _running(corral, 1)
         assert corral.store.head(job).engine == "simulated"
         corral.engine.lose("w1")
-        await corral.eventually(lambda: corral.store.head(job).engine == "other")
+        await eventually_async(lambda: corral.store.head(job).engine == "other", "the other one")
         assert corral.store.head(job).attempt == 2, "it is still reached by the other one"
 
 
@@ -65,7 +67,7 @@ async def test_what_one_engine_says_of_a_machine_ends_nothing_of_the_other(tmp_p
         await corral.queue.cancel(job)
         assert (await corral.until_ended(job)).state is State.CANCELLED
         beside.lose("w1")
-        await corral.eventually(lambda: not corral.store.world.held)
+        await eventually_async(lambda: not corral.store.world.held, "nothing is held")
 
 
 async def test_workers_of_every_engine_are_known_again(tmp_path: Path) -> None:

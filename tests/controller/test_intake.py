@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.controller.intake import BITE, MAX_INLINE_FILES, Intake
+from corral.controller.intake import MAX_INLINE_FILES, REPORT_BATCH, Intake
 from corral.controller.spool_files import path_of, stem_in
 from corral.core.events import (
     AttemptExited,
@@ -31,41 +31,28 @@ LINE = OutputFrame(1.0, "stdout", "a line")
 
 
 class Talkative:
-    """An engine with very much to say at once, perhaps of what was printed."""
-
-    def __init__(self, *, printed: bool) -> None:
-        self.printed = printed
+    """An engine with very much to say at once."""
 
     name = "talkative"
 
     async def events(self) -> AsyncIterator[Sequence[EngineReport]]:
-        said = [AttemptReturned(f"j{number}", 1, "w", "") for number in range(BITE)]
-        last = AttemptOutput("j", 1, "w", LINE) if self.printed else said[0]
-        yield [*said, last]
+        count = 2 * REPORT_BATCH + 1
+        yield [AttemptReturned(f"j{number}", 1, "w", "") for number in range(count)]
         await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize(
-    ("asked", "printed", "bites"),
-    [(False, False, [BITE + 1]), (True, False, [BITE, 1]), (False, True, [BITE, 1])],
-)
-async def test_who_waits_for_an_answer_gets_a_turn_in_between(
-    asked: bool,
-    printed: bool,
-    bites: list[int],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_others_get_a_turn_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with shell(tmp_path) as there:
         intake = Intake(
-            Talkative(printed=printed),  # type: ignore[arg-type]
+            Talkative(),  # type: ignore[arg-type]
             there.store,
             there.spool,
             policy=Policy(),
             loop=there.loop,
             heard=lambda job: None,
             stop_grace_s=1.0,
-            others_ask=lambda: asked,
         )
         taken: list[int] = []
 
@@ -76,7 +63,7 @@ async def test_who_waits_for_an_answer_gets_a_turn_in_between(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.5):
                 await intake.run()
-        assert taken == bites
+        assert taken == [REPORT_BATCH, REPORT_BATCH, 1]
 
 
 async def test_a_file_system_that_lets_new_files_wait_lets_nobody_else_wait(tmp_path: Path) -> None:

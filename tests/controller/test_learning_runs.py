@@ -26,7 +26,7 @@ from corral.engines.engine import Attempt
 from corral.pipelines.learning_plans import batch_plan, parse
 from tests.controller.paintings import result_of
 from tests.controller.shell import Shell, shell, worker
-from tests.controller.test_notify import holds
+from tests.eventually import eventually_async
 
 ANN = Caller("ann", Role.SUBMIT)
 PLAN: dict[str, Any] = {
@@ -63,7 +63,7 @@ class Ranch:
     async def complete(self, name: str = "cfg-1") -> LearningRunResult:
         """Its result, once it is written down."""
         path = self.learnings.records.path.with_name("runs") / name / "result.json"
-        await holds(path.exists)
+        await eventually_async(path.exists, f"{path.name} is written")
         return (await self.runs.show(name)).result
 
     async def step(self, number: int) -> Step:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from corral.engines.engine import Attempt
 from corral.settings import Webhook
 from tests.controller.receiver import Received, Receiver
 from tests.controller.shell import Shell, shell, worker
+from tests.eventually import eventually_async
 
 FAST = Timing(timeout_s=5.0, backoff_s=0.01, backoff_max_s=0.02, settle_s=0.05)
 KEY = "a-key-to-sign-with"
@@ -36,15 +36,6 @@ def receiver() -> Iterator[Receiver]:
 
 async def until(receiver: Receiver, count: int, event: str = "") -> list[Received]:
     return await asyncio.to_thread(receiver.until, count, event)
-
-
-async def holds(condition: Callable[[], bool]) -> None:
-    """For what nothing announces: that something is not tried any more."""
-    async with asyncio.timeout(20):
-        for _ in itertools.repeat(None):
-            if condition():
-                return
-            await asyncio.sleep(0.01)
 
 
 def long_if_it_fails(attempt: Attempt) -> float:
@@ -119,7 +110,7 @@ async def test_what_nobody_takes_is_given_up(tmp_path: Path, receiver: Receiver)
     timing = Timing(backoff_s=0.01, backoff_max_s=0.01, give_up_s=0.2)
     async with notified(tmp_path, Webhook(url=receiver.url), timing=timing) as made:
         await failed(made)
-        await holds(lambda: made.notifier.counts.given_up == 1)
+        await eventually_async(lambda: made.notifier.counts.given_up == 1, "it is given up")
         assert made.notifier.counts.delivered == 0
         assert len({one.delivery for one in receiver.received}) == 1
 
@@ -212,7 +203,7 @@ async def test_a_dead_webhook_holds_up_nobody(
         jobs = [await failed(made) for _ in range(20)]
         got = await until(receiver, 20)
         assert [one.told["job"]["job_id"] for one in got] == jobs
-        await holds(lambda: made.notifier.counts.delivered == 20)
+        await eventually_async(lambda: made.notifier.counts.delivered == 20, "all are delivered")
         assert made.notifier.counts.pending == 20
     # The dead one is told where it stopped, the other one nothing again.
     cursors = json.loads((tmp_path / "notify.json").read_text())
@@ -285,7 +276,7 @@ async def test_a_missing_key_is_waited_for(tmp_path: Path, receiver: Receiver) -
     webhook = Webhook(url=receiver.url, secret="LATER", on=("job_failed",))
     async with notified(tmp_path, webhook) as made:
         await failed(made)
-        await holds(lambda: made.notifier.counts.failed_tries > 0)
+        await eventually_async(lambda: made.notifier.counts.failed_tries > 0, "a try has failed")
         assert not receiver.received
         await made.vault.set("LATER", KEY)
         (got,) = await until(receiver, 1)

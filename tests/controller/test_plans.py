@@ -34,6 +34,7 @@ from corral.core.job import Job, PipelineCall, decode_document
 from corral.core.pipeline import Record, spelled_out
 from corral.core.worker import Worker
 from tests.controller.shell import Shell, shell, worker
+from tests.eventually import eventually_async
 
 ANN = Caller("ann", Role.SUBMIT)
 PLAN: dict[str, Any] = {
@@ -213,7 +214,7 @@ async def test_who_leaves_has_submitted_all_of_it(tmp_path: Path) -> None:
         leaving = asyncio.create_task(plans.submit(built))
         await asyncio.sleep(0)
         leaving.cancel()
-        await corral.eventually(lambda: len(corral.store.world.heads) == 6)
+        await eventually_async(lambda: len(corral.store.world.heads) == 6, "six jobs")
 
 
 async def test_a_dry_run_submits_nothing_and_shows_whole_records(tmp_path: Path) -> None:

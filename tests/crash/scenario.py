@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
+from corral.controller.early_starts import EarlyStarts
 from corral.controller.fleet import Fleet
 from corral.controller.intake import Intake
 from corral.controller.journal import Journal
@@ -159,6 +160,7 @@ class Station:
             assets=Assets(self.blobs, limit=1_000_000),
             document_limit=8_000_000,
             cancel_grace_s=1.0,
+            accept=EarlyStarts(self.store, self.loop).accept,
         )
         self.intake = Intake(
             self.engine,

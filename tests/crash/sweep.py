@@ -8,10 +8,8 @@ once. It prints one JSON object for each N.
 from __future__ import annotations
 
 import asyncio
-import collections
 import json
 import os
-import re
 import shutil
 import sys
 import traceback
@@ -20,24 +18,15 @@ from pathlib import Path
 
 from tests.crash import scenario, tracing
 
-_BY_CHANCE = re.compile(r"(?<=/)[0-9a-f]{16,}|(?<=blobs/)[0-9a-f]{2}(?=/|$)|\.[\w.]+\.[0-9a-f]{8}$")
-"""Names of blobs, of the folders they are in, and of files that are renamed once complete."""
-
 
 class Counter:
-    """Counts calls that change something below a home, and kills at the Nth; with a `site`, at the
-    Nth of that site."""
+    """Counts calls that change something below a home, and kills at the Nth."""
 
-    def __init__(self, home: Path, kill_at: int = 0, site: str = "") -> None:
+    def __init__(self, home: Path, kill_at: int = 0) -> None:
         self._home = home
         self._kill_at = kill_at
-        self._site = site
-        self.sites: collections.Counter[str] = collections.Counter()
+        self.count = 0
         self.last = ""
-
-    @property
-    def count(self) -> int:
-        return self.sites.total()
 
     def __call__(self, call: tracing.Call) -> bool:
         changed = [path for path in map(Path, tracing.target(call)) if self._inside(path)]
@@ -45,19 +34,11 @@ class Counter:
             return False
         names = [str(path.relative_to(self._home)) for path in changed]
         self.last = " ".join([call.name, *names])
-        site = _site(call.name, names)
-        self.sites[site] += 1
-        reached = self.sites[site] if self._site else self.count
-        return self._site in ("", site) and reached == self._kill_at
+        self.count += 1
+        return self.count == self._kill_at
 
     def _inside(self, path: Path) -> bool:
         return path.is_relative_to(self._home)
-
-
-def _site(call: str, names: Sequence[str]) -> str:
-    """A call and what it changes, with every incoming file and every blob as one: calls of one site
-    leave the same kind of disk behind."""
-    return " ".join([call, *(_BY_CHANCE.sub("*", name) for name in names)])
 
 
 def interrupted(home: Path, number: int, *, bulky: bool) -> tuple[Counter, int, list[str]]:

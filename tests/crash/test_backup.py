@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,8 @@ from tests.controller.test_retention import KEEP
 from tests.crash import scenario, tracing
 from tests.crash.books import end_of, stories
 from tests.crash.conftest import ROOT, complaints
-from tests.crash.test_full_disk import PATIENCE_S, gated, until
+from tests.crash.test_full_disk import gated
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import CORRAL, LiveController
 
 pytestmark = pytest.mark.crash
@@ -61,8 +61,7 @@ class Load(contextlib.AbstractContextManager["Load"]):
             self.acknowledged.append(self._client.submit(str.upper, (text,)).id)
 
     def at_least(self, count: int) -> list[str]:
-        while len(self.acknowledged) < count:
-            time.sleep(0.005)
+        eventually(lambda: len(self.acknowledged) >= count, f"{count} jobs are acknowledged")
         return list(self.acknowledged)
 
     def __enter__(self) -> Load:
@@ -75,6 +74,7 @@ class Load(contextlib.AbstractContextManager["Load"]):
         self._client.__exit__(None, None, None)
 
 
+@pytest.mark.long
 def test_backup_under_load_and_restore(tmp_path: Path) -> None:
     home, yard, file = tmp_path / "home", tmp_path / "yard", tmp_path / "kept.tar"
     yard.mkdir()
@@ -87,7 +87,7 @@ def test_backup_under_load_and_restore(tmp_path: Path) -> None:
         assert controller.process is not None
         with corral.Client(controller.address, controller.token) as client:
             running = client.submit(gated, (str(yard), "running", 4000))
-            until(yard / "running.started")
+            eventually((yard / "running.started").exists, "it has begun")
             with Load(controller) as load:
                 before = load.at_least(100)
                 told = command(controller, "backup", str(file))
@@ -104,7 +104,7 @@ def test_backup_under_load_and_restore(tmp_path: Path) -> None:
                 client.job(later).status()
             for job in before:
                 assert client.job(job).result(timeout=PATIENCE_S) in ("X" * 10, "X" * 20_000)
-            until(yard / "running.started")
+            eventually((yard / "running.started").exists, "it has begun")
             (yard / "running.gate").touch()
             again = client.job(running.id)
             assert again.result(timeout=PATIENCE_S) == "grass" * 4000
@@ -310,6 +310,7 @@ def rows(tmp_path: Path) -> Callable[[str], list[dict[str, Any]]]:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # hundreds of processes, one after the other
 @pytest.mark.parametrize("what", ["restore", "prune", "repair", "learn"])
 def test_killed_at_every_write(

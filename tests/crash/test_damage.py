@@ -180,6 +180,7 @@ def test_torn_tail_of_unacknowledged_records(homes: Homes) -> None:
     assert found["last"] == homes.whole["last"] - 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [WAL, DATABASE, MARK])
 def test_flipped_bit(homes: Homes, name: str, covered: Callable[[str], None]) -> None:
     source = homes.hot if name == WAL else homes.clean
@@ -211,6 +212,7 @@ def test_flipped_bit(homes: Homes, name: str, covered: Callable[[str], None]) ->
     covered(f"{len(positions)} flipped bits in {name}: {refused} starts refused, the rest complete")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [DATABASE, journal_snapshot.NAME])
 def test_flipped_bit_beside_a_snapshot(
     homes: Homes, name: str, covered: Callable[[str], None]

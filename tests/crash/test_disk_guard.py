@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from corral.controller.disk import DiskGuard
 from corral.core.errors import DiskFull
 from corral.doctor.findings import examined
 from corral.doctor.running import Running
-from tests.crash.test_full_disk import PATIENCE_S, SIZE_MB, SmallDisk, gated, until
+from tests.crash.test_full_disk import SIZE_MB, SmallDisk, gated
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
 
 
@@ -104,13 +104,6 @@ def health(controller: LiveController) -> dict[str, Any]:
     return asked(controller, "/health")
 
 
-def await_that(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_nearly_full(disk: SmallDisk, tmp_path: Path) -> None:
     home, yard, worker = disk.place / "home", tmp_path / "yard", tmp_path / "worker"
     for folder in (home, yard, worker):
@@ -122,12 +115,12 @@ def test_nearly_full(disk: SmallDisk, tmp_path: Path) -> None:
         corral.Client(controller.address, controller.token) as client,
     ):
         running = client.submit(gated, (str(yard), "running", 4000))
-        until(yard / "running.started")
+        eventually((yard / "running.started").exists, "it has begun")
         # Some are already sent ahead to the worker, which is as good as running.
         waiting = [client.submit(len, ("moo",)) for _ in range(40)][-1]
         assert waiting.status().state == "queued"
         hay = fill(disk, 0.96)
-        await_that(lambda: health(controller)["status"] == "full")
+        eventually(lambda: health(controller)["status"] == "full", "the disk counts as full")
         assert "full" in health(controller)["reason"]
         assert client.health().status == "full"
         before = health(controller)["reason"]

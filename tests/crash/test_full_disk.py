@@ -7,7 +7,6 @@ import contextlib
 import os
 import resource
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,12 +17,12 @@ import corral
 from corral.core.errors import DiskFull, StorageFailed
 from corral.core.events import JobSucceeded
 from tests.crash.books import end_of, stories
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
 
 pytestmark = pytest.mark.crash
 
 SIZE_MB = 8
-PATIENCE_S = 30.0
 
 
 class SmallDisk:
@@ -100,22 +99,9 @@ def ranch(disk: SmallDisk, tmp_path: Path) -> Iterator[tuple[LiveController, Pat
         yield controller, yard
 
 
-def until(path: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not path.exists():
-        assert time.monotonic() < deadline, f"never there: {path}"
-        time.sleep(0.01)
-
-
 def _accepted(client: corral.Client) -> corral.Handle:
     """The guard may have looked last while there was no room; it looks again soon."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return client.submit(len, ("moo",))
-        except DiskFull:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+    return eventually(lambda: client.submit(len, ("moo",)), "it takes work", ignoring=DiskFull)
 
 
 def test_full_disk(ranch: tuple[LiveController, Path], disk: SmallDisk) -> None:
@@ -123,8 +109,8 @@ def test_full_disk(ranch: tuple[LiveController, Path], disk: SmallDisk) -> None:
     with corral.Client(controller.address, controller.token) as client:
         small = client.submit(gated, (str(yard), "small", 1))
         large = client.submit(gated, (str(yard), "large", 10_000))
-        until(yard / "small.started")
-        until(yard / "large.started")
+        eventually((yard / "small.started").exists, "small has begun")
+        eventually((yard / "large.started").exists, "large has begun")
         assert controller.process is not None
         with disk.full(controller.process.pid):
             if not disk.mounted:  # the disk itself has room, so the first one may be sent at once
@@ -193,7 +179,7 @@ def test_a_submission_is_refused_or_runs_and_never_both(tmp_path: Path) -> None:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
             try:
                 first = aside.submit(client.submit, mark, (str(yard), "first"))
-                until(yard / "first")
+                eventually((yard / "first").exists, "the first has begun")
                 for number in range(5):
                     with pytest.raises(StorageFailed):
                         client.submit(mark, (str(yard), f"refused{number}"))

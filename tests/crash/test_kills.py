@@ -7,8 +7,7 @@ import contextlib
 import os
 import signal
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,10 @@ from corral.agent.process_tree import marked
 from corral.core.events import AttemptPlaced, JobRequeued, JobSucceeded
 from tests.crash.books import end_of, stories
 from tests.crash.conftest import free_port
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
 
 pytestmark = pytest.mark.crash
-
-PATIENCE_S = 30.0
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Asks another process's world again and again: there is nothing to await."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.01)
-    return found
 
 
 def alive(pid: int) -> bool:
@@ -55,7 +44,7 @@ class Ranch:
             "CORRAL_WORKER_CPUS": "3",
             "CORRAL_BACKOFF_S": "0",
             "CORRAL_SHUTDOWN_GRACE_S": "1.5",
-            "CORRAL_GRACE_S": "10",
+            "CORRAL_GRACE_S": "30",
         }
         self.controller = LiveController(self.home, *free_port(), environ=environ)
         self.controller.start()
@@ -76,7 +65,7 @@ class Ranch:
         return [(int(a), int(b)) for a, b in map(str.split, path.read_text("utf-8").splitlines())]
 
     def started(self, name: str, times: int = 1) -> list[tuple[int, int]]:
-        until(lambda: len(self.starts(name)) >= times, f"start {times} of {name}")
+        eventually(lambda: len(self.starts(name)) >= times, f"start {times} of {name}")
         return self.starts(name)
 
     def open_gate(self, name: str) -> None:
@@ -94,13 +83,13 @@ class Ranch:
                     return process
             return None
 
-        return until(found, "an agent")  # type: ignore[no-any-return]
+        return eventually(found, "an agent")
 
     def end(self) -> None:
         process = self.controller.process
         if process is not None and process.poll() is None:
             assert self.controller.stop() == 0, self.controller.log
-        until(lambda: not marked(str(self.home / "worker")), "all job processes are gone")
+        eventually(lambda: not marked(str(self.home / "worker")), "all job processes are gone")
 
 
 def gated(yard: str, name: str) -> str:
@@ -156,7 +145,7 @@ def test_killed_agent(ranch: Ranch) -> None:
     [(attempt, pid)] = ranch.started("calf")
     ranch.agent().kill()
     starts = ranch.started("calf", 2)
-    until(lambda: not alive(pid), "the first attempt's process is gone")
+    eventually(lambda: not alive(pid), "the first attempt's process is gone")
     assert starts[1][0] > attempt
     ranch.open_gate("calf")
     assert ranch.result(job) == "calf is done"
@@ -196,7 +185,7 @@ def test_killed_controller_and_agent(ranch: Ranch) -> None:
     agent = ranch.agent()
     ranch.controller.kill()
     agent.kill()
-    until(lambda: not alive(pid), "a runner without its agent ends itself")
+    eventually(lambda: not alive(pid), "a runner without its agent ends itself")
     ranch.controller.start()
     ranch.started("calf", 2)
     ranch.open_gate("calf")
@@ -220,10 +209,10 @@ def test_sigterm_gives_grace_and_requeues_the_rest(ranch: Ranch) -> None:
     [(attempt, pid)] = ranch.started("slow")
     assert ranch.controller.process is not None
     ranch.controller.process.send_signal(signal.SIGTERM)
-    until(lambda: _requeued(ranch.home, ahead), "what had not started is given back")
+    eventually(lambda: _requeued(ranch.home, ahead), "what had not started is given back")
     ranch.open_gate("quick")  # within the grace
     assert ranch.controller.process.wait(PATIENCE_S) == 0, ranch.controller.log
-    until(lambda: not alive(pid), "the one that took too long is ended")
+    eventually(lambda: not alive(pid), "the one that took too long is ended")
     found = stories(ranch.home)
     assert isinstance(end_of(found[quick]), JobSucceeded), "it ended within the grace"
     for job in (slow, ahead):

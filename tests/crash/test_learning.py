@@ -4,7 +4,6 @@ for each image job, and what is in a backup is the same after a restore."""
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tests.controller.paintings import Studio, studio
 from tests.controller.test_retention import KEEP
 from tests.crash.books import end_of, stories
 from tests.crash.conftest import free_port
+from tests.eventually import eventually
 from tests.live import LiveController
 
 pytestmark = pytest.mark.crash
@@ -41,14 +41,7 @@ def lines(home: Path) -> list[bytes]:
     return path.read_bytes().splitlines(keepends=True) if path.exists() else []
 
 
-def until(home: Path, count: int) -> None:
-    """Nobody announces a line: another process writes it."""
-    deadline = time.monotonic() + 60
-    while len(lines(home)) < count:
-        assert time.monotonic() < deadline, f"{len(lines(home))} of {count} lines"
-        time.sleep(0.005)
-
-
+@pytest.mark.long
 def test_killed_again_and_again(tmp_path: Path) -> None:
     home = tmp_path / "home"
     controller = LiveController(home, *free_port(), environ={"CORRAL_GRACE_S": "10"})
@@ -56,7 +49,8 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
     with corral.Client(controller.address, controller.token) as client:
         run = client.learning.start(PLAN)
     for kill in range(KILLS):
-        until(home, 1 + kill * run.jobs // (KILLS + 1))
+        count = 1 + kill * run.jobs // (KILLS + 1)
+        eventually(lambda count=count: len(lines(home)) >= count, f"{count} lines")  # type: ignore[misc]
         controller.kill()
         if kill < KILLS - 1:
             controller.start()

@@ -13,13 +13,11 @@ import pytest
 
 import corral
 from tests.api.rest import Rest
-from tests.crash.test_kills import until
 from tests.crash.test_stopped import _agent
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
 
 pytestmark = pytest.mark.crash
-
-PATIENCE_S = 30.0
 
 
 def talkative(name: str) -> str:
@@ -54,9 +52,11 @@ def test_jobs_that_print_end_and_the_gap_is_marked(controller: LiveController) -
         with no_descriptors(controller.process.pid):
             during = [client.submit(talkative, (f"d{n}",)) for n in range(8)]
             assert [job.result(timeout=PATIENCE_S) for job in during] == [f"d{n}" for n in range(8)]
-            first = until(lambda: _agent(controller.home), "an agent")
+            first = eventually(lambda: _agent(controller.home), "an agent")
             first.kill()
-            until(lambda: "local_agent_not_started" in controller.log, "it could not be started")
+            eventually(
+                lambda: "local_agent_not_started" in controller.log, "it could not be started"
+            )
         after = client.submit(talkative, ("after",))
         assert after.result(timeout=PATIENCE_S) == "after", "with an agent that is there again"
         rest = Rest(controller)

@@ -18,7 +18,7 @@ from corral.agent.main import KEPT
 from corral.agent.process_tree import marked
 from corral.contract import views
 from tests.crash.conftest import free_port
-from tests.crash.test_kills import until
+from tests.eventually import eventually
 from tests.live import LiveController
 
 pytestmark = pytest.mark.crash
@@ -35,7 +35,7 @@ def controller(tmp_path: Path) -> Iterator[LiveController]:
     environ = {"CORRAL_WORKER_READ_PATHS": f"[{tmp_path}]", "CORRAL_GRACE_S": "10"}
     with LiveController(tmp_path / "home", *flags, environ=environ) as made:
         yield made
-    until(lambda: not marked(str(made.home / "worker")), "all job processes are gone")
+    eventually(lambda: not marked(str(made.home / "worker")), "all job processes are gone")
 
 
 def count(lines: int) -> int:
@@ -84,7 +84,7 @@ def test_killed_controller_loses_no_output(controller: LiveController) -> None:
         follower = Follower(controller.home, handle.id)
         for kill in range(KILLS):
             wanted = LINES * SIZE * (kill + 1) // (KILLS + 2)
-            until(partial(has_output, controller, wanted), f"output before kill {kill}")
+            eventually(partial(has_output, controller, wanted), f"output before kill {kill}")
             controller.kill()
             controller.start()
         assert handle.result(60) == LINES
@@ -144,12 +144,12 @@ def test_output_that_died_with_its_agent_is_a_marked_gap(
     lines, gate = 1000, tmp_path / "gate"
     with corral.Client(home=controller.home) as client:
         handle = client.submit(wait_and_count, (str(gate), lines))
-        until(lambda: "waiting" in "".join(handle.logs(follow=False)), "a start")
+        eventually(lambda: "waiting" in "".join(handle.logs(follow=False)), "a start")
         agent = agent_of(controller)
         controller.kill()
         gate.touch()
         kept = controller.home / "worker" / KEPT
-        until(lambda: kept.exists() and kept.read_bytes().endswith(b"}\n"), "a kept result")
+        eventually(lambda: kept.exists() and kept.read_bytes().endswith(b"}\n"), "a kept result")
         agent.kill()
         controller.start()
         assert handle.result(30) == lines

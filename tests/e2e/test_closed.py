@@ -75,8 +75,8 @@ class Place:
 @pytest.fixture(
     scope="module",
     params=[
-        ("isolated", "whoever this is"),
-        ("not isolated", "whoever this is"),
+        pytest.param(("isolated", "whoever this is"), marks=pytest.mark.long),
+        pytest.param(("not isolated", "whoever this is"), marks=pytest.mark.long),
         ("isolated", "an ordinary user"),
         ("not isolated", "an ordinary user"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,9 +18,8 @@ from corral import correlation
 from corral.contract import corral_pb2 as pb
 from corral.contract import service
 from corral.core.errors import InvalidJob, JobFailed, JobNotFound
+from tests.eventually import eventually
 from tests.live import LiveController
-
-PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +38,12 @@ def client(live: LiveController) -> Iterator[corral.Client]:
 def lines(live: LiveController, job: str, last: str, times: int) -> list[dict[str, Any]]:
     """The lines that a search for the job id finds, once the `last` event is there as often as
     said: controller and worker each write their own."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        found = [json.loads(line) for line in live.log.splitlines() if job in line]
-        if sum(line["event"].startswith(last) for line in found) >= times:
-            return found
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
+
+    def found() -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in live.log.splitlines() if job in line]
+        return lines if sum(line["event"].startswith(last) for line in lines) >= times else []
+
+    return eventually(found, f"{times} lines of {last} for {job}")
 
 
 def job_env() -> tuple[str, str]:

@@ -20,7 +20,8 @@ import corral
 from corral import trust
 from corral.core.errors import CorralError
 from tests.debian import needs
-from tests.e2e.test_joining import Machine, connected, eventually
+from tests.e2e.test_joining import Machine, connected
+from tests.eventually import eventually
 from tests.live import CORRAL, LiveController
 
 YAML = "grace_s: 2\ncancel_grace_s: 1\nshutdown_grace_s: 1\nworker: {enabled: false}\n"
@@ -127,7 +128,7 @@ def test_a_machine_finds_the_controller_and_is_confirmed(
     live: LiveController, client: corral.Client, machine: Elsewhere, cable: Cable
 ) -> None:
     machine.asks("finder")
-    eventually(lambda: bool(code_of(machine.said)), 30)
+    eventually(lambda: code_of(machine.said), "a code")
     shown = json.loads(operator(live, "requests", "--json").stdout)
     assert [(one["name"], one["address"]) for one in shown] == [("finder", cable.far)]
     assert shown[0]["code"] == code_of(machine.said)
@@ -136,7 +137,7 @@ def test_a_machine_finds_the_controller_and_is_confirmed(
     assert wrong.returncode == 1
     assert "stands in between" in wrong.stderr
     assert "finder is a worker now" in operator(live, "confirm", shown[0]["code"]).stdout
-    eventually(lambda: connected(client, "finder"), 30)
+    eventually(lambda: connected(client, "finder"), "finder is connected")
     assert client.run(abs, (-8,), worker="finder", output=None) == 8
     assert "No machine asks" in operator(live, "requests").stderr
 

@@ -14,7 +14,8 @@ import pytest
 
 import corral
 from corral.agent.main import KEPT
-from tests.e2e.test_joining import Machine, connected, eventually, free_port
+from tests.e2e.test_joining import Machine, connected, free_port
+from tests.eventually import eventually
 from tests.live import LiveController
 
 YAML = (
@@ -37,7 +38,7 @@ def live(tmp_path: Path) -> Iterator[LiveController]:
 @pytest.fixture
 def client(live: LiveController) -> Iterator[corral.Client]:
     with corral.Client(home=live.home) as made:
-        eventually(lambda: connected(made, "here"))
+        eventually(lambda: connected(made, "here"), "here is connected")
         yield made
 
 
@@ -55,7 +56,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 def joined(machine: Machine, client: corral.Client) -> psutil.Process:
     """The agent's process on that machine."""
     machine.join(client.admin.invite_worker(), "--name", "there")
-    eventually(lambda: connected(client, "there"))
+    eventually(lambda: connected(client, "there"), "there is connected")
     assert machine.process is not None
     (agent,) = psutil.Process(machine.process.pid).children()
     return agent
@@ -65,6 +66,11 @@ def wait_for(path: str) -> str:
     while not os.path.exists(path):
         time.sleep(0.01)
     return os.environ["CORRAL_ATTEMPT"]
+
+
+def kept_result(path: Path) -> None:
+    """Until it is written to its end."""
+    eventually(lambda: path.exists() and path.read_bytes().endswith(b"}\n"), "a kept result")
 
 
 def first_hangs() -> str:
@@ -81,9 +87,9 @@ def test_what_waits_behind_a_long_job_moves_to_a_worker_that_falls_idle(
     client: corral.Client, machine: Machine, tmp_path: Path
 ) -> None:
     long = client.submit(wait_for, (str(tmp_path / "go"),))
-    eventually(lambda: running_on(long, "here"))
+    eventually(lambda: running_on(long, "here"), "it runs here")
     short = [client.submit(abs, (-number,)) for number in range(4)]
-    eventually(lambda: short[0].status().state == "placed")
+    eventually(lambda: short[0].status().state == "placed", "it is placed behind")
     joined(machine, client)
     assert [one.result(30) for one in short] == [0, 1, 2, 3]
     assert {one.status().worker for one in short} == {"there"}
@@ -96,7 +102,7 @@ def test_a_killed_agent_comes_back_and_its_work_is_free_at_once(
     live: LiveController, client: corral.Client
 ) -> None:
     hanging = client.submit(first_hangs)
-    eventually(lambda: running_on(hanging, "here"))
+    eventually(lambda: running_on(hanging, "here"), "it runs here")
     assert live.process is not None
     (agent,) = psutil.Process(live.process.pid).children()
     agent.kill()
@@ -104,15 +110,16 @@ def test_a_killed_agent_comes_back_and_its_work_is_free_at_once(
     assert any("came back without it" in line for line in hanging.why().history)
 
 
+@pytest.mark.long
 def test_what_a_worker_held_that_said_goodbye_goes_elsewhere_at_once(
     client: corral.Client, machine: Machine
 ) -> None:
     agent = joined(machine, client)
     client.admin.change_worker("here", draining=True)
     hanging = client.submit(first_hangs)
-    eventually(lambda: running_on(hanging, "there"))
+    eventually(lambda: running_on(hanging, "there"), "it runs there")
     behind = client.submit(abs, (-1,))
-    eventually(lambda: behind.status().state == "placed")
+    eventually(lambda: behind.status().state == "placed", "it is placed behind")
     agent.send_signal(signal.SIGTERM)
     machine.ended()
     told = behind.status()
@@ -129,10 +136,10 @@ def test_a_result_outlives_controller_and_agent(
     agent = joined(machine, client)
     client.admin.change_worker("here", draining=True)
     handle = client.submit(wait_for, (str(tmp_path / "go"),))
-    eventually(lambda: running_on(handle, "there"))
+    eventually(lambda: running_on(handle, "there"), "it runs there")
     live.kill()
     (tmp_path / "go").touch()
-    eventually((machine.home / "worker" / KEPT).exists)
+    kept_result(machine.home / "worker" / KEPT)
     agent.kill()
     machine.ended()
     live.start()
@@ -141,18 +148,19 @@ def test_a_result_outlives_controller_and_agent(
         assert again.job(handle.id).result(30) == "1", "the same attempt, on a new agent"
 
 
+@pytest.mark.long
 def test_a_result_that_comes_too_late_changes_nothing(
     live: LiveController, client: corral.Client, machine: Machine, tmp_path: Path
 ) -> None:
     agent = joined(machine, client)
     client.admin.change_worker("here", draining=True)
     handle = client.submit(wait_for, (str(tmp_path / "go"),))
-    eventually(lambda: running_on(handle, "there"))
+    eventually(lambda: running_on(handle, "there"), "it runs there")
     client.admin.change_worker("here", draining=False)
     live.kill()
     (tmp_path / "go").touch()
     kept = machine.home / "worker" / KEPT
-    eventually(kept.exists)
+    kept_result(kept)
     agent.kill()
     machine.ended()
     yaml = live.home / "corral.yaml"
@@ -162,11 +170,12 @@ def test_a_result_that_comes_too_late_changes_nothing(
         late = again.job(handle.id)
         assert late.result(30) == "2"
         machine.join(again.admin.invite_worker())
-        eventually(lambda: any("late result of attempt 1" in line for line in late.why().history))
+        eventually(lambda: "late result of attempt 1" in str(late.why().history), "a late result")
         assert late.result(5) == "2"
-        eventually(lambda: not kept.exists())
+        eventually(lambda: not kept.exists(), "it is kept no more")
 
 
+@pytest.mark.long
 def test_a_worker_that_can_start_nothing_does_not_eat_the_retries(
     client: corral.Client, machine: Machine
 ) -> None:

@@ -14,9 +14,9 @@ import pytest
 import corral
 from corral.agent.cgroups import own_group
 from corral.runtime import sandbox
+from tests.eventually import eventually
 from tests.fakes.fork_chain import JOB, write_chain
 from tests.live import CORRAL, LiveController
-from tests.runtime.harness import wait_until
 
 QUIET_S = 0.3
 WITHOUT_GROUPS = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
@@ -47,7 +47,7 @@ class Worker:
             [str(self._program), str(self._seen)],
             **options,  # type: ignore[arg-type]
         )
-        wait_until(lambda: self._seen.exists() and self._seen.stat().st_size > 100, "the chain")
+        eventually(lambda: self._seen.exists() and self._seen.stat().st_size > 100, "the chain")
         return handle
 
     def over(self) -> bool:
@@ -69,7 +69,13 @@ def _has_groups() -> bool:
     return os.access(own_group() or "/nonexistent", os.W_OK)
 
 
-@pytest.fixture(params=["cgroup", "landlock", "process_tree"])
+@pytest.fixture(
+    params=[
+        pytest.param("cgroup", marks=pytest.mark.long),
+        "landlock",
+        pytest.param("process_tree", marks=pytest.mark.long),
+    ]
+)
 def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Worker]:
     held_by: str = request.param
     if held_by == "cgroup" and not _has_groups():
@@ -95,7 +101,7 @@ def test_fork_chains_end_with_their_job(worker: Worker) -> None:
         (here,) = client.workers()
         assert here.enforced["duration"] == worker.held_by
         cancelled.cancel()
-        wait_until(lambda: cancelled.status().state == "cancelled", "cancelled")
+        eventually(lambda: cancelled.status().state == "cancelled", "cancelled")
         assert worker.over()
         long = worker.chain(client, duration=4.0)  # on a busy machine it takes a while to begin
         with pytest.raises(corral.JobFailed, match="longer than its duration"):
@@ -103,7 +109,7 @@ def test_fork_chains_end_with_their_job(worker: Worker) -> None:
         assert worker.over()
         running = worker.chain(client)
         worker.agent().kill()
-        wait_until(worker.over, "the end of what a killed agent leaves")
+        eventually(worker.over, "the end of what a killed agent leaves")
         running.cancel()
         worker.chain(client)
     down = subprocess.run([CORRAL, "down"], env=worker.live.environ, capture_output=True, text=True)
@@ -141,16 +147,17 @@ def start_elsewhere(group: str, *, stays: bool = False) -> int:
     return pid
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("worker", ["cgroup"], indirect=True)
 def test_what_was_born_in_another_group_ends_with_its_job(worker: Worker) -> None:
     with worker.client as client:
         born: int = client.submit(start_elsewhere, (own_group(),)).result()
         assert born > 0
-        wait_until(lambda: not psutil.pid_exists(born), "the end of what a job left")
+        eventually(lambda: not psutil.pid_exists(born), "the end of what a job left")
         running = client.submit(start_elsewhere, (own_group(),), {"stays": True})
         born = int(next(iter(running.logs())))
         worker.agent().kill()
-        wait_until(lambda: not psutil.pid_exists(born), "the end of what a killed agent left")
+        eventually(lambda: not psutil.pid_exists(born), "the end of what a killed agent left")
         running.cancel()
 
 

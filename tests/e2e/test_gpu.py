@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 import corral
 from corral.core.errors import JobFailed
+from tests.eventually import eventually
 from tests.live import LiveController
 
 pytestmark = pytest.mark.gpu
@@ -109,15 +110,8 @@ def card(gpu: corral.Client) -> Any:
     return worker.gpus[0]
 
 
-def eventually(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.2)
-
-
 def test_the_driver_is_read(gpu: corral.Client) -> None:
-    eventually(lambda: card(gpu).temperature_c is not None)
+    eventually(lambda: card(gpu).temperature_c is not None, "a temperature")
     seen = card(gpu)
     print(f"{seen}")
     assert 10 < seen.temperature_c < 110
@@ -137,11 +131,11 @@ def test_what_a_job_holds_is_ours(gpu: corral.Client) -> None:
 
     before = card(gpu).others_gb
     handle = gpu.submit(keep, (8, 30.0), gpus=1, fresh=True)
-    eventually(lambda: card(gpu).ours_gb >= 8)
-    eventually(lambda: abs(card(gpu).others_gb - before) < 1)
+    eventually(lambda: card(gpu).ours_gb >= 8, "8 GB are ours")
+    eventually(lambda: abs(card(gpu).others_gb - before) < 1, "others hold as before")
     print(f"ours {card(gpu).ours_gb} GB, others {card(gpu).others_gb} GB")
     handle.cancel()
-    eventually(lambda: card(gpu).ours_gb < 8)
+    eventually(lambda: card(gpu).ours_gb < 8, "ours are given back")
 
 
 OTHER = """
@@ -157,14 +151,14 @@ def test_what_another_program_holds_is_taken(gpu: corral.Client) -> None:
     """It is started beside the agent, as somebody who uses the machine would."""
     size = card(gpu).vram_gb
     share, needed = size * 0.45, size * 0.6
-    eventually(lambda: card(gpu).others_gb < 1)
+    eventually(lambda: card(gpu).others_gb < 1, "others are gone")
     other = subprocess.Popen(
         [sys.executable, "-c", OTHER, str(share)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        eventually(lambda: card(gpu).others_gb >= share - 1)
+        eventually(lambda: card(gpu).others_gb >= share - 1, "others are seen")
         waiting = gpu.submit(look, vram_gb=needed)
         half = gpu.submit(look, gpu_memory=0.4)
         assert half.result(timeout=120)[0] == 1, "there is room beside it"

@@ -7,8 +7,8 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psutil
@@ -17,6 +17,8 @@ import pytest
 import corral
 from corral.core.errors import ExceedsAllWorkers
 from tests.api.rest import Rest
+from tests.e2e.test_joining import connected
+from tests.eventually import eventually
 from tests.fake_nvml import FakeCards
 from tests.live import CORRAL, LiveController
 
@@ -63,20 +65,14 @@ def second(
                 words, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
         try:
-            eventually(lambda: "gaming" in {one.name for one in client.workers() if one.connected})
-            eventually(lambda: worker(client, "library").models != ())
+            for name in ("gaming", "library"):
+                eventually(partial(connected, client, name), f"{name} is connected")
+            eventually(lambda: worker(client, "library").models, "its models are known")
             yield client
         finally:
             for child in psutil.Process(process.pid).children():
                 child.send_signal(signal.SIGTERM)
             process.wait(20)
-
-
-def eventually(true: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.05)
 
 
 def worker(client: corral.Client, name: str) -> Any:
@@ -99,7 +95,7 @@ def test_a_job_goes_where_its_model_is(live: LiveController, second: corral.Clie
     assert (view.worker, view.models) == ("library", ("tiny",))
     assert "loads tiny from its disk" in " ".join(handle.why().history)
     (model,) = worker(second, "library").models
-    eventually(lambda: worker(second, "library").models[0].sha256 != "")
+    eventually(lambda: worker(second, "library").models[0].sha256, "a digest of its model")
     (model,) = worker(second, "library").models
     assert (model.name, model.sha256) == ("tiny", hashlib.sha256(b"tiny").hexdigest())
     again = second.submit(read, models="tiny")
@@ -139,7 +135,7 @@ def test_a_job_waits_while_others_use_the_card(
     assert second.run(abs, (-1,), vram_gb=20, output=None) == 1
 
     cards.use(CARD, {1: 21.3})
-    eventually(lambda: worker(second, "gaming").gpus[0].others_gb == 21.3)
+    eventually(lambda: worker(second, "gaming").gpus[0].others_gb == 21.3, "others use it")
     waiting = second.submit(abs, (-2,), vram_gb=20)
     small = second.submit(abs, (-3,), gpu_memory=0.1)
     assert small.result(30) == 3, "there is still room for that"

@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from corral.cli.joining import enrol as _enrol
 from corral.core.errors import CorralError, JobFailed, Unauthorized
 from corral.home import read_json
 from corral.invitation import parse
+from tests.eventually import eventually
 from tests.live import CORRAL, LiveController
 
 YAML = "tls: always\nadvertise: 127.0.0.1\ngrace_s: 2\ncancel_grace_s: 1\nshutdown_grace_s: 1\n"
@@ -91,13 +92,6 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     made.stop()
 
 
-def eventually(true: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.05)
-
-
 def connected(client: corral.Client, name: str) -> bool:
     return any(one.name == name and one.connected for one in client.workers())
 
@@ -111,7 +105,7 @@ def test_a_machine_joins_works_and_is_steered(
         return b"x" * count
 
     machine.join(client.admin.invite_worker(), "--name", "gaming")
-    eventually(lambda: connected(client, "gaming"))
+    eventually(lambda: connected(client, "gaming"), "gaming is connected")
     handle = client.submit(much, (300_000,), worker="gaming")  # too large for a frame: over HTTPS
     assert handle.result(30) == b"x" * 300_000
     assert handle.status().worker == "gaming"
@@ -143,10 +137,10 @@ def test_what_a_revoked_worker_ran_goes_elsewhere(
         return int(os.environ["CORRAL_ATTEMPT"])
 
     machine.join(client.admin.invite_worker(), "--name", "leaving")
-    eventually(lambda: connected(client, "leaving"))
+    eventually(lambda: connected(client, "leaving"), "leaving is connected")
     client.admin.change_worker("leaving", labels=["mark"])
     mine = client.submit(where, (600,), worker_labels=["mark"])
-    eventually(lambda: mine.status().state == "running")
+    eventually(lambda: mine.status().state == "running", "it runs")
     client.admin.revoke_worker("leaving")
     local = next(one.name for one in client.workers() if one.connected)
     client.admin.change_worker(local, labels=["mark"])
@@ -160,15 +154,16 @@ def test_a_worker_comes_back_by_itself(
     live: LiveController, client: corral.Client, machine: Machine
 ) -> None:
     machine.join(client.admin.invite_worker(), "--name", "steady")
-    eventually(lambda: connected(client, "steady"))
+    eventually(lambda: connected(client, "steady"), "steady is connected")
     live.kill()
     live.start()
     with corral.Client(home=live.home) as again:
-        eventually(lambda: connected(again, "steady"))
+        eventually(lambda: connected(again, "steady"), "steady is connected")
         assert again.run(abs, (-3,), worker="steady", output=None) == 3
         again.admin.revoke_worker("steady")
 
 
+@pytest.mark.long
 def test_a_controller_that_stops_ends_nothing_elsewhere(tmp_path: Path, machine: Machine) -> None:
     def slow(seconds: float) -> int:
         time.sleep(seconds)
@@ -181,9 +176,9 @@ def test_a_controller_that_stops_ends_nothing_elsewhere(tmp_path: Path, machine:
     with LiveController(home, f"--port={port}") as live:
         with corral.Client(home=home) as client:
             machine.join(client.admin.invite_worker(), "--name", "elsewhere")
-            eventually(lambda: connected(client, "elsewhere"))
+            eventually(lambda: connected(client, "elsewhere"), "elsewhere is connected")
             mine = client.submit(slow, (4.0,), worker="elsewhere")
-            eventually(lambda: mine.status().state == "running")
+            eventually(lambda: mine.status().state == "running", "it runs")
         live.stop()  # its grace is 1 s
         live.start()
         with corral.Client(home=home) as again:
@@ -196,7 +191,7 @@ def test_a_controller_that_stops_ends_nothing_elsewhere(tmp_path: Path, machine:
         assert f"The workers elsewhere know this controller by https://127.0.0.1:{port}" in live.log
         with corral.Client(home=home) as moved:
             machine.run("worker", "join", "--foreground", moved.admin.invite_worker())
-            eventually(lambda: connected(moved, "elsewhere"))
+            eventually(lambda: connected(moved, "elsewhere"), "elsewhere is connected")
             moved.admin.revoke_worker("elsewhere")
 
 
@@ -204,10 +199,10 @@ def test_who_stopped_and_who_is_missing(
     live: LiveController, client: corral.Client, machine: Machine
 ) -> None:
     machine.join(client.admin.invite_worker(), "--name", "sleepy")
-    eventually(lambda: connected(client, "sleepy"))
+    eventually(lambda: connected(client, "sleepy"), "sleepy is connected")
     began = time.time()
     machine.stop()
-    eventually(lambda: not connected(client, "sleepy"))
+    eventually(lambda: not connected(client, "sleepy"), "sleepy is away")
     gone = next(one for one in client.workers() if one.name == "sleepy")
     assert (gone.left, gone.draining) == (True, False)
     assert gone.seen_at >= began
@@ -288,7 +283,7 @@ def test_no_process_keeps_the_invitation(client: corral.Client, machine: Machine
         machine.join("", "--name", how)
     else:
         machine.join(invitation, "--name", how)
-    eventually(lambda: connected(client, how), 60)
+    eventually(lambda: connected(client, how), f"{how} is connected")
     assert client.run(_look_for, (token[4:-4],), worker=how, output=None) == []
     assert _look_for(token) == [], "nor can anybody else of this user"
 
@@ -304,7 +299,7 @@ def test_an_invitation_has_an_end_and_so_many_uses(
 
     once = invited("--for", "1h", "--uses", "1")
     machine.join(once, "--name", "only")
-    eventually(lambda: connected(client, "only"), 60)
+    eventually(lambda: connected(client, "only"), "only is connected")
     other = Machine(machine.home.with_name("other"))
     late = other.run("worker", "join", once)
     assert "As many machines have joined with this invitation as it was made for." in late.stderr
@@ -378,7 +373,7 @@ def test_a_machine_that_leaves_works_no_more(client: corral.Client, machine: Mac
     machine.home.mkdir()
     done = machine.run("worker", "join", client.admin.invite_worker(), "--name", "gone", "--detach")
     assert done.returncode == 0, done.stdout + done.stderr
-    eventually(lambda: connected(client, "gone"))
+    eventually(lambda: connected(client, "gone"), "gone is connected")
     again = machine.run("worker", "join", client.admin.invite_worker(), "--name", "x", "--detach")
     assert "On the controller: corral worker rename gone x" in again.stderr
     done = machine.run("worker", "leave")

@@ -32,7 +32,7 @@ def started(tmp_path: Path, receiver: Receiver, more: str = "") -> LiveControlle
     home = tmp_path / "home"
     home.mkdir()
     (home / "corral.yaml").write_text(
-        "notify_backoff_s: 0.05\nnotify_backoff_max_s: 0.2\nnotify_settle_s: 0.5\n"
+        "notify_settle_s: 0.5\n"
         "shutdown_grace_s: 1\nnotify_secret: HOOK_KEY\nnotify:\n"
         f"  - {{url: '{receiver.url}all', secret: HOOK_KEY}}\n{more}"
     )

@@ -14,7 +14,8 @@ from corral import trust
 from corral.cli.joining import enrol
 from corral.invitation import Invitation, parse
 from corral.protocol import messages as wire
-from tests.e2e.test_joining import YAML, connected, eventually
+from tests.e2e.test_joining import YAML, connected
+from tests.eventually import eventually
 from tests.live import LiveController
 from tests.protocol.version_1 import OldWorker
 
@@ -45,7 +46,7 @@ def test_a_worker_of_the_first_version_works(client: corral.Client) -> None:
     old = OldWorker(url, card["worker_id"], card["credential"], trust.context(pem))
     welcome = old.register()
     assert welcome["grace_s"] == 2
-    eventually(lambda: connected(client, card["name"]))
+    eventually(lambda: connected(client, card["name"]), f"{card['name']} is connected")
     handle = client.submit(abs, (-1,), worker=card["name"])
     assert old.works({"answer": 42}) == handle.id
     assert handle.result(10) == {"answer": 42}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 
 import corral
 from corral.sdk.batches import BatchHandle
-from tests.e2e.test_joining import Machine, connected, eventually
+from tests.e2e.test_joining import Machine, connected
+from tests.eventually import eventually
 from tests.live import LiveController
 
 PLAN: dict[str, Any] = {
@@ -67,8 +69,8 @@ def machines(tmp_path: Path, client: corral.Client) -> Iterator[list[Machine]]:
             machine.home.mkdir()
             (machine.home / "corral.yaml").write_text(f"shutdown_grace_s: 1\nworker: {SLOW}\n")
             machine.join(client.admin.invite_worker(), "--name", machine.home.name)
-        for machine in made:
-            eventually(lambda name=machine.home.name: connected(client, name))  # type: ignore[misc]
+        for name in ("attic", "cellar"):
+            eventually(partial(connected, client, name), f"{name} is connected")
         yield made
     finally:
         for machine in made:
@@ -105,7 +107,10 @@ def history(batch: BatchHandle) -> list[Any]:
 
 def learned(client: corral.Client, batch: BatchHandle) -> list[dict[str, Any]]:
     """What was learned from it, in the order of its jobs, but for names, where and when."""
-    eventually(lambda: len(list(client.learning.records(batch=batch.id))) == batch.count)
+    eventually(
+        lambda: len(list(client.learning.records(batch=batch.id))) == batch.count,
+        "all is learned from",
+    )
     found = []
     for record in sorted(client.learning.records(batch=batch.id), key=lambda one: one["job_id"]):
         kept = ("name", "labels", "backend", "seeds", "warnings", "record_digest", "rating")
@@ -117,6 +122,7 @@ def learned(client: corral.Client, batch: BatchHandle) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 def test_a_night_with_a_lost_machine(
     client: corral.Client, machines: list[Machine], tmp_path: Path
 ) -> None:
@@ -128,7 +134,7 @@ def test_a_night_with_a_lost_machine(
         shares = [workers.get(machine.home.name) for machine in machines]
         return all(share and share.succeeded and share.running for share in shares)
 
-    eventually(both_began)
+    eventually(both_began, "both have begun")
     killed(machines[0])
     view = batch.wait(timeout=90)
     assert view.states == {"succeeded": 36}

@@ -19,6 +19,7 @@ from corral.core.pipeline import Img2Img, Record, Txt2Img, Upscale, digest_of
 from corral.runtime.pipeline import images
 from corral.sdk.handles import AsyncHandle
 from tests.e2e.test_joining import Machine
+from tests.eventually import eventually_async
 from tests.in_process import Inside, controller
 
 CASTLE = Record(positive="a castle in the rain", model="sketch", width=64, height=64, seed=7)
@@ -59,11 +60,12 @@ async def joined(machine: Machine, inside: Inside, worker: str) -> None:
 
 async def says(handle: AsyncHandle, message: str) -> None:
     """Until its progress begins so."""
-    while True:
+
+    async def begins() -> bool:
         progress = (await handle.status()).progress
-        if progress is not None and progress.message.startswith(message):
-            return
-        await asyncio.sleep(0.02)
+        return progress is not None and progress.message.startswith(message)
+
+    await eventually_async(begins, f"progress says {message!r}")
 
 
 @pytest.mark.parametrize("inside", ["allow_code: true", "allow_code: false"], indirect=True)
@@ -171,5 +173,8 @@ async def test_out_of_memory_moves_it_to_a_bigger_card(inside: Inside, machine: 
 
 async def _attempted(handle: AsyncHandle) -> None:
     """Until its first attempt is over."""
-    while not any("out_of_memory" in line for line in (await handle.why()).history):  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
+
+    async def over() -> bool:
+        return any("out_of_memory" in line for line in (await handle.why()).history)
+
+    await eventually_async(over, "the first attempt is over")

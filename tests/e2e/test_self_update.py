@@ -22,7 +22,8 @@ import corral
 from corral import trust, wheel
 from corral.cli.joining import enrol
 from corral.invitation import parse
-from tests.e2e.test_joining import YAML, connected, eventually
+from tests.e2e.test_joining import YAML, connected
+from tests.eventually import eventually
 from tests.live import LiveController
 
 
@@ -128,6 +129,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_older_worker_updates_itself_when_it_is_idle(home: Path, parts: Path) -> None:
     def slow() -> str:
@@ -142,20 +144,21 @@ def test_an_older_worker_updates_itself_when_it_is_idle(home: Path, parts: Path)
     ):
         machine.join(client.admin.invite_worker(), "follower")
         machine.start()
-        eventually(lambda: connected(client, "follower"), 60)
+        eventually(lambda: connected(client, "follower"), "follower is connected", 60)
         assert version_of(client, "follower") == "0.0.9"
         handle = client.submit(slow, worker="follower")
-        eventually(lambda: version_of(client, "follower") == corral.__version__, 120)
+        eventually(lambda: version_of(client, "follower") == corral.__version__, "its update", 120)
         assert handle.result(10) == "1"  # it was waited for
-        eventually(lambda: machine.current.startswith(f"{corral.__version__}-"))
+        eventually(lambda: machine.current.startswith(f"{corral.__version__}-"), "it is current")
         assert client.run(abs, (-5,), worker="follower", output=None) == 5
         assert machine.stop() == 0
         machine.start()  # after a reboot: the new one from the start
-        eventually(lambda: connected(client, "follower"), 60)
+        eventually(lambda: connected(client, "follower"), "follower is connected", 60)
         assert version_of(client, "follower") == corral.__version__
         assert machine.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_one_that_is_too_old_to_be_understood_updates_itself_too(home: Path, parts: Path) -> None:
     old = wheel.built(package(home / "old", "0.0.8", protocol="0"), "0.0.8")
@@ -166,11 +169,12 @@ def test_one_that_is_too_old_to_be_understood_updates_itself_too(home: Path, par
     ):
         machine.join(client.admin.invite_worker(), "ancient")
         machine.start()
-        eventually(lambda: version_of(client, "ancient") == corral.__version__, 120)
+        eventually(lambda: version_of(client, "ancient") == corral.__version__, "its update", 120)
         assert "speaks protocol '0'" in machine.said
         assert client.run(abs, (-7,), worker="ancient", output=None) == 7
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_newer_one_that_does_not_come_up_costs_nothing(home: Path, parts: Path) -> None:
     broken = package(home / "broken", "9.9.9", main="raise SystemExit('this one is broken')\n")
@@ -183,8 +187,8 @@ def test_a_newer_one_that_does_not_come_up_costs_nothing(home: Path, parts: Path
         assert client.health().version == "9.9.9"
         machine.join(client.admin.invite_worker(), "careful")
         machine.start()
-        eventually(lambda: machine.said.count("does not come up here") == 2, 120)
-        eventually(lambda: connected(client, "careful"), 60)
+        eventually(lambda: machine.said.count("does not come up here") == 2, "two tries", 120)
+        eventually(lambda: connected(client, "careful"), "careful is connected", 60)
         assert "this one is broken" in machine.said
         assert version_of(client, "careful") == corral.__version__
         assert machine.current.startswith(f"{corral.__version__}-")

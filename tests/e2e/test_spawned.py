@@ -18,7 +18,7 @@ import pytest
 
 import corral
 from corral import job
-from tests.e2e.test_joining import eventually
+from tests.eventually import eventually
 from tests.live import LiveController
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -109,7 +109,8 @@ def test_over_its_duration_the_whole_tree_ends(client: corral.Client) -> None:
     with pytest.raises(corral.JobFailed, match="longer than its duration"):
         handle.result(timeout=60)
     child = int("".join(handle.logs()))
-    eventually(lambda: not psutil.pid_exists(child))  # whoever inherited it has to take note of it
+    # Whoever inherited it has to take note of it.
+    eventually(lambda: not psutil.pid_exists(child), "the child is gone")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ import pytest
 
 import corral
 from corral.invitation import parse
-from tests.e2e.test_joining import YAML, Machine, connected, eventually
+from tests.e2e.test_joining import YAML, Machine, connected
+from tests.eventually import eventually
 from tests.live import LiveController
 
 FAKE = """\
@@ -101,7 +102,7 @@ def test_a_machine_of_the_tailnet_needs_no_token(
     assert parse(told).token == "tailscale"  # nothing secret
     tailnet.knows(whois())
     machine.join(told, "--name", "gaming")
-    eventually(lambda: connected(client, "gaming"))
+    eventually(lambda: connected(client, "gaming"), "gaming is connected")
     assert client.run(abs, (-9,), worker="gaming", output=None) == 9
 
     client.admin.revoke_worker("gaming")
@@ -111,7 +112,7 @@ def test_a_machine_of_the_tailnet_needs_no_token(
     assert "was revoked" in again.stderr
     tailnet.knows(whois(StableID="nFAKE2CNTRL", Name="other.tail1234.ts.net."))
     machine.join(told, "--name", "other")
-    eventually(lambda: connected(client, "other"))
+    eventually(lambda: connected(client, "other"), "other is connected")
     client.admin.revoke_worker("other")
     assert machine.ended() == 77
 
@@ -145,7 +146,7 @@ def test_a_tag_is_as_good_as_a_login(
     tagged["UserProfile"]["LoginName"] = "tagged-devices"
     tailnet.knows(tagged)
     machine.join(client.admin.invite_worker(), "--name", "tagged")
-    eventually(lambda: connected(client, "tagged"))
+    eventually(lambda: connected(client, "tagged"), "tagged is connected")
     client.admin.revoke_worker("tagged")
 
 
@@ -173,7 +174,7 @@ def test_a_token_is_still_good(client: corral.Client, tailnet: Tailnet, machine:
     told = client.admin.invite_worker(renew=True)
     assert parse(told).token != "tailscale"
     machine.join(told, "--name", "invited")
-    eventually(lambda: connected(client, "invited"))
+    eventually(lambda: connected(client, "invited"), "invited is connected")
     client.admin.revoke_worker("invited")
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from corral.core.job import Job, Needs, PipelineCall
 from corral.core.pipeline import ADetailer, Img2Img, Record, Txt2Img, Upscale
 from corral.sdk.handles import AsyncHandle
 from tests.e2e.test_pipelines import YAML, says
+from tests.eventually import eventually_async
 from tests.fakes.webui import FakeWebUI
 from tests.fakes.webui_parts import TITLES, digest_of
 from tests.in_process import Inside, controller
@@ -58,11 +58,6 @@ async def submitted(inside: Inside, record: Record) -> AsyncHandle:
     return await inside.submit(Job(work=PipelineCall(record), needs=Needs(task="webui"), retries=2))
 
 
-async def until(true: Callable[[], object]) -> None:
-    while not true():  # noqa: ASYNC110 - of another thread
-        await asyncio.sleep(0.02)
-
-
 async def test_every_stage_and_the_same_pixels_again(
     inside: Inside, fake: FakeWebUI, tmp_path: Path
 ) -> None:
@@ -83,18 +78,16 @@ async def test_every_stage_and_the_same_pixels_again(
     assert fake.most_at_once == 1
 
 
-async def test_a_cancel_stops_the_server_within_two_seconds(
-    inside: Inside, fake: FakeWebUI
-) -> None:
+async def test_a_cancel_stops_the_server(inside: Inside, fake: FakeWebUI) -> None:
     fake.step_s = 0.05
     handle = await submitted(inside, replace(CHAIN, steps=1000, stages=(Txt2Img(),)))
     await says(handle, "txt2img: step ")
-    began = time.monotonic()
     await handle.cancel()
-    await until(lambda: fake._state["job_count"] == 0)
+    await eventually_async(
+        lambda: fake._state["job_count"] == 0, "its turn is over, long before its end", 20
+    )
     with pytest.raises(JobCancelled):
         await asyncio.wait_for(handle.result(), 10)
-    assert time.monotonic() - began < 2
     assert not (await handle.status()).artifacts
 
 
@@ -103,7 +96,7 @@ async def test_a_server_that_died_is_started_again_and_the_job_ends_well(
 ) -> None:
     fake.die_at, fake.step_s = 2, 0.02
     handle = await submitted(inside, replace(CHAIN, stages=(Txt2Img(),)))
-    await until(started.exists)
+    await eventually_async(started.exists, "it was started again")
     fake.restart()
     result = await handle.result(timeout=60)
     assert result["images"][0]["seed"] == CHAIN.seed

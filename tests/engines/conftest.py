@@ -18,13 +18,14 @@ from fastapi import FastAPI, WebSocket
 
 from corral.api.worker_socket import Frames, WorkerSocket
 from corral.core.events import EngineReport
-from corral.core.job import Blob, FunctionCall, Job, Needs, encode_document, record_digest
+from corral.core.job import Blob, FunctionCall, Job, Needs, document_digest, encode_document
 from corral.core.worker import Capabilities, Worker
 from corral.engines.agents import AgentsEngine
 from corral.engines.engine import Attempt, Engine
 from corral.engines.local_agent import LocalAgent
 from corral.engines.simulated import SimulatedEngine
 from corral.home import Home
+from tests.eventually import eventually_async
 
 LONG_S = 600
 
@@ -66,7 +67,7 @@ class Lab:
             number=1,
             worker=(await self.worker()).id,
             document=document,
-            digest=record_digest(document),
+            digest=document_digest(document),
             token="t",
             needs=Needs(cpus=cpus),
         )
@@ -145,9 +146,7 @@ async def agents_lab(path: Path) -> AsyncIterator[Lab]:
     once = asyncio.create_task(local._once(path))
     lab = AgentsLab(engine)
     try:
-        async with asyncio.timeout(30):
-            while not engine.workers():  # noqa: ASYNC110 (a starting process is asked again)
-                await asyncio.sleep(0.01)
+        await eventually_async(engine.workers, "a worker")
         assert local._process is not None
         lab.pid = local._process.pid
         yield lab

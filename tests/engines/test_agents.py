@@ -23,6 +23,7 @@ from websockets.protocol import Event
 from corral.api.worker_socket import WorkerSocket
 from corral.core.events import AttemptExited, AttemptReturned, WorkerJoined, WorkerLost
 from corral.core.job import Needs
+from corral.core.limits import InputLimits
 from corral.core.model import NAMES_BYTES, Model
 from corral.core.worker import Capabilities, Reading, Wishes
 from corral.engines.agents import INBOX_LIMIT, AgentsEngine
@@ -31,7 +32,6 @@ from corral.engines.graces import ASLEEP_S
 from corral.engines.output_receipts import RECEIPT_S
 from corral.protocol import messages as wire
 from corral.server.listening import http_server
-from corral.settings import LimitSettings
 from tests.engines.conftest import AgentsLab, agents_lab
 
 
@@ -45,7 +45,7 @@ async def served(*, heartbeat_s: float) -> AsyncIterator[tuple[AgentsEngine, str
         await door.serve(WebSocket(scope, receive, send))
 
     listening = socket.create_server(("127.0.0.1", 0))
-    server = http_server(app, LimitSettings(), 8, None, None)
+    server = http_server(app, InputLimits(), 8, None, None)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         yield engine, f"ws://127.0.0.1:{listening.getsockname()[1]}/worker"

@@ -11,8 +11,8 @@ from corral import Client
 from corral.protocol.attempt_messages import MOST_BYTES, MOST_MESSAGES
 from tests.api.rest import Answer, Rest
 from tests.engines.test_standalone import live
+from tests.eventually import eventually
 from tests.live import LiveController
-from tests.runtime.harness import wait_until
 
 
 class Door:
@@ -21,7 +21,7 @@ class Door:
     def __init__(self, here: LiveController, client: Client) -> None:
         self.handle = client.submit(abs, (-1,), cpus=0.1)
         path = here.home / "children" / f"{self.handle.id}.1.json"
-        wait_until(path.exists, "a ticket")
+        eventually(path.exists, "a ticket")
         self.ticket = json.loads(path.read_bytes())
         self.root = f"/attempts/{self.handle.id}/1"
         self._here = here
@@ -130,7 +130,7 @@ def test_of_an_attempt_that_is_over_nobody_hears_more(door: Door) -> None:
     assert answer.json["cancel"]["grace_s"] == 10
     failure = {"code": "cancelled", "message": "It was."}
     door.post({**ENDED, "digest": "", "failure": failure})
-    wait_until(lambda: door.handle.status().state == "cancelled", "the end")
+    eventually(lambda: door.handle.status().state == "cancelled", "the end")
     for again in (door.post(HELLO), door("POST", "/messages", {}), door("GET", "/order")):
         assert (again.status, again.code) == (409, "conflict")
         assert "is over" in again.json["error"]["message"]

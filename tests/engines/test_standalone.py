@@ -21,8 +21,9 @@ from corral import Client, job
 from corral.core.errors import JobCancelled, JobFailed
 from tests.agent.test_environments import make_wheel
 from tests.engines.losing_proxy import LosingProxy
+from tests.eventually import eventually
 from tests.live import LiveController
-from tests.runtime.harness import alive, wait_until
+from tests.runtime.harness import alive
 
 PREFIX = (sys.executable, "-m", "tests.engines.children")
 ENTRY = Path(corral.__file__).parent / "runtime" / "standalone" / "__main__.py"
@@ -65,7 +66,7 @@ def by_hand(here: LiveController) -> Iterator[Callable[[str], dict[str, Any]]]:
 
     def ticket(job_id: str) -> dict[str, Any]:
         path = here.home / "children" / f"{job_id}.1.json"
-        wait_until(path.exists, "a ticket")
+        eventually(path.exists, "a ticket")
         found: dict[str, Any] = json.loads(path.read_bytes())
         return found
 
@@ -238,8 +239,8 @@ def test_a_process_that_is_killed_takes_its_job_along(client: Client, here: Live
     handle = client.submit(wait)
     pid = int(next(handle.logs()))
     os.kill(int((here.home / "children" / f"{handle.id}.1.pid").read_text()), signal.SIGKILL)
-    wait_until(lambda: not alive(pid), "the job to go")
-    wait_until(lambda: handle.status().attempt == 2, "another attempt")
+    eventually(lambda: not alive(pid), "the job to go")
+    eventually(lambda: handle.status().attempt == 2, "another attempt")
     handle.cancel()
     with pytest.raises(JobCancelled):
         handle.result(60)
@@ -342,13 +343,13 @@ def test_an_end_that_was_told_while_the_controller_was_away_is_not_lost(tmp_path
             entry = int((controller.home / "children" / f"{handle.id}.1.pid").read_text())
         controller.kill()
         go.touch()
-        wait_until(lambda: runners(entry) == [], "the job's end")
+        eventually(lambda: runners(entry) == [], "the job's end")
         assert alive(entry)
         controller.start()
         with Client(home=controller.home) as client:
             assert client.job(handle.id).result(60) == LINES
             assert "".join(client.job(handle.id).logs()) == SAID
-        wait_until(lambda: not alive(entry), "the end of its process")
+        eventually(lambda: not alive(entry), "the end of its process")
     finally:
         controller.stop()
 

@@ -13,13 +13,13 @@ import threading
 import time
 import uuid
 from base64 import b64encode
-from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import JSONResponse, PlainTextResponse
 
+from tests.eventually import eventually
 from tests.fakes.comfyui_nodes import described, picture, png
 from tests.fakes.comfyui_prompts import checked, refused
 from tests.fakes.comfyui_run import Run
@@ -42,13 +42,6 @@ class Hold:
         self.step = step
         self.reached = threading.Event()
         self.released = threading.Event()
-
-
-def until(true: Callable[[], bool]) -> None:
-    latest = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < latest, "it did not happen within 10 s"
-        time.sleep(0.005)
 
 
 class FakeComfyUI:
@@ -127,18 +120,18 @@ class FakeComfyUI:
         return self._life
 
     def wait_for_history(self, count: int) -> list[dict[str, Any]]:
-        until(lambda: len(self.life.history) >= count)
+        eventually(lambda: len(self.life.history) >= count, f"{count} in the history")
         return list(self.life.history.values())
 
     def wait_for_pending(self, count: int) -> None:
-        until(lambda: len(self.life.pending) >= count)
+        eventually(lambda: len(self.life.pending) >= count, f"{count} pending")
 
     def wait_for_socket(self, count: int) -> None:
         """Since the first start."""
-        until(lambda: self.sockets_taken >= count)
+        eventually(lambda: self.sockets_taken >= count, f"{count} sockets")
 
     def wait_for_idle(self) -> None:
-        until(lambda: self.life.running is None and not self.life.pending)
+        eventually(lambda: self.life.running is None and not self.life.pending, "it is idle")
 
     def drop_sockets(self) -> None:
         """The connections break; the work goes on and nobody hears of it."""
@@ -179,7 +172,7 @@ class Life:
     def start(self) -> None:
         for thread in self.threads:
             thread.start()
-        until(lambda: self.server.started)
+        eventually(lambda: self.server.started, "it serves")
 
     def _serve(self) -> None:
         asyncio.run(self._served())

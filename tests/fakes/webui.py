@@ -18,12 +18,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from PIL.Image import Image
 
+from corral.runtime.pipeline.webui.turn import Turn
 from tests.fakes.webui_parts import (
     BITES,
     DEFAULTS,
@@ -192,8 +194,10 @@ class FakeWebUI:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Also what its users wrote about whose turn it is."""
         self.frozen.clear()
         self.die()
+        Path(Turn(self.url)._path).unlink(missing_ok=True)
 
     # -- HTTP ---------------------------------------------------------------------------------
 

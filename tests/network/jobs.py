@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import corral
+from tests.eventually import PATIENCE_S, eventually
 from tests.network import laws
-from tests.network.machines import PATIENCE_S, Cluster, eventually
+from tests.network.machines import Cluster
 
 Start = tuple[int, int]
 

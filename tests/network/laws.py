@@ -18,7 +18,8 @@ from corral.controller.journal import Journal
 from corral.controller.store import Store
 from corral.controller.world import World
 from tests.crash.books import end_of, stories
-from tests.network.machines import Cluster, eventually
+from tests.eventually import eventually
+from tests.network.machines import Cluster
 
 LEFT_WITHIN_S = 15.0
 PAGE = 500

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.eventually import PATIENCE_S, eventually
 from tests.network.jobs import Gated, finished
-from tests.network.machines import PATIENCE_S, Cluster, eventually
+from tests.network.machines import Cluster
 
 HOUR_S = 3600
 

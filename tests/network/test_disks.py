@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import corral
 from corral.core.errors import DiskFull, StorageFailed
+from tests.eventually import PATIENCE_S, eventually
 from tests.network import laws
 from tests.network.jobs import Gated, finished
-from tests.network.machines import PATIENCE_S, Cluster, eventually
+from tests.network.machines import Cluster
 
 
 def test_a_full_worker(cluster: Cluster) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from corral.core.events import AttemptStarted
 from tests.crash.books import stories
+from tests.eventually import PATIENCE_S
 from tests.network import laws
-from tests.network.machines import PATIENCE_S, Cluster
+from tests.network.machines import Cluster
 from tests.network.meddler import meddling
 
 JOBS = 60

@@ -7,8 +7,9 @@ import signal
 
 from corral.core.events import AttemptPlaced, JobRequeued
 from tests.crash.books import stories
+from tests.eventually import eventually
 from tests.network.jobs import Gated, finished
-from tests.network.machines import Cluster, eventually
+from tests.network.machines import Cluster
 
 
 def test_killed_agents(cluster: Cluster) -> None:

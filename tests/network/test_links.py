@@ -15,8 +15,9 @@ import pytest
 import corral
 from corral.core.events import JobRequeued, ResultOrphaned
 from tests.crash.books import stories
+from tests.eventually import eventually
 from tests.network.jobs import Gated, finished
-from tests.network.machines import Cluster, eventually
+from tests.network.machines import Cluster
 from tests.network.wires import BOTH, Way
 
 CUTS: dict[str, tuple[Way, ...]] = {"w1": ("up",), "w2": ("down",), "w3": BOTH}

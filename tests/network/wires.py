@@ -12,11 +12,11 @@ import os
 import secrets
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from typing import Literal
 
 from tests import debian
+from tests.eventually import eventually
 
 Way = Literal["up", "down"]
 """`up` is what a machine sends, `down` what it is sent."""
@@ -114,13 +114,18 @@ class Network:
     def kill(self, name: str) -> None:
         """Ends everything that runs on that machine, at once."""
         space = f"corral-{self._mark}-{name}"
-        while pids := subprocess.run(
-            ["ip", "netns", "pids", space], check=True, capture_output=True, text=True
-        ).stdout.split():
+
+        def empty() -> bool:
+            command = ["ip", "netns", "pids", space]
+            pids = subprocess.run(
+                command, check=True, capture_output=True, text=True
+            ).stdout.split()
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
-            time.sleep(0.01)
+            return not pids
+
+        eventually(empty, f"nothing runs on {name}")
 
     def cut(self, name: str, *ways: Way) -> None:
         """Loses everything on that machine's wire, without telling anybody."""

@@ -38,7 +38,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every test runs with both kinds of runner, but for those about what one of them has alone."""
     if "runner_kind" in metafunc.fixturenames:
         forked = metafunc.definition.get_closest_marker("forked")
-        metafunc.parametrize("runner_kind", ["forked"] if forked else ["forked", "spawned"])
+        spawned = pytest.param("spawned", marks=pytest.mark.long)
+        metafunc.parametrize("runner_kind", ["forked"] if forked else ["forked", spawned])
 
 
 @pytest.fixture

@@ -27,17 +27,9 @@ import cloudpickle
 
 from corral.agent.orders import encode_line
 from corral.runtime.order import Cancel, Endpoint, Order
+from tests.eventually import PATIENCE_S
 
 Frame = dict[str, Any]
-PATIENCE_S = 20.0
-
-
-def wait_until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
-    """For what no descriptor announces, such as a stranger's death."""
-    until = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < until, f"waited {patience_s:g} s for {what}"
-        time.sleep(0.005)
 
 
 def alive(pid: int) -> bool:

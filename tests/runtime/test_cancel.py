@@ -18,7 +18,8 @@ import cloudpickle
 import pytest
 
 from corral import job
-from tests.runtime.harness import Runner, alive, wait_until
+from tests.eventually import eventually
+from tests.runtime.harness import Runner, alive
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -270,7 +271,7 @@ def start_stubborn_tree(runner: Runner, note: Path) -> list[int]:
 
     runner.start(stubborn, str(note))
     runner.until("started")
-    wait_until(lambda: note.exists() and note.read_text().count("\n") == 3, "three processes")
+    eventually(lambda: note.exists() and note.read_text().count("\n") == 3, "three processes")
     return [int(line) for line in note.read_text().split()]
 
 
@@ -279,7 +280,7 @@ def test_when_the_agent_is_gone_the_whole_tree_goes(runner: Runner) -> None:
     assert all(map(alive, pids))
     runner.hang_up()
     runner.gone()
-    wait_until(lambda: not any(map(alive, pids)), "the tree to end")
+    eventually(lambda: not any(map(alive, pids)), "the tree to end")
 
 
 def test_a_pipe_that_closes_says_the_same_as_a_socket(kit: Path) -> None:
@@ -313,4 +314,4 @@ def test_a_killed_supervisor_takes_the_job_process_along(runner: Runner) -> None
     runner.start(tell_and_wait)
     pid = int(runner.until("output")["text"])
     runner.process.kill()
-    wait_until(lambda: not alive(pid), "the job process to end")
+    eventually(lambda: not alive(pid), "the job process to end")

@@ -93,6 +93,7 @@ def _made() -> Path:
     return python
 
 
+@pytest.mark.long
 @pytest.mark.timeout(INSTALL_S + RUN_S + 60)
 def test_the_backend_where_torch_is(in_torch: Path, tmp_path: Path) -> None:
     """Every case in `tests/in_torch`; one that fails is shown with its words."""
@@ -110,6 +111,7 @@ def test_the_backend_where_torch_is(in_torch: Path, tmp_path: Path) -> None:
     assert int(suite.attrib["tests"]) > 60
 
 
+@pytest.mark.long
 @pytest.mark.timeout(INSTALL_S + 240)
 def test_a_warm_runner_keeps_the_model(
     in_torch: Path, tmp_path: Path, start_runner: StartRunner, controller: Controller

@@ -154,7 +154,7 @@ def test_a_cancel_ends_it_between_two_steps(runner: Runner) -> None:
     runner.cancel()
     frame = runner.end()
     assert frame["failure"]["code"] == "cancelled"
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 15.0, "a step takes twice that"
 
 
 def test_memory_that_does_not_suffice_is_said(runner: Runner, controller: Controller) -> None:
@@ -188,9 +188,8 @@ def test_of_two_backends_that_lack_something_both_are_told(runner: Runner) -> No
 
 
 def test_where_one_backend_is_down_the_next_renders(runner: Runner) -> None:
-    with FakeWebUI() as gone:
-        pass
-    with FakeWebUI() as there:
+    with FakeWebUI() as gone, FakeWebUI() as there:
+        gone.die()
         down, up = ({"type": "webui", "url": one.url} for one in (gone, there))
         record = Record(positive="x", model="alpha", width=64, height=64, steps=2)
         _order(runner, record, down, up)

@@ -16,7 +16,8 @@ import pytest
 
 from corral.runtime import packages
 from corral.runtime.failures import AttemptFailed
-from tests.runtime.harness import Controller, Frame, Runner, alive, wait_until, zipped
+from tests.eventually import eventually
+from tests.runtime.harness import Controller, Frame, Runner, alive, zipped
 
 IN_JOB = """
 import sys
@@ -138,7 +139,7 @@ def test_a_daemon_of_a_script_does_not_outlive_it(runner: Runner) -> None:
     assert runner.end()["frame"] == "result"
     pid = int(runner.output())
     assert runner.gone() == 0
-    wait_until(lambda: not alive(pid), "the daemon to end")
+    eventually(lambda: not alive(pid), "the daemon to end")
 
 
 def test_a_cancelled_script_is_reported_after_its_end(runner: Runner) -> None:

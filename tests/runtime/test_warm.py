@@ -17,7 +17,8 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from tests.runtime.harness import Controller, Runner, alive, wait_until
+from tests.eventually import eventually
+from tests.runtime.harness import Controller, Runner, alive
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -192,7 +193,7 @@ def test_a_child_left_behind_retires_the_process_and_is_ended(runner: Runner) ->
     assert frame["retire"]
     pid = runner.load(frame)
     assert runner.gone() == 0
-    wait_until(lambda: not alive(pid), "the child to end")
+    eventually(lambda: not alive(pid), "the child to end")
 
 
 def test_a_daemon_is_found_and_ended(runner: Runner) -> None:
@@ -211,7 +212,7 @@ def test_a_daemon_is_found_and_ended(runner: Runner) -> None:
     assert frame["retire"]
     pid = runner.load(frame)
     runner.gone()
-    wait_until(lambda: not alive(pid), "the daemon to end")
+    eventually(lambda: not alive(pid), "the daemon to end")
 
 
 ORPHANS = """

@@ -10,7 +10,7 @@ from corral.agent import endings
 from corral.agent.attempt import Attempt, Lane, decode_recipe
 from corral.agent.environments import OWN, Environments
 from corral.agent.roll import Roll
-from corral.core.job import Failure, JobId, record_digest
+from corral.core.job import Failure, JobId, document_digest
 from corral.core.malformed import MALFORMED
 from corral.core.worker import Capacity
 from corral.protocol.messages import JobDispatch
@@ -43,7 +43,7 @@ class Admission:
         if self._roll.draining:
             return self._roll.draining
         document = bytes(message.document)
-        if record_digest(document) != message.digest:
+        if document_digest(document) != message.digest:
             return endings.OTHER_DOCUMENT
         try:
             recipe = decode_recipe(document)

@@ -40,6 +40,8 @@ MAX_DEPTH = 100
 """Deeper folders are no environment's."""
 FAILURE_KEPT_S = 10.0
 """For this long a failed build is not tried again: many jobs may wait for the same one."""
+KEEP_S = 30 * 86_400.0
+"""How long an environment is kept that no job uses."""
 _PYTHON = re.compile(r"\d+\.\d+")
 
 
@@ -95,7 +97,7 @@ class Environments:
         root: Path,
         *,
         limit_gb: float,
-        keep_s: float,
+        keep_s: float = KEEP_S,
         system_site_packages: bool,
         environ: Mapping[str, str],
         in_use: Callable[[], set[str]],

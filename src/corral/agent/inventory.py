@@ -107,7 +107,6 @@ def capabilities(
         reserved_for=settings.reserved_for,
         weight=settings.weight,
         suits=settings.class_,
-        task_types=settings.task_types,
         model_paths=settings.model_paths,
         output_path=output_path,
     )

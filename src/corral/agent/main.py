@@ -196,7 +196,6 @@ class Agent:
         self._environments = Environments(
             home / "environments",
             limit_gb=settings.environments_gb,
-            keep_s=settings.environments_s,
             system_site_packages=settings.system_site_packages,
             environ={**build_environment(), process_tree.HOME_MARKER: str(home)},
             in_use=lambda: self._ledger.environments_in_use(),
@@ -382,14 +381,14 @@ class Agent:
     def register(self, address: Address) -> WorkerRegister:
         gpus, models = self._capabilities.gpus, self._all_models()
         names = tuple(model.name for model in models)
-        tasks = dict.fromkeys((*self._settings.worker.task_types, *self._offers.tasks))
+        tasks = tuple(dict.fromkeys(self._offers.tasks))
         self._models_told, self._tasks_told = models, self._offers.tasks
         self._servers_told = self._offers.servers
         return WorkerRegister(
             worker_id=address.worker_id,
             software_version=__version__,
             runner_protocol=VERSION,
-            capabilities=replace(self._capabilities, models_present=names, task_types=tuple(tasks)),
+            capabilities=replace(self._capabilities, models_present=names, task_types=tasks),
             name=self._settings.worker.name or address.name,
             gpu_name=gpus[0].name if gpus else "",
             vram_gb=max((gpu.vram_gb for gpu in gpus), default=0.0),

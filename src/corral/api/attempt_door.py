@@ -16,12 +16,12 @@ from corral.controller.store import Store
 from corral.controller.tokens import MESSAGES, AttemptTokens
 from corral.controller.vault import Vault
 from corral.core.errors import Conflict, CorralError
-from corral.core.job import Head, record_digest
+from corral.core.job import Head, document_digest
+from corral.core.limits import InputLimits as Limits
 from corral.engines.engine import Engine
 from corral.engines.posted import Mailbox, Posted
 from corral.protocol.attempt_messages import MOST_BYTES, AttemptMessages
 from corral.runtime.standalone.ticket import AttemptOrder
-from corral.settings import LimitSettings as Limits
 
 
 class AttemptDoor:
@@ -50,7 +50,7 @@ class AttemptDoor:
             job=job,
             attempt=attempt,
             document=Raw(document),
-            digest=record_digest(document),
+            digest=document_digest(document),
             token=self._tokens.issue(job, attempt),
             needs=head.shape.needs,
             duration_s=head.duration_s,

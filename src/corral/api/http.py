@@ -23,7 +23,7 @@ from corral.api.rest.mounting import mount
 from corral.controller.artifacts import Artifacts
 from corral.controller.assets import Assets
 from corral.controller.blobs import Blobs
-from corral.controller.loop import Early
+from corral.controller.early_starts import Early
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens
 from corral.core.assets import is_digest
@@ -37,7 +37,7 @@ from corral.core.errors import (
 )
 from corral.core.events import ArtifactStored, CheckpointStored
 from corral.core.job import Blob, Head, JobId, decode_document
-from corral.settings import LimitSettings as Limits
+from corral.core.limits import InputLimits as Limits
 
 MAX_NAME = 512
 

@@ -14,7 +14,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from corral.core.errors import CorralError, HeadersTooLarge, InvalidRequest, RequestTimeout
-from corral.settings import LimitSettings as Limits
+from corral.core.limits import InputLimits as Limits
 
 TRANSPORT = "corral.transport"
 HELD = 8 << 10
@@ -100,14 +100,12 @@ class Limited(HttpToolsProtocol):
 
     def _late(self) -> None:
         self._timer = None
-        self._refuse(
-            RequestTimeout(f"No request came within limits.header_s = {self.limits.header_s:g} s.")
-        )
+        self._refuse(RequestTimeout(f"No request came within {self.limits.header_s:g} s."))
 
     def _too_large(self) -> HeadersTooLarge:
         return HeadersTooLarge(
-            f"The headers are more than limits.headers = {self.limits.headers:,}, or longer than "
-            f"limits.header_bytes = {self.limits.header_bytes:,} bytes."
+            f"The headers are more than {self.limits.headers:,}, or longer than "
+            f"{self.limits.header_bytes:,} bytes."
         )
 
     def _refuse(self, error: CorralError) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from fastapi import Request
 
 from corral.core.errors import BodyTooLarge, RequestTimeout
-from corral.settings import LimitSettings as Limits
+from corral.core.limits import InputLimits as Limits
 
 
 async def whole(request: Request, limits: Limits, most: int = sys.maxsize) -> bytes:
@@ -27,9 +27,7 @@ async def whole(request: Request, limits: Limits, most: int = sys.maxsize) -> by
                 if len(body) > most:
                     raise _too_large(limits, most)
     except TimeoutError:
-        raise RequestTimeout(
-            f"The body did not arrive within limits.body_s = {limits.body_s:g} s."
-        ) from None
+        raise RequestTimeout(f"The body did not arrive within {limits.body_s:g} s.") from None
     return bytes(body)
 
 
@@ -43,9 +41,7 @@ async def pieces(request: Request, limits: Limits) -> AsyncIterator[bytes]:
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise RequestTimeout(
-                f"Nothing of the body came for limits.body_s = {limits.body_s:g} s."
-            ) from None
+            raise RequestTimeout(f"Nothing of the body came for {limits.body_s:g} s.") from None
         yield piece
 
 
@@ -53,6 +49,6 @@ def _too_large(limits: Limits, most: int) -> BodyTooLarge:
     if most < limits.body_bytes:
         return BodyTooLarge(f"The body is larger than {most:,} bytes. Send it in several requests.")
     return BodyTooLarge(
-        f"The body is larger than limits.body_bytes = {limits.body_bytes:,} bytes. Upload large "
+        f"The body is larger than {limits.body_bytes:,} bytes. Upload large "
         "files by PUT /packages, or submit in several requests."
     )

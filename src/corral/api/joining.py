@@ -17,12 +17,12 @@ from corral.api.rest.answers import body_of
 from corral.controller.herd import Herd
 from corral.controller.requests import KEPT_S
 from corral.core.errors import NotFound
-from corral.settings import LimitSettings
+from corral.core.limits import InputLimits
 from corral.wheel import Wheel
 
 CONSTRAINTS = "constraints.txt"
 ANSWER_WITHIN_S = 10.0
-SHORT = LimitSettings(body_bytes=1000, body_s=10.0)
+SHORT = InputLimits(body_bytes=1000, body_s=10.0)
 """What is read of somebody who has shown nothing yet."""
 
 

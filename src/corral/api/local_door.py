@@ -28,8 +28,8 @@ from corral.contract import corral_pb2 as pb
 from corral.controller.access import Access
 from corral.core.access import Caller
 from corral.core.errors import CorralError, InvalidRequest, Unauthorized
+from corral.core.limits import InputLimits
 from corral.protocol import parcels
-from corral.settings import LimitSettings
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ Submit = Callable[[pb.SubmitJobsRequest, Caller], Awaitable[pb.SubmitJobsReply]]
 
 class LocalDoor:
     def __init__(
-        self, submit: Submit, access: Access, limits: LimitSettings, connections: int
+        self, submit: Submit, access: Access, limits: InputLimits, connections: int
     ) -> None:
         self.submit, self.access = submit, access
         self.parcel_bytes, self.token_within_s = limits.message_bytes, limits.header_s

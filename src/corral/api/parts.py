@@ -23,7 +23,7 @@ from corral.controller.plans import Plans
 from corral.controller.queue import Queue
 from corral.controller.store import Store
 from corral.controller.vault import Vault
-from corral.settings import LimitSettings
+from corral.core.limits import InputLimits
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Parts:
     herd: Herd
     streams: Streams
     turns: LoopTurns
-    limits: LimitSettings
+    limits: InputLimits
     package_limit: int
     plans: Plans
     version: str

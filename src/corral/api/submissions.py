@@ -37,9 +37,9 @@ from corral.core.job import (
     ScriptCall,
     gpu_needs,
 )
+from corral.core.limits import InputLimits as Limits
 from corral.core.webhook import check_webhook
 from corral.runtime.models import model_name
-from corral.settings import LimitSettings as Limits
 
 DEFAULT_DURATION_S = 3600.0
 _CLASSES = frozenset(member.value for member in QueueClass)
@@ -59,8 +59,7 @@ def jobs_of(
         raise InvalidJob("A submission holds at least one job.")
     if count > limits.jobs:
         raise TooManyJobs(
-            f"{count:,} jobs in one submission; limits.jobs allows {limits.jobs:,}. Submit them in "
-            "several."
+            f"{count:,} jobs in one submission; {limits.jobs:,} may be. Submit them in several."
         )
     jobs = [job_of(one, default, limits, caller) for one in request.jobs]
     if request.calls:
@@ -286,7 +285,7 @@ def _check_env(sent: pb.JobSubmission, limits: Limits) -> None:
     _count(TooManyVariables, "variables", len(sent.env), limits.variables)
     for name, value in sent.env.items():
         if len(name) > limits.text:
-            raise TextTooLong(f"The name of a variable is longer than limits.text = {limits.text}.")
+            raise TextTooLong(f"The name of a variable is longer than {limits.text}.")
         if not _VARIABLE.fullmatch(name) or "\0" in value:
             raise InvalidJob(f"{name[:100]!r} is no name of an environment variable.")
         if name.startswith("CORRAL_"):
@@ -303,11 +302,11 @@ def _check_secrets(sent: pb.JobSubmission, limits: Limits) -> None:
 
 def _count(error: type[InvalidJob], what: str, found: int, most: int) -> None:
     if found > most:
-        raise error(f"{found:,} {what}; limits.{what} allows {most:,} for one job.")
+        raise error(f"{found:,} {what}; {most:,} are allowed for one job.")
 
 
 def _text(field: str, value: str, longest: int) -> None:
     if len(value) > longest:
-        raise TextTooLong(f"{field} has {len(value):,} characters; limits.text allows {longest:,}.")
+        raise TextTooLong(f"{field} has {len(value):,} characters; {longest:,} are allowed.")
     if not value.isprintable():
         raise InvalidJob(f"{field} holds characters that cannot be printed.")

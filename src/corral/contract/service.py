@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from corral.contract import corral_pb2
 
 if TYPE_CHECKING:
-    from corral.settings import LimitSettings
+    from corral.core.limits import InputLimits
 
 _DESCRIPTOR = corral_pb2.DESCRIPTOR.services_by_name["Orchestrator"]
 
@@ -62,7 +62,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def server_options(limits: LimitSettings, connections: int) -> tuple[tuple[str, int], ...]:
+def server_options(limits: InputLimits, connections: int) -> tuple[tuple[str, int], ...]:
     """The options of a server that takes so many connections, and waits for none that is silent."""
     message_bytes = limits.message_bytes
     return (

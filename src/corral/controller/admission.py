@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from corral import correlation
 from corral.core.errors import CorralError, ExceedsAllWorkers, NoGpuWorkers
 from corral.core.events import JobRejected, JobSubmitted, Journaled
-from corral.core.job import Job, JobId, QueueClass, Shape, record_digest
+from corral.core.job import Job, JobId, QueueClass, Shape, document_digest
 from corral.core.worker import Worker
 from corral.scheduler.fit import Room, refuse_ever, refuse_name, refuse_now
 
@@ -84,7 +84,7 @@ class Draft:
             job=job_id,
             at=now,
             needs=job.needs,
-            digest=record_digest(document),
+            digest=document_digest(document),
             workload=job.workload,
             queue_class=job.queue_class,
             priority=job.priority,

@@ -19,6 +19,8 @@ PUT_LIMIT = 5 << 30
 SEEN_S = 60.0
 """For so long an object that was there is not asked for again."""
 SEEN = 10_000
+ACCESS_KEY, SECRET_KEY = "S3_ACCESS_KEY", "S3_SECRET_KEY"
+"""The names of the secrets with the key's id and the key itself. No job can name them."""
 
 
 class Bucket:
@@ -41,7 +43,7 @@ class Bucket:
 
     def _store(self) -> Any:
         """With the credentials as the vault has them now: they may be set, or change, later."""
-        names = (self._settings.access_key, self._settings.secret_key)
+        names = (ACCESS_KEY, SECRET_KEY)
         values = self._vault.values(names)
         pair = (values[names[0]], values[names[1]])
         if self._made is None or self._made[0] != pair:
@@ -116,7 +118,7 @@ class Bucket:
         # Its own words may hold a signed URL, so only their kind is told.
         return StorageFailed(
             f"The bucket {self.uri} could not be {asked} ({type(error).__name__}). See that its "
-            "server runs and that the secrets of assets.access_key and assets.secret_key are right."
+            f"server runs and that the secrets {ACCESS_KEY} and {SECRET_KEY} are right."
         )
 
 

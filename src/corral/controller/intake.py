@@ -48,9 +48,9 @@ MAX_INLINE_OUTPUT, MAX_INLINE_FILES = 64 * 1024, 4
 file system that is busy with a commit lets whoever makes a new file wait for it."""
 
 
-BITE = 128
-"""Reports taken at once while somebody waits for an answer, or where some are output: no more than
-have their files open together. Large bites are cheaper, but nobody else has a turn meanwhile."""
+REPORT_BATCH = 128
+"""Reports taken at once: no more than have their files open together, and others have their turn
+in between. Larger ones are not cheaper: from 64 to 8,192 a job costs the same."""
 
 
 class Intake:
@@ -68,12 +68,10 @@ class Intake:
         heard: Callable[[JobId], None],
         stop_grace_s: float,
         notice: Callable[[WorkerJoined | WorkerLost, int], None] = lambda report, attempts: None,
-        others_ask: Callable[[], bool] = lambda: False,
     ) -> None:
         self._engine, self._store, self._spool = engine, store, spool
         self._policy, self._breaker, self._stop_grace_s = policy, breaker, stop_grace_s
         self._loop, self._early, self._heard = loop, loop.early, heard
-        self._others_ask = others_ask
         self._notice = notice
         """Told of workers that come and go, and how many attempts are affected."""
         self._away = set(store.world.held)
@@ -90,10 +88,8 @@ class Intake:
     async def run(self) -> None:
         while True:
             async for reports in self._reports():
-                told = any(isinstance(one, AttemptOutput) for one in reports)
-                bite = BITE if told or self._others_ask() else max(1, len(reports))
-                for first in range(0, len(reports), bite):
-                    await self.take(reports[first : first + bite])
+                for first in range(0, len(reports), REPORT_BATCH):
+                    await self.take(reports[first : first + REPORT_BATCH])
 
     async def _reports(self) -> AsyncIterator[Sequence[EngineReport]]:
         """Until the engine fails: that is silence, the end of nothing, and it is asked again."""
@@ -127,7 +123,7 @@ class Intake:
     async def take(self, reports: Sequence[EngineReport]) -> None:
         """Facts of a batch share one commit; when this returns they are on disk."""
         if self._early:
-            await self._until_written(reports)
+            await self._early.until_written(reports, self._store)
         await self._keep_output([one for one in reports if isinstance(one, AttemptOutput)])
         facts: list[Journaled] = []
         ended: set[tuple[JobId, int]] = set()
@@ -159,22 +155,6 @@ class Intake:
         if known:
             self._loop.wake()
 
-    async def _until_written(self, reports: Sequence[EngineReport]) -> None:
-        """A job that was sent early may speak before it is written. That it began and ended can
-        follow it into the same commit; all else has to wait."""
-        for report in reports:
-            if isinstance(report, (AttemptBegan, AttemptExited)):
-                continue
-            if isinstance(report, AttemptReport):
-                early = self._early.get(report.job)
-                pending = [] if early is None else [early]
-            else:
-                pending = list(self._early.values())
-            wanted = [one.written for one in pending if one.written is not None]
-            if wanted:
-                self._store.hurry()
-                await asyncio.wait(wanted)
-
     async def _append(self, facts: list[Journaled], known: list[Worker]) -> list[Change]:
         """A full disk delays reports, it never loses one: the engine has not been told yet."""
         while True:
@@ -189,9 +169,8 @@ class Intake:
 
     def _current(self, report: AttemptReport) -> Head | None:
         """The job's head, if the report is about its current attempt and comes from its worker."""
-        head = self._begun.get(report.job) or self._store.world.heads.get(report.job)
-        if head is None and (early := self._early.get(report.job)) is not None:
-            head = early.head
+        job = report.job
+        head = self._begun.get(job) or self._store.world.heads.get(job) or self._early.head(job)
         if head is None or head.attempt != report.attempt or not self._is_ours(head, report.worker):
             return None
         return head if head.state.held else None

@@ -7,17 +7,16 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import structlog
 
+from corral.controller.early_starts import SentEarly
 from corral.controller.fleet import Fleet
 from corral.controller.listeners import Change
 from corral.controller.pause import Pause
 from corral.controller.store import Store
 from corral.controller.tokens import AttemptTokens
 from corral.controller.vault import Vault
-from corral.controller.world import FRONT
 from corral.core.errors import CorralError, JournalDamaged, SecretNotFound, StorageFailed
 from corral.core.events import (
     AttemptPlaced,
@@ -27,8 +26,7 @@ from corral.core.events import (
     JobSubmitted,
     Journaled,
 )
-from corral.core.job import Failure, Head, JobId, Shape, State, record_digest
-from corral.core.lifecycle import advance, born, shape_of
+from corral.core.job import Failure, Head, JobId, Shape, State, document_digest
 from corral.engines.engine import Attempt, Engine
 from corral.scheduler.plan import Placement, Plan, Snapshot, Waiting, decide
 
@@ -37,17 +35,6 @@ log = structlog.get_logger()
 DISK_PAUSE_S = 1.0
 PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 NOT_SENT = "The controller could not send it to its worker."
-
-
-class Early:
-    """A job that was sent before it is on disk."""
-
-    __slots__ = ("head", "written")
-
-    def __init__(self, head: Head) -> None:
-        self.head = head
-        """As it will be then."""
-        self.written: asyncio.Future[Any] | None = None
 
 
 class Loop:
@@ -62,10 +49,11 @@ class Loop:
         pause: Pause,
         keep_for_interactive: int = 0,
         backoff_max_s: float = math.inf,
+        decide: Callable[[Snapshot], Plan] = decide,
     ) -> None:
         self._store, self.fleet, self._tokens = store, fleet, tokens
         self.workers = fleet.workers
-        self._vault = vault
+        self._vault, self.scheduler = vault, decide
         self._aging_s, self._keep = aging_s, keep_for_interactive
         self._backoff_max_s = backoff_max_s
         self._wake = asyncio.Event()
@@ -75,7 +63,7 @@ class Loop:
         self._giving_up: set[asyncio.Task[None]] = set()
         self.pause = pause
         """Of the queue, by somebody's wish; it outlives a restart."""
-        self.early: dict[JobId, Early] = {}
+        self.early = SentEarly()
         self.paused = False
         """Because the controller is stopping."""
         self.full = ""
@@ -118,9 +106,7 @@ class Loop:
 
     def placed_on(self, job: JobId, attempt: int) -> str:
         """The worker that has this attempt now, or will have had it once it is written."""
-        head = self._store.world.heads.get(job)
-        if head is None and (early := self.early.get(job)) is not None:
-            head = early.head
+        head = self._store.world.heads.get(job) or self.early.head(job)
         if head is None or head.attempt != attempt or not head.state.held:
             return ""
         return head.worker
@@ -163,7 +149,7 @@ class Loop:
         if self.why_paused():
             return None
         if world.lines:
-            plan = self._decide(self.snapshot(now))
+            plan = self.decide(self.snapshot(now))
             if plan.placements:
                 world.reserve(plan.placements, {})
                 try:
@@ -177,18 +163,6 @@ class Loop:
             elif plan.overdue is None:
                 self._left = frozenset(world.lines)
         return self._next_look(now, due)
-
-    def place(self, submitted: Sequence[JobSubmitted]) -> Sequence[Placement]:
-        """Where jobs that are not yet written can go at once, so that submission and placement
-        share one commit. Only while nobody waits: nobody is overtaken."""
-        world = self._store.world
-        if world.lines or not submitted or self.why_paused():
-            return ()
-        lines: dict[Shape, list[Waiting]] = {}
-        for number, fact in enumerate(submitted[:FRONT]):
-            lines.setdefault(shape_of(fact), []).append(Waiting(fact.job, number, fact.at, 0))
-        now = submitted[0].at
-        return self._decide(self.snapshot(now, lines)).placements
 
     def placed(
         self, placements: Sequence[Placement], now: float, submitted: Sequence[JobSubmitted] = ()
@@ -222,9 +196,9 @@ class Loop:
             now, self.workers(), self._aging_s, lines, keep_for_interactive=self._keep
         )
 
-    def _decide(self, snapshot: Snapshot) -> Plan:
+    def decide(self, snapshot: Snapshot) -> Plan:
         began = time.perf_counter()
-        plan = decide(snapshot)
+        plan = self.scheduler(snapshot)
         self.decided(time.perf_counter() - began)
         return plan
 
@@ -264,31 +238,9 @@ class Loop:
                 secrets = self._vault.values(head.secrets)
             except SecretNotFound as error:
                 return self._give_up(head, "secret_missing", error)
-        self._send(head, engine, document, record_digest(document), secrets)
+        self.send(head, engine, document, document_digest(document), secrets)
 
-    def start_early(
-        self,
-        facts: Sequence[JobSubmitted],
-        placed: Sequence[AttemptPlaced],
-        documents: Mapping[JobId, bytes],
-    ) -> None:
-        """Sends a few new jobs while they are being written. Nobody was promised anything yet,
-        their numbers are new, and what comes back goes to the disk with them or after them; so all
-        that a crash in between can leave is work that nobody asked for."""
-        submitted = {fact.job: fact for fact in facts}
-        for fact in placed:
-            head = advance(born(submitted[fact.job], 0), fact, 0)
-            if head.secrets:
-                continue
-            try:
-                document, digest = documents[head.id], submitted[head.id].digest
-                self._send(head, self.fleet.engines[head.engine], document, digest, {})
-            except Exception as error:  # then it goes the usual way, once it is written
-                log.error("attempt_not_sent_early", job=head.id, exc_info=error)
-            else:
-                self.early[head.id] = Early(head)
-
-    def _send(
+    def send(
         self, head: Head, engine: Engine, document: bytes, digest: str, secrets: Mapping[str, str]
     ) -> None:
         self._store.world.digests[head.id] = digest

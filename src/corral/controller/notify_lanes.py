@@ -10,7 +10,6 @@ from msgspec import Struct
 from corral.controller.telling import Make
 from corral.core.job import Head
 from corral.core.webhook import Address, address_of
-from corral.settings import Settings
 
 
 class Timing(Struct, frozen=True):
@@ -20,11 +19,6 @@ class Timing(Struct, frozen=True):
     give_up_s: float = 86_400.0
     settle_s: float = 5.0
     """How long a batch must stay empty to be done: a streaming map is empty now and then."""
-
-    @classmethod
-    def of(cls, settings: Settings) -> Timing:
-        names = cls.__struct_fields__
-        return cls(**{name: getattr(settings, f"notify_{name}") for name in names})
 
 
 class Counts(Struct):

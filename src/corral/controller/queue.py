@@ -32,7 +32,7 @@ from corral.core.errors import (
 from corral.core.events import (
     JobMovedToFront,
     JobRejected,
-    JobSubmitted,
+    Journaled,
 )
 from corral.core.ids import Ids
 from corral.core.job import (
@@ -45,12 +45,10 @@ from corral.core.job import (
     PipelineCall,
     ScriptCall,
     decode_document,
+    document_digest,
     encode_document,
-    record_digest,
 )
-from corral.core.lifecycle import shape_of
 from corral.core.worker import Worker
-from corral.scheduler.plan import Placement
 
 log = structlog.get_logger()
 
@@ -58,8 +56,10 @@ T = TypeVar("T")
 
 
 MAX_NAME = 512
-FEW = 4
-"""A submission that starts no more than so many jobs sends them while they are written."""
+
+
+Accept = Callable[[Sequence[Journaled], Mapping[JobId, bytes], bool], asyncio.Future[list[Change]]]
+"""Writes a submission down: `Queue` itself, or `EarlyStarts` in front of the store."""
 
 
 async def _nobody() -> Sequence[Worker]:
@@ -80,7 +80,7 @@ class Queue:
         document_limit: int,
         cancel_grace_s: float,
         check_room: Callable[[], None] = lambda: None,
-        room_to_spare: Callable[[], bool] = lambda: True,
+        accept: Accept | None = None,
     ) -> None:
         self._store, self._blobs = store, blobs
         self._vault, self._assets = vault, assets
@@ -88,8 +88,7 @@ class Queue:
         self._document_limit = document_limit
         self.check_room = check_room
         """Raises where no new work may come in, because the disk is full."""
-        self._room_to_spare = room_to_spare
-        """Whether what is written next will surely find room."""
+        self._accept = accept or self._write
         self._ids = Ids(secrets.randbits(30))
         self._submitting: dict[str, asyncio.Future[list[Change]]] = {}
         self._changes: set[asyncio.Task[Any]] = set()
@@ -113,8 +112,7 @@ class Queue:
 
     async def submit(self, jobs: Sequence[Job], *, held: bool = False) -> list[Accepted]:
         """All of them or none, durable when this returns. Refused ones keep an id and a reason in
-        the history, and raise it. Of a `held` one the caller is told when it has ended: where it
-        is sent early, it may reach the disk together with its end."""
+        the history, and raise it. Of a `held` one the caller is told when it has ended."""
         if self.stopping:
             raise Unavailable(
                 "The controller is stopping and takes no new jobs. Submit again soon."
@@ -135,7 +133,7 @@ class Queue:
         # away then leaves a job behind, never half of one.
         draft = self._draft(jobs, workers)
         if draft.facts:
-            written = self._write(draft, held)
+            written = self._accept(draft.facts, draft.documents, held)
             self._submitting.update(dict.fromkeys(keys, written))
             written.add_done_callback(lambda _: [self._submitting.pop(key) for key in keys])
             await asyncio.shield(written)
@@ -143,43 +141,10 @@ class Queue:
             raise draft.refusal
         return draft.answers
 
-    def _write(self, draft: Draft, held: bool) -> asyncio.Future[list[Change]]:
-        """What can start at once is placed in the same commit."""
-        submitted = [fact for fact in draft.facts if isinstance(fact, JobSubmitted)]
-        placements = self._loop.place(submitted) if draft.refusal is None else ()
-        placed = self._loop.placed(placements, time.time(), submitted)
-        facts = [*draft.facts, *placed]
-        if 0 < len(placements) <= FEW and self._store.has_room and self._room_to_spare():
-            self._loop.start_early(submitted, placed, draft.documents)
-        sent = [self._loop.early[one.job] for one in placements if one.job in self._loop.early]
-        # What was refused must never have run, so what was sent is not refused.
-        written = self._store.enqueue(
-            facts, draft.documents, may_wait=held and bool(sent), insist=bool(sent)
-        )
-        for early in sent:
-            early.written = written
-        if placements:
-            known = {placement.job for placement in placements}
-            shapes = {fact.job: shape_of(fact) for fact in submitted if fact.job in known}
-            self._store.world.reserve(placements, shapes)
-        written.add_done_callback(lambda done: self._written(done, placements))
-        return written
-
-    def _written(self, done: asyncio.Future[list[Change]], placements: Sequence[Placement]) -> None:
-        failed = done.cancelled() or done.exception() is not None  # told to whoever still listens
-        self._store.world.release(placements)
-        for placement in placements:
-            if placement.job in self._loop.early:
-                early = self._loop.early.pop(placement.job)
-                if failed:
-                    self._forget(early.head)
-
-    def _forget(self, early: Head) -> None:
-        """It was sent already, and will never have been accepted."""
-        self._store.world.digests.pop(early.id, None)
-        task = asyncio.ensure_future(self._loop.fleet.stop(early, grace_s=0.0))
-        self._changes.add(task)
-        task.add_done_callback(self._changed)
+    def _write(
+        self, facts: Sequence[Journaled], documents: Mapping[JobId, bytes], held: bool
+    ) -> asyncio.Future[list[Change]]:
+        return self._store.enqueue(facts, documents)
 
     def _draft(self, jobs: Sequence[Job], workers: Sequence[Worker]) -> Draft:
         """What a submission means: facts and answers, or its refusal."""
@@ -203,8 +168,8 @@ class Queue:
             document = encode_document(job, buffer)
             if len(document) > self._document_limit:
                 raise DocumentTooLarge(
-                    f"The job document has {len(document):,} bytes, more than document_limit "
-                    f"= {self._document_limit:,}. Put large data into files or artifacts."
+                    f"The job document has {len(document):,} bytes, more than "
+                    f"{self._document_limit:,}. Put large data into files or artifacts."
                 )
             mine[job.key] = (job_id, job.name)
             shape = (job.needs, job.workload, job.queue_class, job.wait)
@@ -346,7 +311,7 @@ def _digest_as(job: Job, job_id: JobId) -> str:
     """The digest of an image job, if this is its id: built again, it is the same byte for byte."""
     assert isinstance(job.work, PipelineCall)
     record = replace(job.work.record, job_id=job_id)
-    return record_digest(encode_document(replace(job, work=PipelineCall(record))))
+    return document_digest(encode_document(replace(job, work=PipelineCall(record))))
 
 
 def _rides_along(job: Job) -> bool:

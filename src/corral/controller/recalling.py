@@ -61,7 +61,9 @@ class Recalling:
             return 0
         self._forget()
         sent, failing, idle = self._sent(world.seats(workers), now)
-        able = recalled(self._loop.snapshot(now), sent) if sent and idle else []
+        able: Sequence[Sent] = ()
+        if sent and idle:
+            able = recalled(self._loop.snapshot(now), sent, self._loop.scheduler)
         keys = {(one.job, one.attempt) for one in able}
         asked = keys & self._seen
         self._seen = keys - asked

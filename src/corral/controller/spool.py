@@ -196,9 +196,12 @@ class Spool:
         stream = self._open.get((job, attempt))
         if stream is None and (job, attempt) in self._gaps:
             stream = self._found(job, attempt)
-        if stream is None or piece.next_offset < stream.end:
-            return piece  # or another thread has written more since it was read
-        end = stream.end + stream.lost
+        if stream is None:
+            return piece
+        end, lost = stream.end, stream.lost
+        if piece.next_offset < end or end < stream.end:
+            return piece  # another thread has written more since it was read
+        end += lost
         return Piece([], max(piece.next_offset, end), max(0, end - piece.next_offset))
 
     def _read(self, job: JobId, attempt: int, offset: int, about: int) -> Piece:

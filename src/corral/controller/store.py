@@ -2,7 +2,7 @@
 
 A group is checked against the table of lifecycle, written, synced, and only then applied to the
 world and published. Nobody is told anything before the fact behind it is on disk; only work may
-be sent ahead of it (see `Loop.start_early`).
+be sent ahead of it (see `early_starts`).
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ def decode_document(document: bytes) -> Job:
     return _decode(document)
 
 
-def record_digest(document: bytes) -> str:
+def document_digest(document: bytes) -> str:
     """What the worker echoes with its result: proof that it ran this document and no other."""
     return hashlib.sha256(document).hexdigest()
 

@@ -15,7 +15,7 @@ from corral.scheduler.columns import Columns
 from corral.scheduler.rooms import Rooms
 from corral.scheduler.snapshot import Line, Placement, Plan, Seat, Snapshot, Waiting
 
-__all__ = ["Line", "Placement", "Plan", "Seat", "Snapshot", "Waiting", "decide"]
+__all__ = ["Line", "Placement", "Plan", "Seat", "Snapshot", "Waiting", "decide", "decide_plainly"]
 
 CLASS_ORDER = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 1}
 
@@ -44,8 +44,13 @@ class Workers(Protocol[A]):
 def decide(world: Snapshot) -> Plan:
     """The same snapshot gives the same plan on any machine."""
     if len(world.seats) < MANY:
-        return decide_among(Rooms(world), world)
+        return decide_plainly(world)
     return decide_among(Columns(world), world)
+
+
+def decide_plainly(world: Snapshot) -> Plan:
+    """The same plan, worker by worker."""
+    return decide_among(Rooms(world), world)
 
 
 def decide_among(workers: Workers[A], world: Snapshot) -> Plan:

@@ -6,7 +6,7 @@ decides where a job may go decides here too, and nobody who waits is overtaken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from corral.core.job import JobId, Shape
 from corral.scheduler.fit import Room
 from corral.scheduler.plan import decide
-from corral.scheduler.snapshot import Line, Snapshot, Waiting
+from corral.scheduler.snapshot import Line, Plan, Snapshot, Waiting
 
 MOST = 64
 """Attempts that are looked at on one worker: the next ones there."""
@@ -36,7 +36,11 @@ def behind(room: Room, unbegun: Sequence[Sent]) -> Sequence[Sent]:
     return unbegun[max(0, len(unbegun) - room.ahead) :][:MOST] if room.ahead else ()
 
 
-def recalled(world: Snapshot, sent: Mapping[str, Sequence[Sent]]) -> list[Sent]:
+def recalled(
+    world: Snapshot,
+    sent: Mapping[str, Sequence[Sent]],
+    decide: Callable[[Snapshot], Plan] = decide,
+) -> list[Sent]:
     """Who of those that wait on workers, by worker, would begin at once on another."""
     where = {one.job: (worker, one) for worker, there in sent.items() for one in there}
     lines = {line.shape: line for line in world.lines}

@@ -118,9 +118,11 @@ class Client:
     @property
     def _direct(self) -> Direct:
         if self._made_direct is None:
-            from corral.sdk.direct import Direct
+            from corral.sdk.direct import Direct, NotDirect
+            from corral.settings import fast_paths
 
-            self._made_direct = Direct(self._client._connection)
+            made = Direct if "direct_call" in fast_paths() else NotDirect
+            self._made_direct = made(self._client._connection)
         return self._made_direct
 
     @property

@@ -97,3 +97,10 @@ class Direct:
             failure = read(ended.failure) if ended.HasField("failure") else None
             raise results.error_of(reply.job_ids[0], ended.state, failure)
         return (results.value_of(ended.result.data) if returned else None), reply
+
+
+class NotDirect(Direct):
+    """The plain way alone: everything goes the usual road."""
+
+    def submit(self, job: OutgoingJob, hold_s: float = 0.0) -> pb.SubmitJobsReply | None:
+        return None

@@ -7,10 +7,12 @@ import os
 import sys
 
 import structlog
+from msgspec import structs
 
 from corral import logs
 from corral.controller import restore
 from corral.core.errors import CorralError
+from corral.core.limits import InputLimits
 from corral.home import Home
 from corral.reopening import reopen
 from corral.server.controller import Controller
@@ -20,8 +22,10 @@ from corral.settings import Config
 log = structlog.get_logger()
 
 
-def serve(config: Config) -> int:
-    """Runs the controller until it is asked to stop; returns the process's exit code."""
+def serve(config: Config, limits: InputLimits = InputLimits()) -> int:  # noqa: B008 (it is frozen)
+    """Runs the controller until it is asked to stop; returns the process's exit code. `limits` are
+    what nobody needs to set: those of the settings go before them."""
+    limits = structs.replace(limits, **structs.asdict(config.settings.limits))
     reopen(Home(config.home).kept_open)
     logs.configure(
         config.settings.log_level,
@@ -40,8 +44,8 @@ def serve(config: Config) -> int:
             log.info("backup_restored", former=str(restore.swap_in(home)))
             return _again(home)  # the settings may have come from the backup too
         http_socket = listen(config.settings.host, config.settings.port, "--port")
-        with asyncio.Runner(loop_factory=loop_factory(config.settings.limits.header_s)) as runner:
-            code = runner.run(Controller(config, home, http_socket).run())
+        with asyncio.Runner(loop_factory=loop_factory(limits.header_s)) as runner:
+            code = runner.run(Controller(config, home, http_socket, limits).run())
         return _again(home) if restore.pending(home) and not code else code
     except CorralError as error:
         print(f"corral: {error.message}", file=sys.stderr)

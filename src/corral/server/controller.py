@@ -35,10 +35,11 @@ from corral.controller.assets import Assets
 from corral.controller.background_proof import BackgroundProof
 from corral.controller.backup import Backups
 from corral.controller.blobs import Blobs
-from corral.controller.bucket import Bucket
+from corral.controller.bucket import ACCESS_KEY, SECRET_KEY, Bucket
 from corral.controller.condition import condition
 from corral.controller.descriptors import grpc_share, http_share, local_share, raised_limit
 from corral.controller.disk import DiskGuard
+from corral.controller.early_starts import EarlyStarts
 from corral.controller.feed import Feed
 from corral.controller.fleet import Fleet
 from corral.controller.herd import Herd
@@ -70,6 +71,7 @@ from corral.controller.world import World
 from corral.core.access import Role
 from corral.core.errors import CorralError
 from corral.core.job import JobId
+from corral.core.limits import InputLimits
 from corral.core.worker import Worker
 from corral.discovery import Announcement
 from corral.engines import built
@@ -83,10 +85,11 @@ from corral.reopening import keep_open
 from corral.runtime.order import Renderer
 from corral.runtime.standalone.ticket import AttemptTicket
 from corral.scheduler.circuit import Breaker
+from corral.scheduler.plan import decide, decide_plainly
 from corral.scheduler.settle import Policy
 from corral.server.beside import kept_up
 from corral.server.listening import http_server, is_loopback, listen, own_address
-from corral.settings import Config
+from corral.settings import Config, fast_paths
 from corral.shared_root import SharedRoot
 from corral.trust import kept_certificate
 
@@ -98,6 +101,8 @@ FIRST_WORKER_WITHIN_S = 15.0
 """How long the first submissions wait for this machine's own worker to introduce itself."""
 
 
+MAX_BACKOFF = 60.0
+"""How many times as long as the first one the longest pause before a retry is."""
 REMEMBER_S = 300.0
 """How often it is written down that workers are there: after kill -9 nobody else knows it."""
 
@@ -113,9 +118,16 @@ def _calm_collector() -> None:
 
 
 class Controller:
-    def __init__(self, config: Config, home: Home, http_socket: socket.socket) -> None:
+    def __init__(
+        self,
+        config: Config,
+        home: Home,
+        http_socket: socket.socket,
+        limits: InputLimits = InputLimits(),  # noqa: B008 (it is frozen)
+    ) -> None:
         self._home, self._http_socket = home, http_socket
-        self._settings = config.settings
+        self._settings, self._fast = config.settings, fast_paths()
+        self._limits = limits
         self._descriptors = raised_limit()
         self._started_at = time.time()
         alone = is_loopback(config.settings.host)
@@ -140,7 +152,9 @@ class Controller:
         return 1 if failed else 0
 
     def _construct(self, stack: AsyncExitStack) -> None:
-        settings, home = self._settings, self._home
+        settings, home, limits = self._settings, self._home, self._limits
+        backoff_s = settings.backoff_s
+        policy = Policy(settings.max_losses, backoff_s, MAX_BACKOFF * backoff_s)
         hostname = socket.gethostname().split(".")[0]
         journal = Journal(home.journal)
         self._world = World()
@@ -153,10 +167,10 @@ class Controller:
         blobs = Blobs(home.blobs)
         tokens = AttemptTokens(kept_secret(home.transfer_key))
         access = Access(home.tokens, kept_secret(home.token))
-        streams = Streams(settings.limits.streams)
+        streams = Streams(limits.streams)
         listing = Listing(self._store)
         stack.callback(listing.close)
-        kept_back = (settings.assets.access_key, settings.assets.secret_key)
+        kept_back = (ACCESS_KEY, SECRET_KEY)
         vault = Vault(home.secrets, kept_back=kept_back if settings.assets.bucket else ())
         assets = Assets(
             blobs,
@@ -207,11 +221,13 @@ class Controller:
             aging_s=settings.aging_s,
             pause=Pause(home.queue),
             keep_for_interactive=settings.keep_for_interactive,
-            backoff_max_s=settings.backoff_max_s,
+            backoff_max_s=policy.backoff_max_s,
+            decide=decide if "columns" in self._fast else decide_plainly,
         )
         self._recalling = Recalling(self._store, self._loop)
         for engine in engines.values():
             engine.changed = self._loop.wake
+        early = EarlyStarts(self._store, self._loop, room_to_spare=self._disk.has_spare)
         self._queue = Queue(
             self._store,
             blobs,
@@ -219,10 +235,10 @@ class Controller:
             first_workers=self._first_workers,
             vault=vault,
             assets=assets,
-            document_limit=settings.document_limit,
+            document_limit=limits.document_bytes,
             cancel_grace_s=settings.cancel_grace_s,
             check_room=self._disk.check,
-            room_to_spare=self._disk.has_spare,
+            accept=early.accept if "early_starts" in self._fast else None,
         )
         self._notifier = Notifier(
             self._store,
@@ -230,7 +246,7 @@ class Controller:
             home.notify,
             webhooks=settings.notify,
             batch_secret=settings.notify_secret,
-            timing=Timing.of(settings),
+            timing=Timing(give_up_s=settings.notify_give_up_s, settle_s=settings.notify_settle_s),
         )
         stack.push_async_callback(self._notifier.close)
         self._learnings = Learnings(self._store, blobs, home.learning)
@@ -240,13 +256,12 @@ class Controller:
                 engine,
                 self._store,
                 self._spool,
-                policy=Policy(settings.max_losses, settings.backoff_s, settings.backoff_max_s),
+                policy=policy,
                 breaker=Breaker(**structs.asdict(settings.circuit)),
                 loop=self._loop,
                 heard=self._feed.heard,
                 stop_grace_s=settings.cancel_grace_s,
                 notice=self._notifier.worker,
-                others_ask=lambda: self._orchestrator.is_asked(),
             )
             for engine in engines.values()
         ]
@@ -276,7 +291,7 @@ class Controller:
             herd=self._herd,
             streams=streams,
             turns=turns,
-            limits=settings.limits,
+            limits=limits,
             package_limit=settings.package_limit,
             plans=plans,
             version=__version__,
@@ -294,7 +309,7 @@ class Controller:
         stack.callback(narration.flush)
         self._loop.decided = statistics.decisions.add
         self._local_door = LocalDoor(
-            self._orchestrator.submit, access, settings.limits, local_share(self._descriptors)
+            self._orchestrator.submit, access, limits, local_share(self._descriptors)
         )
 
         def rest() -> ASGIApp:
@@ -319,7 +334,7 @@ class Controller:
                 tokens,
                 assets=assets,
                 artifacts=artifacts,
-                limits=settings.limits,
+                limits=limits,
                 artifact_limit=settings.artifact_limit,
                 early=self._loop.early,
             )
@@ -331,7 +346,7 @@ class Controller:
                     vault,
                     current=transfers.current,
                     engines=engines,
-                    limits=settings.limits,
+                    limits=limits,
                     output_limit=settings.output_limit,
                     artifacts=artifacts.where,
                 ),
@@ -393,10 +408,8 @@ class Controller:
         for engine in self._engines.values():
             engine.open(self._world.held)
         self._disk.look()
-        http = http_server(
-            self._app, settings.limits, http_share(self._descriptors), certificate, key
-        )
-        options = server_options(settings.limits, grpc_share(self._descriptors))
+        http = http_server(self._app, self._limits, http_share(self._descriptors), certificate, key)
+        options = server_options(self._limits, grpc_share(self._descriptors))
         rpc = grpc.aio.server(options=options)
         rpc.add_generic_rpc_handlers((handler(self._orchestrator, self._orchestrator.refuse),))
         # gRPC says on stderr, in its own words, that a port is taken: ask first, in ours.
@@ -446,8 +459,9 @@ class Controller:
         await rpc.start()
         stack.push_async_callback(rpc.stop, 0.5)
         calls = self._home.path / SOCKET
-        await self._local_door.open(calls)
-        stack.push_async_callback(self._local_door.close, calls)
+        if "local_socket" in self._fast:
+            await self._local_door.open(calls)
+            stack.push_async_callback(self._local_door.close, calls)
         log_file = self._home.log_file
         write_private_json(
             self._home.controller,

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from corral.api.http_protocol import limited
 from corral.api.worker_socket import Frames
 from corral.core.errors import HomeUnusable
-from corral.settings import LimitSettings
+from corral.core.limits import InputLimits
 
 
 def is_loopback(host: str) -> bool:
@@ -77,7 +77,7 @@ class Http(uvicorn.Server):
 
 
 def http_server(
-    app: ASGIApp, limits: LimitSettings, share: int, certificate: Path | None, key: Path | None
+    app: ASGIApp, limits: InputLimits, share: int, certificate: Path | None, key: Path | None
 ) -> Http:
     return Http(
         uvicorn.Config(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import httpx
@@ -14,10 +13,10 @@ from PIL.Image import Image
 from corral.core.pipeline import Record, Stage
 from corral.runtime.pipeline.backend import Rendered, StageFailed
 from corral.runtime.pipeline.webui import WebUI
+from tests.eventually import PATIENCE_S
 from tests.fakes.webui import FakeWebUI
 from tests.fakes.webui_parts import Json
 
-PATIENCE_S = 20.0
 RECORD = Record(
     positive="a castle",
     negative="blurry",
@@ -64,13 +63,6 @@ def refused(
 
 def sent(fake: FakeWebUI, path: str) -> list[Json]:
     return [body for name, body in fake.requests if name == path and body]
-
-
-def until(true: Callable[[], object], what: str = "it") -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end, f"{what} did not happen within {PATIENCE_S:g} s"
-        time.sleep(0.005)
 
 
 def raw(fake: FakeWebUI, path: str, body: Json | None = None) -> Json:

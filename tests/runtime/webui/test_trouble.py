@@ -9,18 +9,10 @@ from msgspec.structs import replace
 
 from corral.runtime.pipeline.webui import WebUI, errand
 from corral.runtime.pipeline.webui.failures import of_answer
+from tests.eventually import eventually
 from tests.fakes.webui import FakeWebUI
 from tests.fakes.webui_parts import TITLES
-from tests.runtime.webui.rendering import (
-    RECORD,
-    Background,
-    Open,
-    raw,
-    refused,
-    render,
-    sent,
-    until,
-)
+from tests.runtime.webui.rendering import RECORD, Background, Open, raw, refused, render, sent
 
 SLOW = replace(RECORD, steps=40)
 
@@ -124,10 +116,10 @@ def test_the_next_job_waits_until_the_server_is_up_again(webui: WebUI, fake: Fak
     fake.die()
     refused(webui)
     waiting = Background(webui)
-    until(lambda: any("come up" in message for _, message in waiting.tell.told))
+    eventually(lambda: "come up" in str(waiting.tell.told), "it says what it waits for")
     fake.api = False
     fake.restart()
-    until(lambda: fake.requests[-1:] == [("progress", {})])
+    eventually(lambda: fake.requests[-1:] == [("progress", {})], "it asks whether it is up")
     fake.api = True
     waiting.wait()
     assert waiting.rendered is not None
@@ -156,7 +148,7 @@ def test_one_or_two_timeouts_are_a_busy_server(opened: Open, fake: FakeWebUI) ->
     running = Background(opened(answer_s=0.4), SLOW)
     assert fake.stepped.wait(20)
     fake.frozen.set()
-    until(lambda: fake.held >= 2)
+    eventually(lambda: fake.held >= 2, "two requests are held")
     fake.frozen.clear()
     running.wait()
     assert running.rendered is not None
@@ -175,7 +167,7 @@ def test_three_timeouts_in_a_row_are_a_crash(opened: Open, fake: FakeWebUI) -> N
 def test_an_early_timeout_is_asked_again(opened: Open, fake: FakeWebUI) -> None:
     fake.frozen.set()
     running = Background(opened(answer_s=0.4))
-    until(lambda: fake.held >= 2)
+    eventually(lambda: fake.held >= 2, "two requests are held")
     fake.frozen.clear()
     running.wait()
     assert running.rendered is not None
@@ -193,7 +185,7 @@ def test_a_server_that_loads_its_first_model_is_not_down(
         fake.unseen = {TITLES[0]}
     with fake.queue:
         running = Background(opened(answer_s=0.3))
-        until(lambda: [path for path, _ in fake.requests].count("progress") > 9)
+        eventually(lambda: str(fake.requests).count("'progress'") > 9, "it asks ten times")
         assert fake.requests[-1][0] == "progress"
         assert [path for path, _ in fake.requests if path != "progress"][-1] == waiting
     running.wait()
@@ -205,7 +197,7 @@ def test_progress_that_fails_does_not_end_a_job(webui: WebUI, fake: FakeWebUI) -
     running = Background(webui, SLOW)
     assert fake.stepped.wait(20)
     fake.auth = ("somebody", "else")
-    until(lambda: fake.turned_away >= 2)
+    eventually(lambda: fake.turned_away >= 2, "two are turned away")
     fake.auth = None
     running.wait()
     assert running.rendered is not None

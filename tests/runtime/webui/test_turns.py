@@ -15,6 +15,7 @@ from corral.core.pipeline import Upscale
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.webui import WebUI, errand
 from corral.runtime.pipeline.webui.turn import Turn
+from tests.eventually import eventually
 from tests.fakes.webui import FakeWebUI
 from tests.runtime.webui.rendering import (
     RECORD,
@@ -25,7 +26,6 @@ from tests.runtime.webui.rendering import (
     refused,
     render,
     square,
-    until,
 )
 
 LONG = replace(RECORD, steps=1000)
@@ -68,7 +68,7 @@ def test_an_interrupt_that_is_forgotten_is_sent_again(webui: WebUI, fake: FakeWe
     assert fake.stepped.wait(20)
     running.tell.cancel.set()
     running.wait()
-    until(lambda: state(fake)["job_count"] == 0)
+    eventually(lambda: state(fake)["job_count"] == 0, "its turn is over")
     assert fake.interrupts >= 3
 
 
@@ -77,7 +77,7 @@ def test_a_cancel_does_not_wait_for_a_slow_model(
 ) -> None:
     fake.load_s = 5.0
     running = Background(webui, replace(LONG, model="beta"))
-    until(lambda: state(fake)["job_count"] == -1)
+    eventually(lambda: state(fake)["job_count"] == -1, "a model is being loaded")
     running.tell.cancel.set()
     running.wait()
     assert isinstance(running.error, job.Cancelled)
@@ -99,7 +99,7 @@ def test_a_cancel_before_anything_was_sent(webui: WebUI, fake: FakeWebUI) -> Non
 def test_a_cancel_is_looked_for_while_the_server_hangs(opened: Open, fake: FakeWebUI) -> None:
     fake.frozen.set()
     running = Background(opened(answer_s=10.0))
-    until(lambda: fake.held >= 1)
+    eventually(lambda: fake.held >= 1, "it asks for a turn")
     running.tell.cancel.set()
     running.wait()
     assert isinstance(running.error, job.Cancelled)
@@ -162,7 +162,7 @@ def test_what_a_person_does_there_is_waited_for(webui: WebUI, fake: FakeWebUI) -
     person.start()
     assert fake.stepped.wait(20)
     running = Background(webui)
-    until(lambda: any("somebody else" in message for _, message in running.tell.told))
+    eventually(lambda: "somebody else" in str(running.tell.told), "it says for whom it waits")
     running.wait()
     person.join(20)
     assert running.rendered is not None

@@ -143,7 +143,7 @@ def _files(router: APIRouter, parts: Parts) -> None:
     )
     async def artifacts(
         job: str,
-        limit: Annotated[int, Query(ge=1, description="[as many as `limits.page` allows]")] = 0,
+        limit: Annotated[int, Query(ge=1, description="[1,000]")] = 0,
         after: Annotated[str, Query(description="The last name of the page before.")] = "",
     ) -> Response:
         """In the order in which they were stored; a page that is not full is the last."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
@@ -25,7 +24,6 @@ Context = Any
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
-ASKED_S = 0.1
 
 _STATUS = {
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -75,8 +73,6 @@ def answers(
         try:
             self.caller(context).needs(role)
             checked(request)
-            if method.__name__ != "SubmitJobs":
-                self.asked_at = time.monotonic()
             return await method(self, request, context)
         except CorralError as error:
             await _abort(context, error, method.__name__, correlation_id)
@@ -122,7 +118,6 @@ class Calls:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.streams = parts.streams
-        self.asked_at = 0.0
 
     def caller(self, context: Context) -> Caller:
         return self._caller(context.invocation_metadata() or ())
@@ -137,8 +132,3 @@ class Calls:
         except CorralError as error:
             return _refusing(error, method)
         return None
-
-    def is_asked(self) -> bool:
-        """Whether somebody waits for short answers, or did a moment ago. Who submits very many at
-        once is in no such hurry."""
-        return time.monotonic() - self.asked_at < ASKED_S

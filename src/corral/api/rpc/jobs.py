@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Sequence
 
 from corral.api.rpc.guard import Calls, Context, answers, streams
@@ -51,8 +50,6 @@ class JobCalls(Calls):
         many = len(request.calls) + len(request.jobs) > FEW
         if many:
             await self._parts.turns.take()
-        else:
-            self.asked_at = time.monotonic()
         jobs = jobs_of(request, QueueClass.BATCH, self._parts.limits, caller)
         if many:
             await self._parts.turns.take()
