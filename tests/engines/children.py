@@ -38,7 +38,8 @@ class ChildrenEngine:
         self._context = context
         self._folder = context.home.path / "children"
         self._folder.mkdir(exist_ok=True)
-        can = Capabilities(cpus=4.0, memory_gb=4.0, ahead=0, workloads=("python", "pipeline"))
+        both = ("python", "pipeline")
+        can = Capabilities(4.0, 4.0, ahead=0, workloads=both, task_types=("sketch",))
         self._worker = Worker(id="here", name="here", engine=self.name, capabilities=can)
         self._tasks: set[asyncio.Task[None]] = set()
 

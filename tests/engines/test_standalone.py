@@ -128,6 +128,13 @@ def test_a_script_and_its_exit_code(client: Client, tmp_path: Path) -> None:
     assert failed.value.failure.code == "exit_code"
 
 
+def test_an_image_is_drawn(client: Client) -> None:
+    base = {"txt2img": {"model": "sketch", "width": 64, "height": 64, "steps": 2}}
+    batch = client.batch({"backend": "sketch", "base": base, "prompts": ["a tower"]})
+    assert batch.wait(timeout=60).states == {"succeeded": 1}
+    assert len(batch.images()) == 1
+
+
 def test_a_failing_function_has_its_traceback(client: Client) -> None:
     def fails() -> None:
         raise KeyError("which one")
