@@ -315,6 +315,8 @@ def test_replies_that_are_lost_lose_no_output_and_double_none(
             lever.unlink()
         assert "".join(handle.logs()) == SAID
         assert proxy.lost > 3
+        card = here.home / "children" / f"{handle.id}.1.pid"
+        eventually(lambda: not card.exists(), "the end of its process, which needs the proxy")
     assert handle.status().attempt == 1
 
 
