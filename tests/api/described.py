@@ -35,7 +35,7 @@ def described() -> FastAPI:
             nothing,
             nothing,
             current=nothing,
-            mailbox=nothing,
+            engines={},
             limits=limits,
             output_limit=1,
             artifacts="",

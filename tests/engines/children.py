@@ -22,6 +22,7 @@ from corral.core.worker import Capabilities, Worker
 from corral.engines.engine import Attempt, EngineContext
 from corral.engines.posted import Mailbox
 from corral.home import write_durably
+from corral.variables import build_environment
 
 # Levers: files `by`, an address instead of the controller's own, and `nobody`: start no process.
 DIED = Failure(code="process_died", message="Its process is gone.")
@@ -37,7 +38,8 @@ class ChildrenEngine:
         self._context = context
         self._folder = context.home.path / "children"
         self._folder.mkdir(exist_ok=True)
-        can = Capabilities(cpus=4.0, memory_gb=4.0, ahead=0, workloads=("python", "pipeline"))
+        both = ("python", "pipeline")
+        can = Capabilities(4.0, 4.0, ahead=0, workloads=both, task_types=("sketch",))
         self._worker = Worker(id="here", name="here", engine=self.name, capabilities=can)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -50,7 +52,10 @@ class ChildrenEngine:
             self.mailbox.expect(job, int(attempt), self._worker.id)
             self._watch(job, int(attempt), int(card.read_text()))
         worker = self._worker
-        self.mailbox.report(WorkerJoined(worker.id, worker.name, worker.capabilities, tuple(found)))
+        has = tuple(found)
+        self.mailbox.report(
+            WorkerJoined(worker.id, worker.name, worker.capabilities, has, remembers=True)
+        )
 
     def workers(self) -> Sequence[Worker]:
         return [self._worker]
@@ -71,6 +76,7 @@ class ChildrenEngine:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=build_environment(),
                 start_new_session=True,
             )
         path.with_suffix(".pid").write_text(str(child.pid))

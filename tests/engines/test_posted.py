@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from corral.core.errors import InvalidRequest
+from corral.core.errors import Conflict, InvalidRequest
 from corral.core.events import (
     AttemptBegan,
     AttemptExited,
@@ -62,7 +62,7 @@ class Desk:
     def post(
         self, *messages: object, after: int = 0, wait_s: float = 0
     ) -> asyncio.Task[AttemptAnswer]:
-        batch = AttemptMessages(after, messages, wait_s)  # type: ignore[arg-type]
+        batch = AttemptMessages(after, messages=messages, wait_s=wait_s)  # type: ignore[arg-type]
         return asyncio.create_task(self.mailbox.post("job", 1, "w", batch))
 
     async def posted(self, *messages: object, after: int = 0) -> AttemptAnswer:
@@ -143,11 +143,41 @@ async def test_a_gap_is_answered_with_what_comes_next(desk: Desk) -> None:
     assert desk.outputs() == [("hello", 5), ("there", 14)]
 
 
+async def test_of_two_processes_the_first_that_tells_something_goes_on(desk: Desk) -> None:
+    def post(process: str) -> asyncio.Task[AttemptAnswer]:
+        batch = AttemptMessages(process=process, messages=(BeganMessage(at=1.0),))
+        return asyncio.create_task(desk.mailbox.post("job", 1, "w", batch))
+
+    first, second = post("one"), post("two")
+    await desk.write()
+    assert (await first).received == 0
+    with pytest.raises(Conflict):
+        await second
+    assert len(desk.reports) == 1
+
+
 async def test_a_number_within_a_message_is_refused(desk: Desk) -> None:
     await desk.posted(HELLO)
     with pytest.raises(InvalidRequest):
         await desk.post(OutputMessage("stdout", "hell"), THERE)
     assert desk.outputs() == [("hello", 5)]
+
+
+async def test_numbers_end_where_no_number_of_json_goes_on(desk: Desk) -> None:
+    much = MissingMessage(2**53)
+    assert (await desk.post(much)).received == 2**53
+    with pytest.raises(InvalidRequest):
+        await desk.post(HELLO, after=2**53)
+    assert not desk.mailbox._inbox
+
+
+async def test_what_was_over_before_its_process_went_is_reported_no_more() -> None:
+    desk = Desk(placed="")
+    desk.mailbox.expect("job", 1, "w")
+    desk.mailbox.gone("job", 1, "w", Failure(code="process_died", message="It is gone."))
+    assert not desk.mailbox._inbox
+    assert desk.mailbox.running() == []
+    await desk.close()
 
 
 async def test_nothing_follows_an_end(desk: Desk) -> None:

@@ -128,6 +128,13 @@ def test_a_script_and_its_exit_code(client: Client, tmp_path: Path) -> None:
     assert failed.value.failure.code == "exit_code"
 
 
+def test_an_image_is_drawn(client: Client) -> None:
+    base = {"txt2img": {"model": "sketch", "width": 64, "height": 64, "steps": 2}}
+    batch = client.batch({"backend": "sketch", "base": base, "prompts": ["a tower"]})
+    assert batch.wait(timeout=60).states == {"succeeded": 1}
+    assert len(batch.images()) == 1
+
+
 def test_a_failing_function_has_its_traceback(client: Client) -> None:
     def fails() -> None:
         raise KeyError("which one")
@@ -242,6 +249,8 @@ def test_a_process_that_is_killed_takes_its_job_along(client: Client, here: Live
     eventually(lambda: not alive(pid), "the job to go")
     eventually(lambda: handle.status().attempt == 2, "another attempt")
     handle.cancel()
+    with pytest.raises(JobCancelled):
+        handle.result(60)
 
 
 def test_a_process_that_is_asked_to_stop_gives_its_job_back(
@@ -277,6 +286,22 @@ def test_by_its_path_with_a_ticket_from_the_environment(
     assert b"is over" in again.stderr
 
 
+def test_of_two_processes_for_one_attempt_one_runs_it(
+    client: Client, by_hand: Callable[[str], dict[str, Any]]
+) -> None:
+    def count() -> None:
+        print("ran", flush=True)
+        time.sleep(1)
+
+    handle = client.submit(count)
+    environ = {"CORRAL_TICKET": json.dumps(by_hand(handle.id)), "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-m", "corral.runtime.standalone"]
+    both = [subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) for _ in range(2)]
+    assert sorted(one.wait(60) for one in both) == [0, 3]
+    assert handle.result(10) is None
+    assert "".join(handle.logs()) == "ran\n"
+
+
 def test_replies_that_are_lost_lose_no_output_and_double_none(
     client: Client, here: LiveController
 ) -> None:
@@ -290,6 +315,8 @@ def test_replies_that_are_lost_lose_no_output_and_double_none(
             lever.unlink()
         assert "".join(handle.logs()) == SAID
         assert proxy.lost > 3
+        card = here.home / "children" / f"{handle.id}.1.pid"
+        eventually(lambda: not card.exists(), "the end of its process, which needs the proxy")
     assert handle.status().attempt == 1
 
 

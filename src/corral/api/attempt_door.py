@@ -3,7 +3,7 @@ by itself. What is posted is answered when it is on disk, and the answer says wh
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 from fastapi import Request, Response
@@ -18,7 +18,8 @@ from corral.controller.vault import Vault
 from corral.core.errors import Conflict, CorralError
 from corral.core.job import Head, document_digest
 from corral.core.limits import InputLimits as Limits
-from corral.engines.posted import Mailbox
+from corral.engines.engine import Engine
+from corral.engines.posted import Mailbox, Posted
 from corral.protocol.attempt_messages import MOST_BYTES, AttemptMessages
 from corral.runtime.standalone.ticket import AttemptOrder
 
@@ -31,13 +32,13 @@ class AttemptDoor:
         vault: Vault,
         *,
         current: Callable[[str, int], Awaitable[Head]],
-        mailbox: Callable[[str], Mailbox | None],
+        engines: Mapping[str, Engine],
         limits: Limits,
         output_limit: int,
         artifacts: str,
     ) -> None:
         self._store, self._tokens, self._vault = store, tokens, vault
-        self._current, self._mailbox = current, mailbox
+        self._current, self._engines = current, engines
         self._limits, self._output_limit, self._artifacts = limits, output_limit, artifacts
 
     async def order(self, request: Request, job: str, attempt: int) -> Response:
@@ -81,11 +82,11 @@ class AttemptDoor:
         self._tokens.check(token, job, attempt, MESSAGES)
 
     def _mailbox_of(self, head: Head) -> Mailbox:
-        mailbox = self._mailbox(head.engine)
-        if mailbox is None:
-            told = f"Attempt {head.attempt} of job {head.id} reports by its worker."
-            raise Conflict(told, job_id=head.id)
-        return mailbox
+        engine = self._engines.get(head.engine)
+        if isinstance(engine, Posted):
+            return engine.mailbox
+        told = f"Attempt {head.attempt} of job {head.id} reports through its worker."
+        raise Conflict(told, job_id=head.id)
 
 
 def _json(value: object) -> Response:

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Protocol, runtime_checkable
 
-from corral.core.errors import InvalidRequest
+from corral.core.errors import Conflict, InvalidRequest
 from corral.core.events import (
     AttemptBegan,
     AttemptExited,
@@ -37,6 +37,9 @@ from corral.protocol.attempt_messages import (
 
 Key = tuple[JobId, int]
 
+MOST_NUMBER = 2**53
+"""What it tells is counted in numbers that all of JSON can hold."""
+
 
 class _Sender:
     """One attempt that posts."""
@@ -45,6 +48,8 @@ class _Sender:
         self.worker = worker
         self.number = number
         """Of the last thing that was taken from it."""
+        self.process: str | None = None
+        """The process that speaks for it, once one did in this life of the controller."""
         self.began = self.ended = False
         self.cancel: AskedToEnd | None = None
         self.news = asyncio.Event()
@@ -90,7 +95,9 @@ class Mailbox:
     def gone(self, job: JobId, attempt: int, worker: str, failure: Failure) -> None:
         """Its process is gone. Unless it told its end before, that is how it ended."""
         sender = self._senders.get((job, attempt))
-        if sender is not None and not sender.ended:
+        if not self._placed_on(job, attempt):
+            self.forget(job, attempt)  # it was over before
+        elif sender is not None and not sender.ended:
             sender.ended = True
             now, told = time.time(), sender.number
             self.report(AttemptExited(job, attempt, worker, now, 0.0, failure=failure, output=told))
@@ -159,6 +166,9 @@ class Mailbox:
             sender.news.set()
 
     async def _take(self, sender: _Sender, key: Key, batch: AttemptMessages) -> None:
+        if sender.process not in (None, batch.process):
+            told = f"Attempt {key[1]} of job {key[0]} is run by another process already."
+            raise Conflict(told, job_id=key[0])
         if batch.after <= sender.number:  # or it begins behind what was received
             reports = self._reports(sender, key, batch)
             if reports:
@@ -174,10 +184,13 @@ class Mailbox:
             before, number = number, number + message.told
             if isinstance(message, EndedMessage) and place < len(batch.messages):
                 raise InvalidRequest("Nothing follows the end of an attempt.")
+            if number > MOST_NUMBER:
+                raise InvalidRequest("Nobody tells as much as that.")
             if before < known < number:
                 raise InvalidRequest(f"Number {known} lies within a message; go on behind it.")
             if number > known or not message.told:
                 reports += self._report_of(sender, key, message, number, now)
+        sender.process = batch.process
         if sender.ended:
             return []
         sender.number = max(number, known)

@@ -78,7 +78,6 @@ from corral.engines import built
 from corral.engines.dialled import Dialled
 from corral.engines.engine import EngineContext
 from corral.engines.local_agent import LocalAgent
-from corral.engines.posted import Mailbox, Posted
 from corral.home import Home, write_private_json
 from corral.invitation import bracketed
 from corral.protocol.parcels import SOCKET
@@ -346,7 +345,7 @@ class Controller:
                     tokens,
                     vault,
                     current=transfers.current,
-                    mailbox=self._mailbox,
+                    engines=engines,
                     limits=limits,
                     output_limit=settings.output_limit,
                     artifacts=artifacts.where,
@@ -396,11 +395,6 @@ class Controller:
                 backends=[entry.options() for entry in worker.backends],
             ),
         )
-
-    def _mailbox(self, name: str) -> Mailbox | None:
-        """Where attempts of this engine post what they tell, if they do."""
-        engine = self._engines.get(name)
-        return engine.mailbox if isinstance(engine, Posted) else None
 
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self._settings

@@ -191,11 +191,12 @@ class StandaloneAttempt:
             runner = Runner(environment.kit, config, inherited(), folder, spawn=self._ticket.spawn)
         except OSError as error:
             raise Ending(endings.no_runner(error)) from error
-        self._start_clock()
-        runner.order(self._runner_order(folder, inputs))
         reading = threading.Thread(target=self._read, args=(runner,), daemon=True)
         reading.start()
         try:
+            self._claim(runner)
+            self._start_clock()
+            runner.order(self._runner_order(folder, inputs))
             end = self._watch(runner)
         except Ending as ending:
             if ending.grace_s > 0:
@@ -208,6 +209,21 @@ class StandaloneAttempt:
         runner.end()
         reading.join()
         return end
+
+    def _claim(self, runner: Runner) -> None:
+        """It begins when that is on disk: of two processes for one attempt, one gets past this."""
+        devices = list(self._ticket.devices or ())
+        self._outbox.add({"type": "began", "at": time.time(), "devices": devices})
+
+        def wait() -> None:
+            if self._outbox.emptied():
+                self._events.put(("claimed", None))
+
+        threading.Thread(target=wait, daemon=True).start()
+        while (kind := self._next()[0]) != "claimed":
+            if kind == "gone":
+                runner.wait(DEATH_S)
+                raise Ending(self._death(runner))
 
     def _start_clock(self) -> None:
         self._since = time.monotonic()
@@ -236,8 +252,6 @@ class StandaloneAttempt:
             if kind == "started" and not self._began:
                 self._began = True
                 self._events.put(("started", None))
-                devices = list(self._ticket.devices or ())
-                self._outbox.add({"type": "began", "at": time.time(), "devices": devices})
             elif kind in ("result", "error"):
                 self._events.put((kind, frame))
             elif (told := message_of(frame)) is not None:

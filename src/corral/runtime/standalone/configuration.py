@@ -34,9 +34,13 @@ def configuration(
     }
 
 
+NOT_FOR_JOBS = ("CORRAL_", "UV_", "PIP_", "GIT_", "XDG_")
+"""What this process is told, and what builds need: how to reach registries, with which password."""
+
+
 def inherited() -> dict[str, str]:
     """What the job finds of this process's own variables: whoever starts it decides."""
-    return {name: text for name, text in os.environ.items() if not name.startswith("CORRAL_")}
+    return {name: text for name, text in os.environ.items() if not name.startswith(NOT_FOR_JOBS)}
 
 
 def _environ(

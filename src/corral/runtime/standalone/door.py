@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 from typing import Any
 
 from corral.runtime.failures import TransferFailed
@@ -13,6 +14,9 @@ PATIENCE_S = 24 * 3600.0
 """How long a controller may be away before a process that nobody asks for any more ends itself."""
 ASK_S = 15.0
 """How long an answer is waited for when there is nothing to tell."""
+
+PROCESS = os.urandom(8).hex()
+"""This process: another one may have been started for the same attempt."""
 
 Over = TransferFailed
 """The controller does not want to hear more: the attempt is over, or never was this one's."""
@@ -42,7 +46,8 @@ class Door(Transfer):
         return found
 
     def post(self, after: int, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        return self._answer({"after": after, "messages": messages})
+        """Without messages: where to begin."""
+        return self._answer({"after": after, "process": PROCESS, "messages": messages})
 
     def ask(self) -> dict[str, Any]:
         """Whether there is anything to know; waits a while for it."""

@@ -57,6 +57,7 @@ class Outbox:
 
     def _post_all(self) -> None:
         try:
+            self._received = int(self._door.post(0, [])["received"])
             while True:
                 with self._news:
                     self._news.wait_for(lambda: self._waiting)
