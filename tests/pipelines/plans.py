@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from corral.pipelines import Built, build, parse
@@ -10,18 +9,11 @@ from corral.pipelines import Built, build, parse
 BASE = {"txt2img": {"model": "m", "width": 512, "height": 512}}
 
 
-def built(presets: Any = None, packs: Any = None, call_seed: int = 7, **plan: Any) -> Built:
+def built(presets: Any = None, call_seed: int = 7, **plan: Any) -> Built:
     """Of a plan with one prompt and one model, where it does not say otherwise."""
     value: dict[str, Any] = {"name": "t"} | plan
     if "preset" not in value:
         value.setdefault("base", BASE)
     if "pack" not in value:
         value.setdefault("prompts", ["a castle"])
-    numbers = itertools.count()
-    return build(
-        parse(value),
-        new_id=lambda: f"j{next(numbers)}",
-        presets=presets,
-        packs=packs,
-        seed=call_seed,
-    )
+    return build(parse(value), presets=presets, seed=call_seed)

@@ -136,11 +136,9 @@ def test_a_limit_of_the_pack_holds() -> None:
     assert [one.positive for one in found] == ["x", "y"]
 
 
-def test_a_pack_by_name() -> None:
-    found = built(pack="castles", packs={"castles": ["a"]})
-    assert found.records[0].pack == "castles"
-    with pytest.raises(PackNotFound, match="Did you mean `castles`"):
-        built(pack="castels", packs={"castles": ["a"]})
+def test_a_pack_has_to_ride_along() -> None:
+    with pytest.raises(PackNotFound, match=r"No pack is called 'castles'\. Give the path"):
+        built(pack="castles")
 
 
 def test_a_nameless_pack_takes_the_name_of_the_plan() -> None:

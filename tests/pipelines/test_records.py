@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -75,8 +74,7 @@ def test_the_plan_of_the_issue() -> None:
             config_index=c,
             variant_index=v,
             batch_index=b,
-            variants=found.variants,
-            job_id=f"j{((r * 3 + c) * 3 + v) * 2 + b}",
+            variants=found.records[0].variants,
         )
         for r, weather in enumerate(weathers)
         for c, scale in enumerate(scales)
@@ -138,7 +136,6 @@ def test_a_record_has_all_that_a_plan_can_say() -> None:
         backend="webui",
         output="{index}_{job}",
         learning=Learning(enabled=True, plan="p", step=3),
-        job_id="j0",
     )
 
 
@@ -261,13 +258,11 @@ def test_a_default_that_is_written_out_changes_no_digest() -> None:
 
 def test_too_many_are_counted_and_not_built() -> None:
     plan = parse({"base": BASE, "prompts": ["a"] * 11, "batches": 10})
-    asked = itertools.count()
     with pytest.raises(TooManyRecords, match=r"110 records \(.*: 11 × 1 × 1 × 10\)"):
-        build(plan, new_id=lambda: str(next(asked)), most_records=109)
-    assert next(asked) == 0
-    assert len(build(plan, new_id=lambda: "x", most_records=110).records) == 110
+        build(plan, most_records=109)
+    assert len(build(plan, most_records=110).records) == 110
     with pytest.raises(TooManyRecords, match="larger than 1,000 bytes"):
-        build(plan, new_id=lambda: "x", most_bytes=1000)
+        build(plan, most_bytes=1000)
 
 
 def test_what_a_worker_would_refuse_is_refused_here() -> None:

@@ -112,13 +112,13 @@ def test_an_upscale_alone_asks_for_no_model() -> None:
 def test_images_without_prompts_are_a_row_each() -> None:
     base = {"upscale": {"factor": 4}}
     plan = {"base": base, "inputs": ["one.png", "two.png"]}
-    found = pipelines.build(pipelines.parse(plan), new_id=str)
+    found = pipelines.build(pipelines.parse(plan))
     assert [one.inputs for one in found.records] == [("one.png",), ("two.png",)]
     rows = {"base": base, "prompts": [{"inputs": ["one.png", "two.png"]}]}
-    (record,) = pipelines.build(pipelines.parse(rows), new_id=str).records
+    (record,) = pipelines.build(pipelines.parse(rows)).records
     assert record.inputs == ("one.png", "two.png")
     many = {"base": base, "inputs": [f"{n}.png" for n in range(65)]}
-    assert len(pipelines.build(pipelines.parse(many), new_id=str).records) == 65
+    assert len(pipelines.build(pipelines.parse(many)).records) == 65
     with pytest.raises(InvalidPlan, match="at most 64 images"):
         pipelines.parse({**many, "prompts": ["a"]})
 

@@ -15,7 +15,6 @@ from corral.controller.spool import Spool
 from corral.core.frames import OutputFrame, decode_frame
 from corral.core.job import JobId
 
-STREAMS = ("stdout", "stderr")
 MARK_EVERY = 4 << 20
 KEPT_TEXTS = 64
 

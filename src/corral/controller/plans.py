@@ -144,7 +144,6 @@ class Plans:
         digest = hashlib.sha256(key.encode()).hexdigest()
         built = pipelines.build(
             plan,
-            new_id=lambda: "",  # the queue gives each its own when it comes in
             presets=self.presets.by_name(),
             seed=int(digest[:8], 16),
         )

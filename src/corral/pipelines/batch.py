@@ -39,7 +39,6 @@ class Batch:
         self,
         plan: Plan,
         named_presets: Mapping[str, object],
-        named_packs: Mapping[str, object],
         *,
         seed: int,
         most: int,
@@ -47,7 +46,7 @@ class Batch:
         self._plan = plan
         self.seed = seed if plan.seed is None else plan.seed
         self.warnings: list[str] = []
-        self._rows = self._read_rows(named_packs)
+        self._rows = self._read_rows()
         base = presets.resolve(plan.preset, named_presets) if plan.preset else plan.base
         merged = merge(base or Config(), plan.overrides)
         self._configs = sweep.expand(merged, plan.sweep, limit=most)
@@ -134,14 +133,14 @@ class Batch:
             found.append(canonical(record))
         return found
 
-    def _read_rows(self, named_packs: Mapping[str, object]) -> matrix.Fill:
+    def _read_rows(self) -> matrix.Fill:
         plan, self._pack, where = self._plan, "", "prompts"
         rows = [Row(positive=one) if isinstance(one, str) else one for one in plan.prompts]
         if not rows and plan.pack is None:
             rows = [Row(inputs=(one,)) for one in plan.inputs]
         asked = plan.matrix
         if plan.pack is not None:
-            pack = packs.resolve(plan.pack, named_packs)
+            pack = packs.parse(plan.pack)
             self._pack, rows, where = pack.name or plan.name, list(pack.rows), "pack.prompts"
             self.warnings += pack.warnings
             asked = asked or pack.matrix

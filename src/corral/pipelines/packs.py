@@ -3,13 +3,13 @@ checked, the rest is told as a warning."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
 
 from corral.core.errors import PackNotFound
-from corral.pipelines.mistakes import convert, invalid, near, suggestion
+from corral.pipelines.mistakes import convert, invalid
 from corral.pipelines.plan import Matrix, Row
 
 _ROWS = ("prompts", "rows", "slots", "entries")
@@ -33,21 +33,13 @@ class Pack(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-def resolve(value: object, packs: Mapping[str, object]) -> Pack:
-    """A pack that rides inside the plan, or one that is known by name."""
-    if not isinstance(value, str):
-        return parse(value)
-    if value not in packs:
-        known = sorted(packs)
-        hint = suggestion(value, known, "Give the path of its file to `corral batch`.")
+def parse(given: object) -> Pack:
+    """The pack that rides inside a plan: `corral batch` puts a file's contents there."""
+    if isinstance(given, str):
         raise PackNotFound(
-            f"No pack is called {value!r}. {hint}",
-            details={"path": "pack", "near": near(value, known)},
+            f"No pack is called {given!r}. Give the path of its file to `corral batch`.",
+            details={"path": "pack"},
         )
-    return parse(packs[value], name=value)
-
-
-def parse(given: object, *, name: str = "") -> Pack:
     value: Any = {"prompts": given} if isinstance(given, list) else given
     if not isinstance(value, dict):
         raise invalid("pack", "a pack is JSON: a list of prompts, or an object with `prompts`.")
@@ -67,7 +59,7 @@ def parse(given: object, *, name: str = "") -> Pack:
     rows = tuple(_rows(entries, warnings))
     if not rows:
         raise invalid("pack", "none of its prompts has any text.")
-    named = next((value[key] for key in ("name", "id", "pack_id") if value.get(key)), name)
+    named = next((value[key] for key in ("name", "id", "pack_id") if value.get(key)), "")
     if not isinstance(named, str) or len(named) > 200:
         raise invalid("pack.name", "it must be text of at most 200 characters.")
     return Pack(named, rows, _matrix(value.get("matrix")), tuple(warnings))

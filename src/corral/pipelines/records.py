@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from corral.core.errors import TooManyRecords
 from corral.core.job import Needs
@@ -24,7 +23,8 @@ MOST_BYTES = 256 * 2**20
 
 
 class Built(Struct, frozen=True):
-    """The jobs of a batch to be. `needs` and `digests` go with `records`, one each."""
+    """The jobs of a batch to be, without their ids. `needs` and `digests` go with `records`, one
+    each."""
 
     records: tuple[Record, ...]
     needs: tuple[Needs, ...]
@@ -32,24 +32,20 @@ class Built(Struct, frozen=True):
     """The `record_digest` of each."""
     seed: int
     """The batch's: with it in the plan, the same records are built again."""
-    variants: str = ""
-    """Digest of the variant plan, where there is one."""
     warnings: tuple[str, ...] = ()
 
 
 def build(
     plan: Plan,
     *,
-    new_id: Callable[[], str],
     presets: Mapping[str, object] | None = None,
-    packs: Mapping[str, object] | None = None,
     seed: int = 0,
     most_records: int = MOST_RECORDS,
     most_bytes: int = MOST_BYTES,
     table: Table = TABLE,
 ) -> Built:
     """All records of a plan, or an error that says what to change. `seed` is for a plan without."""
-    batch = Batch(plan, presets or {}, packs or {}, seed=seed, most=most_records)
+    batch = Batch(plan, presets or {}, seed=seed, most=most_records)
     records: list[Record] = []
     digests: list[str] = []
     needs: list[Needs] = []
@@ -69,13 +65,12 @@ def build(
             known[alike] = needs_of(record, plan.needs, table=table)
         needs.append(known[alike])
         digests.append(hashlib.sha256(document).hexdigest())
-        records.append(replace(record, job_id=new_id()))
+        records.append(record)
     return Built(
         records=tuple(records),
         needs=tuple(needs),
         digests=tuple(digests),
         seed=batch.seed,
-        variants=batch.variants_digest,
         warnings=tuple(batch.warnings),
     )
 

@@ -21,7 +21,6 @@ assert sys.platform != "win32"
 
 # Numbers of Linux's generic system call table, the same on every architecture.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-CREATE_RULESET_VERSION = 1
 RULE_PATH_BENEATH = 1
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNAL = 1 << 0, 1 << 1
 SCOPES_SINCE = 6

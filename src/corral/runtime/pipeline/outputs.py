@@ -11,21 +11,11 @@ from corral.runtime.failures import AttemptFailed
 INDEX = "-{index:03}"
 
 
-def names(record: Record, job: str, seeds: list[int], count: int) -> list[str]:
+def names(record: Record, job: str, count: int) -> list[str]:
     """By the record's template, without an ending, and each name once."""
     found: list[str] = []
     for index in range(count):
-        known = {
-            "job": job,
-            "index": index,
-            "seed": seeds[index] if index < len(seeds) else record.seed,
-            "pack": record.pack,
-            "row": record.row,
-            "variant": record.variant_index,
-            "batch": record.batch_index,
-            "config": record.config_index,
-            "model": record.model,
-        }
+        known: dict[str, object] = {"job": job, "index": index}
         try:
             name = _filled(record.output, known)
             if name in found:

@@ -272,7 +272,7 @@ def _keep(
     whole = spelled_out(record)
     said = msgspec.json.encode(whole).decode()
     text = {images.RECORD: said, images.DIGEST: done.record_digest}
-    names = outputs.names(record, order.job, done.seeds, len(made))
+    names = outputs.names(record, order.job, len(made))
     kept, files = [], []
     for index, image in enumerate(made):
         seed = done.seeds[index] if index < len(done.seeds) else (record.seed + index) % 2**32
