@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
+from corral.controller.blame import Blame
+from corral.controller.engine_reports import EngineReports
 from corral.controller.listeners import Change
 from corral.controller.loop import Loop
 from corral.controller.record import UNREADABLE
@@ -36,13 +38,12 @@ from corral.core.job import Failure, Head, JobId, State
 from corral.core.lifecycle import advance
 from corral.core.worker import Worker
 from corral.engines.engine import Engine
-from corral.scheduler.circuit import RETURNED, Breaker, note
+from corral.scheduler.circuit import RETURNED, Breaker
 from corral.scheduler.settle import Policy, settle
 
 log = structlog.get_logger()
 
 DISK_PAUSE_S = 1.0
-ENGINE_PAUSE_S = 1.0
 MAX_INLINE_OUTPUT, MAX_INLINE_FILES = 64 * 1024, 4
 """Bytes of output that are written without another thread, and files that are opened for them: a
 file system that is busy with a commit lets whoever makes a new file wait for it."""
@@ -70,15 +71,12 @@ class Intake:
         notice: Callable[[WorkerJoined | WorkerLost, int], None] = lambda report, attempts: None,
     ) -> None:
         self._engine, self._store, self._spool = engine, store, spool
-        self._policy, self._breaker, self._stop_grace_s = policy, breaker, stop_grace_s
+        self._asked = EngineReports(engine, loop.fleet.silent)
+        self._policy, self._stop_grace_s = policy, stop_grace_s
         self._loop, self._early, self._heard = loop, loop.early, heard
         self._notice = notice
         """Told of workers that come and go, and how many attempts are affected."""
-        self._away = set(store.world.held)
-        """Workers that had attempts when we began and were not met since: what they lost, they may
-        have lost with us."""
-        self._judged: list[tuple[str, Failure | None, str]] = []
-        """What this batch says of workers: who, how it ended, and what."""
+        self._blame = Blame(store, breaker, loop.wake)
         self._orphaned: set[tuple[JobId, int]] = set()
         """Late results of this batch."""
         self._begun: dict[JobId, Head] = {}
@@ -87,38 +85,9 @@ class Intake:
 
     async def run(self) -> None:
         while True:
-            async for reports in self._reports():
+            async for reports in self._asked.reports():
                 for first in range(0, len(reports), REPORT_BATCH):
                     await self.take(reports[first : first + REPORT_BATCH])
-
-    async def _reports(self) -> AsyncIterator[Sequence[EngineReport]]:
-        """Until the engine fails: that is silence, the end of nothing, and it is asked again."""
-        events = self._engine.events()
-        while True:
-            try:
-                reports = await anext(events)
-            except Exception as error:
-                await self._troubled(error)
-                return
-            self._loop.fleet.silent.pop(self._engine.name, None)
-            yield reports
-
-    async def _troubled(self, error: Exception) -> None:
-        name = self._engine.name
-        if name not in self._loop.fleet.silent:
-            log.error("engine_failed", engine=name, exc_info=error)
-        self._loop.fleet.silent[name] = f"The engine {name} cannot be asked now: {error}"
-        await asyncio.sleep(ENGINE_PAUSE_S)
-
-    async def _running(self) -> set[tuple[JobId, int]]:
-        while True:
-            try:
-                running = set(await self._engine.running())
-            except Exception as error:
-                await self._troubled(error)
-            else:
-                self._loop.fleet.silent.pop(self._engine.name, None)
-                return running
 
     async def take(self, reports: Sequence[EngineReport]) -> None:
         """Facts of a batch share one commit; when this returns they are on disk."""
@@ -141,8 +110,8 @@ class Intake:
                 facts.extend(await self._joined(report, workers, ended))
             else:
                 facts.extend(self._lost(report, workers, ended))
-        if self._judged:
-            self._judge()  # before the loop hears of these ends, and decides what follows
+        if self._blame.judged:
+            self._blame.conclude()  # before the loop hears of these ends, and decides what follows
         known = self._known(reports)
         if facts or known:
             changes = await self._append(facts, known)
@@ -235,7 +204,7 @@ class Intake:
         # Only its own worker ends it: what another says of it must not hide what this one says.
         ended.add((report.job, report.attempt))
         if report.failure is not None or self._store.world.circuits:
-            self._judged.append((report.worker, report.failure, report.job))
+            self._blame.judged.append((report.worker, report.failure, report.job))
         return [self._settle(head, report, workers)]
 
     def _settle(self, head: Head, report: AttemptExited, workers: Sequence[Worker]) -> Journaled:
@@ -309,7 +278,7 @@ class Intake:
         if report.unasked:
             # Many at once may have one cause, and count once: another program took the GPU.
             given_back = Failure(code=RETURNED, message=f"It returned: {report.reason}")
-            self._judged.append((report.worker, given_back, f"returned at {int(now)}"))
+            self._blame.judged.append((report.worker, given_back, f"returned at {int(now)}"))
         return [
             JobRequeued(
                 job=head.id,
@@ -328,7 +297,7 @@ class Intake:
         """What the worker has and we want goes on; what it lacks is sent again if it cannot
         have run, and else lost; the rest is stopped."""
         has = set(report.attempts)
-        sent_since = await self._running()
+        sent_since = await self._asked.running()
         facts = []
         for head in self._held(report.worker):
             if (head.id, head.attempt) not in has | sent_since:
@@ -345,8 +314,8 @@ class Intake:
             if current is None or current.attempt != attempt or current.engine != self._engine.name:
                 await self._stop(job, attempt)
         if facts:
-            self._blame(report.worker, f"Worker {report.name} came back without its attempts.")
-        self._away.discard(report.worker)
+            self._blame.lost(report.worker, f"Worker {report.name} came back without its attempts.")
+        self._blame.met(report.worker)
         self._tell_of(report, len(has))
         log.info(
             "worker_joined",
@@ -379,8 +348,8 @@ class Intake:
             log.warning("worker_lost", **told)
         ended.update((head.id, head.attempt) for head in held)
         if held and not report.expected:
-            self._blame(report.worker, report.reason)
-        self._away.discard(report.worker)
+            self._blame.lost(report.worker, report.reason)
+        self._blame.met(report.worker)
         return [self._gone(head, "worker_lost", report.reason, workers) for head in held]
 
     def _gone(self, head: Head, code: str, message: str, workers: Sequence[Worker]) -> Journaled:
@@ -389,32 +358,6 @@ class Intake:
         failure = Failure(code=code, message=message)
         exited = AttemptExited(head.id, head.attempt, head.worker, now, seconds, failure=failure)
         return self._settle(head, exited, workers)
-
-    # --- whose fault it was ---
-
-    def _blame(self, worker: str, reason: str) -> None:
-        """A worker that is lost fails once, however many attempts it takes along; and not for what
-        may have gone down with us."""
-        if worker in self._away:
-            return
-        lost = Failure(code="worker_lost", message=reason)
-        self._judged.append((worker, lost, f"lost at {time.time()}"))
-
-    def _judge(self) -> None:
-        judged, self._judged = self._judged, []
-        world, now = self._store.world, time.time()
-        for worker, failure, what in judged:
-            if note(world.circuits, worker, failure, what, at=now, breaker=self._breaker):
-                circuit = world.circuits[worker]
-                log.warning(
-                    "circuit_opened",
-                    worker=world.names.get(worker, worker),
-                    failures=len(circuit.failed),
-                    probe_in_s=round(circuit.until - now, 1),
-                    error=failure.message[:500] if failure else "",
-                )
-        if world.circuits:
-            self._loop.wake()
 
     # --- around it ---
 

@@ -1,0 +1,164 @@
+"""The doors of a controller, wired: gRPC, the local socket, the workers' socket, and REST."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.types import ASGIApp
+
+from corral import __version__
+from corral.api.auth import Hosts, bearer
+from corral.api.first_answers import FirstAnswers, guarded
+from corral.api.local_door import LocalDoor
+from corral.api.parts import Parts
+from corral.api.rpc import Orchestrator
+from corral.api.streams import Streams
+from corral.api.worker_socket import WorkerSocket
+from corral.controller.artifact_index import ArtifactIndex
+from corral.controller.backup import Backups
+from corral.controller.descriptors import local_share
+from corral.controller.herd import Herd
+from corral.controller.learning_runs import LearningRuns
+from corral.controller.output_text import OutputText
+from corral.controller.plans import Plans, check_base
+from corral.controller.presets import Presets
+from corral.controller.roster import Roster
+from corral.core.access import Role
+from corral.core.limits import InputLimits
+from corral.engines.dialled import Dialled
+from corral.engines.engine import Engine
+from corral.home import Home
+from corral.server.circle import Circle
+from corral.server.storage import Storage
+from corral.settings import Settings
+
+
+class Doors:
+    def __init__(
+        self,
+        settings: Settings,
+        home: Home,
+        limits: InputLimits,
+        storage: Storage,
+        circle: Circle,
+        engines: Mapping[str, Engine],
+        herd: Herd,
+        roster: Roster,
+        *,
+        health: Callable[[], Awaitable[tuple[int, dict[str, object]]]],
+        descriptors: int,
+        started_at: float,
+        any_address: bool,
+    ) -> None:
+        self._settings, self._limits, self._storage, self._circle = (
+            settings,
+            limits,
+            storage,
+            circle,
+        )
+        self._engines, self._health, self._started_at = engines, health, started_at
+        presets = Presets(home.presets, check_base)
+        plans = Plans(circle.queue, circle.loop, circle.learnings.paces, presets)
+        self.learning_runs = LearningRuns(
+            plans, circle.learnings, storage.store, home.learning / "runs"
+        )
+        self._parts = self._made_of(home, herd, plans)
+        self.orchestrator = Orchestrator(self._parts)
+        self.local = LocalDoor(
+            self.orchestrator.submit, storage.access, limits, local_share(descriptors)
+        )
+        dialled = next((one for one in engines.values() if isinstance(one, Dialled)), None)
+        self.has_workers_socket = dialled is not None
+        workers = None if dialled is None else self._workers_socket(dialled, roster)
+        self.first_answers = FirstAnswers(workers, health, self._rest, circle.turns)
+        hostname = socket.gethostname().split(".")[0]
+        own = [settings.host, settings.advertise, hostname, f"{hostname}.local"]
+        self.app = guarded(self.first_answers, Hosts(own, any_address=any_address))
+
+    def _made_of(self, home: Home, herd: Herd, plans: Plans) -> Parts:
+        storage, circle = self._storage, self._circle
+        return Parts(
+            store=storage.store,
+            blobs=storage.blobs,
+            assets=storage.assets,
+            artifacts=storage.artifacts,
+            artifact_index=ArtifactIndex(storage.store),
+            feed=circle.feed,
+            queue=circle.queue,
+            loop=circle.loop,
+            listing=storage.listing,
+            output=OutputText(storage.spool),
+            access=storage.access,
+            herd=herd,
+            streams=Streams(self._limits.streams),
+            turns=circle.turns,
+            limits=self._limits,
+            package_limit=self._settings.package_limit,
+            plans=plans,
+            version=__version__,
+            started_at=self._started_at,
+            learnings=circle.learnings,
+            learning_runs=self.learning_runs,
+            vault=storage.vault,
+            backups=Backups(home, circle.retention, __version__),
+        )
+
+    def _workers_socket(self, dialled: Dialled, roster: Roster) -> WorkerSocket:
+        return WorkerSocket(
+            dialled,
+            roster.is_worker,
+            heartbeat_s=self._settings.heartbeat_s,
+            grace_s=self._settings.grace_s,
+            knows=roster.knows,
+            recognises=roster.recognises,
+            artifacts=self._storage.artifacts.where,
+        )
+
+    def _rest(self) -> ASGIApp:
+        from corral.api.attempt_door import AttemptDoor
+        from corral.api.http import Transfers, application
+        from corral.api.metrics import Metrics, Sources
+
+        settings, storage, circle = self._settings, self._storage, self._circle
+        metrics = Metrics(
+            Sources(
+                statistics=circle.statistics,
+                store=storage.store,
+                loop=circle.loop,
+                blobs=storage.blobs,
+                spool=storage.spool,
+                version=__version__,
+                started_at=self._started_at,
+            )
+        )
+        transfers = Transfers(
+            storage.store,
+            storage.blobs,
+            storage.tokens,
+            assets=storage.assets,
+            artifacts=storage.artifacts,
+            limits=self._limits,
+            artifact_limit=settings.artifact_limit,
+            early=circle.loop.early,
+        )
+        return application(
+            transfers=transfers,
+            attempt_door=AttemptDoor(
+                storage.store,
+                storage.tokens,
+                storage.vault,
+                current=transfers.current,
+                engines=self._engines,
+                limits=self._limits,
+                output_limit=settings.output_limit,
+                artifacts=storage.artifacts.where,
+            ),
+            health=self._health,
+            parts=self._parts,
+            metrics=metrics.router(
+                lambda header: storage.access.caller(bearer(header)).needs(Role.READ)
+            ),
+            clock=time.time,
+        )

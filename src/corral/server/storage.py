@@ -1,0 +1,61 @@
+"""What a controller keeps in its home, opened: the journal proven and folded into a world."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import AsyncExitStack
+
+from corral.controller.access import Access
+from corral.controller.artifacts import Artifacts
+from corral.controller.assets import Assets
+from corral.controller.blobs import Blobs
+from corral.controller.bucket import ACCESS_KEY, SECRET_KEY, Bucket
+from corral.controller.journal import Journal
+from corral.controller.listing import Listing
+from corral.controller.spool import Spool
+from corral.controller.store import Store
+from corral.controller.tokens import AttemptTokens, kept_secret
+from corral.controller.vault import Vault
+from corral.controller.world import World
+from corral.home import Home
+from corral.settings import Settings
+from corral.shared_root import SharedRoot
+
+
+class Storage:
+    def __init__(self, settings: Settings, home: Home, stack: AsyncExitStack) -> None:
+        self.journal = Journal(home.journal)
+        self.world = World()
+        self.store = Store(self.journal, self.world)
+        stack.push_async_callback(self.store.close)
+        self.store.recover()
+        _calm_collector()
+        self.spool = Spool(home.spool, settings.output_limit)
+        stack.callback(self.spool.close)
+        self.listing = Listing(self.store)
+        stack.callback(self.listing.close)
+        self.blobs = Blobs(home.blobs)
+        self.tokens = AttemptTokens(kept_secret(home.transfer_key))
+        self.access = Access(home.tokens, kept_secret(home.token))
+        kept_back = (ACCESS_KEY, SECRET_KEY)
+        self.vault = Vault(home.secrets, kept_back=kept_back if settings.assets.bucket else ())
+        self.assets = Assets(
+            self.blobs,
+            limit=settings.asset_limit,
+            root=SharedRoot(settings.assets.root),
+            spellings=settings.assets.spellings,
+            bucket=Bucket(settings.assets, self.vault) if settings.assets.bucket else None,
+        )
+        self.artifacts = Artifacts(
+            self.blobs, self.assets, limit=settings.artifact_limit, where=settings.assets.artifacts
+        )
+
+
+def _calm_collector() -> None:
+    """What is here stays for good, and most of what comes has no cycles: Python's collector would
+    look through the whole queue again and again, for a tenth of the controller's time. The middle
+    generation is looked through often, while it is small: everybody waits meanwhile, and twenty
+    young ones together, as thousands of new readers make them, take a fifth of a second."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 1, 400)
