@@ -21,6 +21,7 @@ from corral.cli.joining import enrol as _enrol
 from corral.core.errors import CorralError, JobFailed, Unauthorized
 from corral.home import read_json
 from corral.invitation import parse
+from tests import kit
 from tests.eventually import eventually
 from tests.live import CORRAL, LiveController
 
@@ -63,6 +64,7 @@ class Machine:
 
     def join(self, invitation: str, *words: str) -> None:
         self.home.mkdir(exist_ok=True)
+        kit.give(self.home)
         with (self.home / "out").open("wb") as out:
             self.process = subprocess.Popen(
                 [CORRAL, "worker", "join", "--foreground", *filter(None, [invitation]), *words],
