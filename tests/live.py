@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from corral import trust
+from tests import kit
 from tests.eventually import eventually
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
@@ -86,6 +87,8 @@ class LiveController:
             key = self.home / "enrolment.key"
             key.touch(0o600)
             key.write_text(self.enrolment)
+        if not self._prefix and self.environ.get("CORRAL_WORKER_ENABLED") != "false":
+            kit.give(self.home)
         up = [CORRAL, "up"]
         if self._limits is not None:
             up = [sys.executable, str(LIMITED_UP), json.dumps(self._limits)]

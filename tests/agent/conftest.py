@@ -12,6 +12,7 @@ import pytest
 from corral.agent.agent import Agent
 from corral.protocol import messages as wire
 from corral.settings import load
+from tests import kit
 from tests.agent.fake_controller import FakeController
 
 StartAgent = Callable[..., Awaitable[asyncio.Task[int]]]
@@ -47,6 +48,7 @@ async def start(
     agents: list[tuple[Agent, asyncio.Task[int]]] = []
 
     async def started(*, embedded: bool = False, **settings: Any) -> asyncio.Task[int]:
+        kit.give(tmp_path)
         flags = {"log_level": "error", "worker.spawn": spawned, **settings}
         agent = Agent(load(tmp_path, flags, environ={}), embedded=embedded)
         running = asyncio.create_task(agent.run())

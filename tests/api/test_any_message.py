@@ -17,6 +17,8 @@ from corral.contract import service
 from tests.live import LiveController
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Orchestrator"]
+pytestmark = pytest.mark.long
+
 STATUSES = {
     grpc.StatusCode.OK,
     grpc.StatusCode.INVALID_ARGUMENT,

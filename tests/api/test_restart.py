@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from corral.api.rest.following import with_pauses
 from tests.api.rest import Rest
 from tests.live import CORRAL, LiveController
@@ -19,6 +21,7 @@ def command(controller: LiveController, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_pause_front_and_tokens_outlive_a_kill(tmp_path: Path) -> None:
     controller = LiveController(tmp_path / "home", environ={"CORRAL_WORKER_CPUS": "1"})
     with controller:

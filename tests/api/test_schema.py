@@ -22,6 +22,8 @@ from tests.api.described import described
 from tests.api.rest import Rest
 from tests.live import LiveController
 
+pytestmark = pytest.mark.long
+
 load_all_checks()
 CHECKS = [
     schemathesis.checks.not_a_server_error,

@@ -69,6 +69,7 @@ def test_a_whole_journal_is_proven(home: Path) -> None:
     assert (home / "journal" / journal_snapshot.NAME).exists()
 
 
+@pytest.mark.long
 def test_damage_in_the_past_is_told_everywhere_and_the_next_start_refuses(home: Path) -> None:
     damage(home / "journal", "UPDATE journal SET at = at + 1 WHERE seq = 6")
     sentence = "record 6 is the first one lost"
@@ -96,6 +97,7 @@ def test_damage_in_the_past_is_told_everywhere_and_the_next_start_refuses(home: 
         assert sentence in refused.log.replace("\n", " ")
 
 
+@pytest.mark.long
 def test_a_proof_ends_with_its_controller(home: Path) -> None:
     """Killed in the middle, it leaves no process behind that reads its files."""
     with LiveController(home, environ=ALONE) as controller:

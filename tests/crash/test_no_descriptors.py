@@ -17,7 +17,7 @@ from tests.crash.test_stopped import _agent
 from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.long]
 
 
 def talkative(name: str) -> str:

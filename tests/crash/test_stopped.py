@@ -23,7 +23,7 @@ from tests.crash.test_kills import gated
 from tests.eventually import eventually
 from tests.live import LiveController
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.long]
 
 GRACE_S = 1.0
 

@@ -21,6 +21,7 @@ from corral.cli.joining import enrol as _enrol
 from corral.core.errors import CorralError, JobFailed, Unauthorized
 from corral.home import read_json
 from corral.invitation import parse
+from tests import kit
 from tests.eventually import eventually
 from tests.live import CORRAL, LiveController
 
@@ -63,6 +64,7 @@ class Machine:
 
     def join(self, invitation: str, *words: str) -> None:
         self.home.mkdir(exist_ok=True)
+        kit.give(self.home)
         with (self.home / "out").open("wb") as out:
             self.process = subprocess.Popen(
                 [CORRAL, "worker", "join", "--foreground", *filter(None, [invitation]), *words],
@@ -150,6 +152,7 @@ def test_what_a_revoked_worker_ran_goes_elsewhere(
     assert "attempt 1 placed on leaving: " in told  # by the name it had, not by its id
 
 
+@pytest.mark.long
 def test_a_worker_comes_back_by_itself(
     live: LiveController, client: corral.Client, machine: Machine
 ) -> None:
@@ -195,6 +198,7 @@ def test_a_controller_that_stops_ends_nothing_elsewhere(tmp_path: Path, machine:
             moved.admin.revoke_worker("elsewhere")
 
 
+@pytest.mark.long
 def test_who_stopped_and_who_is_missing(
     live: LiveController, client: corral.Client, machine: Machine
 ) -> None:
@@ -288,6 +292,7 @@ def test_no_process_keeps_the_invitation(client: corral.Client, machine: Machine
     assert _look_for(token) == [], "nor can anybody else of this user"
 
 
+@pytest.mark.long
 def test_an_invitation_has_an_end_and_so_many_uses(
     live: LiveController, client: corral.Client, machine: Machine
 ) -> None:
@@ -369,6 +374,7 @@ def test_one_way_to_be_kept(client: corral.Client, machine: Machine) -> None:
     assert not machine.home.exists()  # and nobody was enrolled
 
 
+@pytest.mark.long
 def test_a_machine_that_leaves_works_no_more(client: corral.Client, machine: Machine) -> None:
     machine.home.mkdir()
     done = machine.run("worker", "join", client.admin.invite_worker(), "--name", "gone", "--detach")

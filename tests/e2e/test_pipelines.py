@@ -123,6 +123,7 @@ async def test_a_cancel_during_a_stage_ends_it(inside: Inside) -> None:
     assert not view.artifacts
 
 
+@pytest.mark.long
 async def test_after_a_worker_is_lost_the_next_stage_goes_on(
     inside: Inside, machine: Machine
 ) -> None:
@@ -151,6 +152,7 @@ SMALL = "gpus: [{name: small, vram_gb: 8}], backends: [{type: sketch, vram_gb: 0
 LARGE = "gpus: [{name: large, vram_gb: 24}]"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inside", [SMALL], indirect=True)
 async def test_out_of_memory_moves_it_to_a_bigger_card(inside: Inside, machine: Machine) -> None:
     record = replace(CASTLE, stages=(Txt2Img(), Upscale(factor=4.0)))

@@ -165,6 +165,7 @@ def test_a_retry_asks_for_its_secrets_again(client: corral.Client) -> None:
         done.retry()
 
 
+@pytest.mark.long
 def test_secrets_survive_a_crash_and_a_damaged_file_is_refused(tmp_path: Path) -> None:
     live = LiveController(tmp_path / "home")
     live.start()

@@ -169,6 +169,7 @@ def joined(far: Site, home: Path, name: str, yaml: str) -> Iterator[None]:
         process.wait(20)
 
 
+@pytest.mark.long
 def test_each_machine_has_the_root_at_its_own_place(far: Site, tmp_path: Path) -> None:
     mounted = tmp_path / "mounted elsewhere"
     shutil.copytree(far.root, mounted)
@@ -179,6 +180,7 @@ def test_each_machine_has_the_root_at_its_own_place(far: Site, tmp_path: Path) -
     assert found == (str(mounted / "base.bin"), SHA256)
 
 
+@pytest.mark.long
 def test_a_worker_without_the_root_gets_it_over_http(far: Site, tmp_path: Path) -> None:
     def paint() -> None:
         from corral import job

@@ -78,6 +78,7 @@ async def test_every_stage_and_the_same_pixels_again(
     assert fake.most_at_once == 1
 
 
+@pytest.mark.long
 async def test_a_cancel_stops_the_server(inside: Inside, fake: FakeWebUI) -> None:
     fake.step_s = 0.05
     handle = await submitted(inside, replace(CHAIN, steps=1000, stages=(Txt2Img(),)))

@@ -105,7 +105,7 @@ async def test_the_grace_of_a_silent_worker_began_with_its_last_word() -> None:
     events = engine.events()
     await anext(events)
     engine.leave(line, "w", silent_s=59.99)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         (lost,) = await anext(events)
     assert isinstance(lost, WorkerLost)
 
@@ -177,7 +177,7 @@ class Line:
 
     async def until(self, count: int) -> None:
         """Until it was sent so much."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.sent) < count:
                 self._heard.clear()
                 await self._heard.wait()

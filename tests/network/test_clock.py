@@ -9,6 +9,8 @@ from tests.eventually import PATIENCE_S, eventually
 from tests.network.jobs import Gated, finished
 from tests.network.machines import Cluster
 
+pytestmark = pytest.mark.long
+
 HOUR_S = 3600
 
 

@@ -3,12 +3,16 @@ ends twice, and both go on by themselves once there is room."""
 
 from __future__ import annotations
 
+import pytest
+
 import corral
 from corral.core.errors import DiskFull, StorageFailed
 from tests.eventually import PATIENCE_S, eventually
 from tests.network import laws
 from tests.network.jobs import Gated, finished
 from tests.network.machines import Cluster
+
+pytestmark = pytest.mark.long
 
 
 def test_a_full_worker(cluster: Cluster) -> None:

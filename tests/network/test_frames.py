@@ -12,6 +12,8 @@ from tests.network import laws
 from tests.network.machines import Cluster
 from tests.network.meddler import meddling
 
+pytestmark = pytest.mark.long
+
 JOBS = 60
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from corral.core.events import AttemptPlaced, JobRequeued
 from tests.crash.books import stories
 from tests.eventually import eventually
 from tests.network.jobs import Gated, finished
 from tests.network.machines import Cluster
+
+pytestmark = pytest.mark.long
 
 
 def test_killed_agents(cluster: Cluster) -> None:

@@ -20,6 +20,8 @@ from tests.network.jobs import Gated, finished
 from tests.network.machines import Cluster
 from tests.network.wires import BOTH, Way
 
+pytestmark = pytest.mark.long
+
 CUTS: dict[str, tuple[Way, ...]] = {"w1": ("up",), "w2": ("down",), "w3": BOTH}
 SHORT_S = 2.0
 """Longer than the silence that ends a conversation, shorter than the grace."""
