@@ -140,9 +140,6 @@ class Ledger:
     def start_ready(self) -> None:
         self._running.start_ready()
 
-    def offer(self, capabilities: Capabilities) -> None:
-        self.roll.offer(capabilities)
-
     def others_hold(self, taken: Iterable[tuple[str, float]]) -> None:
         """Processes that are not ours hold this much of the GPUs now. What waits for what they
         hold goes back: nobody knows when they let go."""
