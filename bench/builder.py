@@ -16,7 +16,7 @@ from typing import Any
 from bench.bars import Figure, judged, line
 from bench.decide import loop_ms
 from bench.run import ROOT, machine
-from corral.core.pipeline import digest_of
+from corral.core.images.pipeline import digest_of
 from corral.pipelines import Built, build, parse
 
 AXES = {"model": ["sdxl_a", "sdxl_b"], "sampler": ["euler", "ddim"], "steps": [20, 30]}

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from corral import trust
+from corral.joining import trust
 from corral.sdk.client import Client
 
 CORRAL = str(Path(sys.executable).with_name("corral"))

@@ -20,13 +20,13 @@ import cloudpickle
 import psutil
 
 from bench.controllers import Controller
-from corral.controller import journal_snapshot
-from corral.controller.ended import Ended
-from corral.controller.journal import Journal, Write
-from corral.controller.journal_snapshot import JournalSnapshot
-from corral.controller.record import Record, record_of
-from corral.controller.recovery import fold
-from corral.controller.snapshots import EVERY
+from corral.controller.history.ended import EndedJob
+from corral.controller.journal import snapshot
+from corral.controller.journal.database import Journal, Write
+from corral.controller.journal.record import JournalRecord, record_of
+from corral.controller.journal.snapshot import JournalSnapshot
+from corral.controller.journal.snapshots import EVERY
+from corral.controller.recovery.start import fold
 from corral.core.events import (
     AttemptPlaced,
     AttemptStarted,
@@ -74,7 +74,7 @@ def write_past(folder: Path, records: int) -> None:
     ids, seq, begun = Ids(1), 0, time.time() - (jobs + QUEUED) * 0.1
     with contextlib.closing(Journal(folder)) as journal:
         for first in range(0, jobs + QUEUED, JOBS_AT_ONCE):
-            written, ends = list[Record](), list[Ended]()
+            written, ends = list[JournalRecord](), list[EndedJob]()
             for number in range(first, min(first + JOBS_AT_ONCE, jobs + QUEUED)):
                 at = begun + number * 0.1
                 job, document, head = ids.new(at, seed=number), document_of(number), None
@@ -84,12 +84,12 @@ def write_past(folder: Path, records: int) -> None:
                     head = fold(head, fact, seq)
                     written.append(record_of(fact, seq, prev, carried))
                     if head.state.ended:
-                        ends.append(Ended.of(head, fact))
+                        ends.append(EndedJob.of(head, fact))
                     if number >= jobs:
                         break  # only submitted
             journal.write(Write(written, ends))
             if first <= snapped < first + JOBS_AT_ONCE and first + JOBS_AT_ONCE <= jobs:
-                journal_snapshot.write(folder, JournalSnapshot(seq, written[-1].crc, {}))
+                snapshot.write(folder, JournalSnapshot(seq, written[-1].crc, {}))
         journal.sync_mark()
 
 

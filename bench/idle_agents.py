@@ -15,9 +15,9 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from corral import trust
 from corral.core.worker import Capabilities
-from corral.invitation import Invitation, parse
+from corral.joining import trust
+from corral.joining.invitation import Invitation, parse
 from corral.protocol import messages as wire
 
 AT_ONCE = 10

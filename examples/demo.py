@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import corral
-from corral.sdk import contact_sheet
+from corral.sdk.images import contact_sheet
 
 CORRAL = Path(sys.executable).with_name("corral")
 HERE = Path(__file__).resolve().parent
@@ -126,7 +126,7 @@ def images(client: corral.Client, bars: Progress) -> tuple[str, bool]:
         bars.advance(bar)
     shutil.rmtree(SHOWN, ignore_errors=True)
     entries = [
-        contact_sheet.Entry(path, one.job_id, one.worker, contact_sheet.read_card(path))
+        contact_sheet.SheetEntry(path, one.job_id, one.worker, contact_sheet.read_card(path))
         for one, path in batch.download(SHOWN)
         if path.suffix == ".png"
     ]

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from corral.agent import kit
+from corral.agent.environments import kit
 
 
 @functools.cache

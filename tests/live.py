@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from corral import trust
+from corral.joining import trust
 from tests import kit
 from tests.eventually import eventually
 

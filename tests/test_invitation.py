@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.errors import InvalidRequest
-from corral.invitation import Invitation, parse
+from corral.joining.invitation import Invitation, parse
 
 SHA256 = "0123456789abcdef" * 4
 HOSTS = st.one_of(

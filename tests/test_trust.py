@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from corral import trust
 from corral.core.errors import HomeUnusable
+from corral.joining import trust
 
 
 def test_made_once(tmp_path: Path) -> None:

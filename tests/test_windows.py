@@ -83,7 +83,7 @@ def _modules(*folders: str) -> list[str]:
     return found
 
 
-WORKER = _modules("agent", "runtime", "protocol", "core", "home.py", "trust.py", "invitation.py",
+WORKER = _modules("agent", "runtime", "protocol", "core", "home.py", "joining",
                   "settings.py", "logs.py", "job.py")  # fmt: skip
 CLIENT = _modules("sdk", "cli", "job.py", "contract")
 
@@ -105,7 +105,11 @@ def test_everything_loads_without_what_only_posix_has(modules: list[str]) -> Non
 
 def test_the_pretence_would_notice() -> None:
     """The counterpart: what is made for POSIX alone does not load."""
-    for name in ("corral.runtime.supervisor", "corral.agent.packets", "corral.runtime.posix"):
+    for name in (
+        "corral.runtime.supervisor",
+        "corral.agent.runners.packets",
+        "corral.runtime.process.posix",
+    ):
         done = subprocess.run(
             [sys.executable, "-c", f"{PRETEND}import {name}"], capture_output=True, timeout=60
         )

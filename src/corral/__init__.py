@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Asset": "corral.sdk.assets",
+    "Asset": "corral.sdk.files.assets",
     "AsyncClient": "corral.sdk.aio",
-    "BatchHandle": "corral.sdk.batches",
+    "BatchHandle": "corral.sdk.images.batches",
     "Client": "corral.sdk.client",
     "Handle": "corral.sdk.client",
     "remote": "corral.sdk.functions",
-    "shared": "corral.sdk.assets",
+    "shared": "corral.sdk.files.assets",
     "CorralError": "corral.core.errors",
     "JobError": "corral.core.errors",
     "JobFailed": "corral.core.errors",
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from corral.core.errors import Unauthorized as Unauthorized
     from corral.core.errors import Unavailable as Unavailable
     from corral.sdk.aio import AsyncClient as AsyncClient
-    from corral.sdk.assets import Asset as Asset
-    from corral.sdk.assets import shared as shared
-    from corral.sdk.batches import BatchHandle as BatchHandle
     from corral.sdk.client import Client as Client
     from corral.sdk.client import Handle as Handle
+    from corral.sdk.files.assets import Asset as Asset
+    from corral.sdk.files.assets import shared as shared
     from corral.sdk.functions import remote as remote
+    from corral.sdk.images.batches import BatchHandle as BatchHandle
 
 
 def __getattr__(name: str) -> Any:

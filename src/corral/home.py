@@ -18,7 +18,7 @@ from corral.permissions import READ_FILE, USE_FILE
 LOCKED_BYTE = 1 << 30
 
 
-class Kept(NamedTuple):
+class KeptFolder(NamedTuple):
     """A folder, and how deep below it; what its owner must be able to do with files there."""
 
     folder: Path
@@ -69,9 +69,12 @@ class Home:
             self.tls / "key.pem",
         )
         self.kept_open = (
-            Kept(path, 1),
-            Kept(self.journal, 1, USE_FILE),
-            *(Kept(folder, 1) for folder in (self.blobs, self.tls, self.learning, self.presets)),
+            KeptFolder(path, 1),
+            KeptFolder(self.journal, 1, USE_FILE),
+            *(
+                KeptFolder(folder, 1)
+                for folder in (self.blobs, self.tls, self.learning, self.presets)
+            ),
         )
         self._lock_fd: int | None = None
 

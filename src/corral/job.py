@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from corral.runtime.transfer import Transfer
-    from corral.runtime.words import Words
+    from corral.runtime.channels.loopback import Words
+    from corral.runtime.files.transfer import Transfer
 
 __all__ = [
     "Cancelled",
@@ -120,13 +120,13 @@ def artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
     name = _artifact_name(name)
     if not _inside():
         return
-    from corral.runtime.transfer import Refused
+    from corral.runtime.files.transfer import TransferRefused
 
     with open(file, "rb") as body:
         about = os.fstat(body.fileno())
         try:
             sha256, size = _transfer().put_artifact(name, body, about.st_size)
-        except Refused as error:
+        except TransferRefused as error:
             raise OSError(str(error)) from error
     _state.kept[file] = (about.st_size, about.st_mtime_ns)
     _say("artifact", name=name, size=size, file_sha256=sha256)
@@ -157,7 +157,7 @@ def restore(default: Any = None) -> Any:
     import pickle
     import tempfile
 
-    from corral.runtime.transfer import NotThere
+    from corral.runtime.files.transfer import NotThere
 
     with tempfile.TemporaryFile() as body:
         try:
@@ -218,7 +218,7 @@ def _models(name: str) -> Iterator[Path]:
     """All that have the name. The first one counts; nobody calls two models alike on purpose."""
     from pathlib import Path
 
-    from corral.runtime.models import model_name, models_in
+    from corral.runtime.files.models import model_name, models_in
 
     wanted = model_name(name)
     for folder in filter(None, os.environ.get("CORRAL_MODEL_PATHS", "").split(os.pathsep)):
@@ -326,7 +326,7 @@ def _frames_fd() -> int:
 
 def _words(address: str) -> Words:
     if _state.words is None:
-        from corral.runtime.words import Words
+        from corral.runtime.channels.loopback import Words
 
         _state.words = Words(address)
     return _state.words
@@ -336,7 +336,7 @@ def _transfer() -> Transfer:
     """This thread's way to the controller: a connection serves one request at a time."""
     found = _state.transfers.get(get_ident())
     if found is None:
-        from corral.runtime.transfer import PATIENCE_S, Transfer
+        from corral.runtime.files.transfer import RETRY_FOR_S, Transfer
 
         environ = os.environ
         found = Transfer(
@@ -346,7 +346,7 @@ def _transfer() -> Transfer:
             attempt(),
             certificate=environ.get("CORRAL_CERTIFICATE", ""),
             artifacts=environ.get("CORRAL_ARTIFACTS", ""),
-            patience_s=float(environ.get("CORRAL_PATIENCE_S") or PATIENCE_S),
+            patience_s=float(environ.get("CORRAL_PATIENCE_S") or RETRY_FOR_S),
         )
         _state.transfers[get_ident()] = found
     return found

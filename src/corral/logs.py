@@ -21,7 +21,7 @@ from typing import Any, cast
 import msgspec
 import structlog
 
-from corral.core.printable import printable
+from corral.core.text.printable import printable
 
 LOOK_BYTES = 1 << 16
 """How much is written between two looks at the size and the name of the file."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from corral.home import Kept
+from corral.home import KeptFolder
 from corral.permissions import restore_tree
 
 log = structlog.get_logger("corral.reopening")
@@ -17,7 +17,7 @@ EVERY_S = 5.0
 MOST_NAMED = 5
 
 
-def reopen(kept: Sequence[Kept]) -> list[str]:
+def reopen(kept: Sequence[KeptFolder]) -> list[str]:
     """What was shut."""
     opened = [path for one in kept for path in restore_tree(str(one.folder), one.depth, one.files)]
     if opened:
@@ -25,7 +25,7 @@ def reopen(kept: Sequence[Kept]) -> list[str]:
     return opened
 
 
-async def keep_open(kept: Sequence[Kept]) -> None:
+async def keep_open(kept: Sequence[KeptFolder]) -> None:
     while True:
         await asyncio.to_thread(reopen, kept)
         await asyncio.sleep(EVERY_S)

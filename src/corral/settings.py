@@ -20,8 +20,8 @@ import platformdirs
 from msgspec import Meta, Struct
 
 from corral import permissions
-from corral.core.backends import Entry, SketchEntry
 from corral.core.errors import InvalidSettings
+from corral.core.images.backends import Entry, SketchEntry
 from corral.core.worker import MOST_GPUS, DeclaredGPU, Name, Names, Places
 from corral.plain_errors import choices_of, plain
 from corral.settings_file import parse, read_file

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent.assets import Assets, _files
-from corral.agent.downloads import Abandoned, AssetFailed, Ticket
+from corral.agent.files.assets import AssetCache, _files
+from corral.agent.files.downloads import Abandoned, AssetFailed, Ticket
 from corral.agent.inventory import GIB
 from corral.core.job import Input
 from corral.shared_root import SharedRoot
@@ -29,14 +29,16 @@ def server() -> Iterator[AssetServer]:
         yield made
 
 
-def cache(folder: Path, *, limit: float = 10 * GIB, root: str = "", used: str = "") -> Assets:
+def cache(folder: Path, *, limit: float = 10 * GIB, root: str = "", used: str = "") -> AssetCache:
     kept = {used} - {""}
-    made = Assets(folder, limit_gb=limit / GIB, root=SharedRoot(root), in_use=lambda: kept)
+    made = AssetCache(folder, limit_gb=limit / GIB, root=SharedRoot(root), in_use=lambda: kept)
     made.clear_leftovers()
     return made
 
 
-async def fetch(assets: Assets, server: AssetServer, wanted: Input = WANTED, job: str = "j") -> str:
+async def fetch(
+    assets: AssetCache, server: AssetServer, wanted: Input = WANTED, job: str = "j"
+) -> str:
     ticket = Ticket(server.url, "", job, 1, f"token-{job}")
     return await assets.get(wanted, ticket, lambda: True, lambda have, size: None)
 

@@ -17,10 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
-from corral.agent.build_steps import Confine
-from corral.agent.cgroups import Cgroups
-from corral.agent.environments import RECORD, BuildFailed, Environments
-from corral.runtime import confined, sandbox
+from corral.agent.environments.build_steps import Confine
+from corral.agent.environments.builder import RECORD, BuildFailed, Environments
+from corral.agent.runners.cgroups import Cgroups
+from corral.runtime.sandbox import rules, run_command
 from corral.variables import build_environment, build_paths
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
@@ -28,7 +28,7 @@ from tests.agent.test_environments import make_wheel, value_of
 from tests.eventually import eventually, eventually_async
 
 needs_landlock = pytest.mark.skipif(
-    sandbox.landlock_version() < 1, reason="this kernel has no Landlock"
+    rules.landlock_version() < 1, reason="this kernel has no Landlock"
 )
 
 MakeEnvironments = Callable[..., Environments]
@@ -288,7 +288,7 @@ async def test_a_build_holds_no_more_memory_than_its_worker_has(
 def test_the_processes_of_a_build_end_when_its_agent_is_killed(tmp_path: Path) -> None:
     code = f"{STAY} # {tmp_path}"
     inner = DAEMON.format(code=code) + "\nimport time; time.sleep(600)"
-    command = [sys.executable, "-I", "-S", confined.__file__, "{}", sys.executable, "-c", inner]
+    command = [sys.executable, "-I", "-S", run_command.__file__, "{}", sys.executable, "-c", inner]
     agent = f"import subprocess, time; subprocess.Popen({command!r}, stdin=-1); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", agent]) as holder:
         eventually(lambda: daemons(code), "the build to begin")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from corral.core.images.pipeline import Record, Txt2Img, Upscale
 from corral.core.job import PipelineCall
-from corral.core.pipeline import Record, Txt2Img, Upscale
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController

@@ -17,8 +17,14 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.protocol import State
 
 from corral.agent.agent_socket import AgentSocket
-from corral.agent.connection import MAX_FRAME_BYTES, Address, Connection, Side, jittered
-from corral.agent.runner_process import LINE_LIMIT
+from corral.agent.connection import (
+    MAX_FRAME_BYTES,
+    AgentConnection,
+    ControllerAddress,
+    Side,
+    jittered,
+)
+from corral.agent.runners.runner import LINE_LIMIT
 from corral.core.model import MOST_MODELS, NAMES_BYTES, Model, kept
 from corral.core.worker import Capabilities
 from corral.home import lock_file
@@ -39,7 +45,7 @@ def patient() -> None:
 
 def test_an_address_may_be_given_as_the_controllers_own() -> None:
     def socket(url: str) -> str:
-        return Address(url=url, credential="", worker_id="").socket
+        return ControllerAddress(url=url, credential="", worker_id="").socket
 
     assert socket("http://10.0.0.1:8700") == "ws://10.0.0.1:8700/worker"
     assert socket("https://corral.local/") == "wss://corral.local/worker"
@@ -105,10 +111,10 @@ async def test_dialling_again_slows_down_and_is_left_to_chance() -> None:
             enough.set()
         return 0.0
 
-    address = Address(url=url, credential="c", worker_id="w")
+    address = ControllerAddress(url=url, credential="c", worker_id="w")
     nobody = cast(Side, None)  # it is not asked before somebody answers
     dialling = asyncio.create_task(
-        Connection(lambda: address, nobody, gives_up=False, pause=pause).run()
+        AgentConnection(lambda: address, nobody, gives_up=False, pause=pause).run()
     )
     async with asyncio.timeout(20):
         await enough.wait()

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent import kit
-from corral.agent.environments import RECORD, BuildFailed, Environment, Environments, Spec
+from corral.agent.environments import kit
+from corral.agent.environments.builder import RECORD, BuildFailed, Environment, Environments, Spec
+from corral.agent.environments.manifest import SMALL_BYTES
 from corral.agent.inventory import python_minor
-from corral.agent.manifest import SMALL_BYTES
 from corral.protocol import messages as wire
-from corral.runtime import sandbox
+from corral.runtime.sandbox import rules
 from corral.variables import build_environment
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
@@ -47,7 +47,7 @@ def make_wheel(
 
 
 needs_landlock = pytest.mark.skipif(
-    sandbox.landlock_version() < 1, reason="this kernel has no Landlock"
+    rules.landlock_version() < 1, reason="this kernel has no Landlock"
 )
 
 MakeEnvironments = Callable[..., Environments]

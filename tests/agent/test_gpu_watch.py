@@ -19,11 +19,11 @@ import pynvml as real
 import pytest
 from structlog.testing import capture_logs
 
-from corral.agent import nvidia
-from corral.agent.gpu_watch import GpuWatch, Tenant, line_of
-from corral.agent.image_servers import listening
-from corral.agent.nvidia import DriverAway, Nvml
-from corral.core.backends import ComfyUIEntry, WebUIEntry
+from corral.agent.gpus import nvidia
+from corral.agent.gpus.nvidia import DriverAway, Nvml
+from corral.agent.gpus.watch import GpuWatch, Tenant, line_of
+from corral.agent.image_servers.processes import listening
+from corral.core.images.backends import ComfyUIEntry, WebUIEntry
 from corral.core.worker import GPU
 from tests.eventually import eventually_async
 from tests.fake_nvml import VARIABLE, FakeCards
@@ -222,8 +222,8 @@ def test_an_agent_ends_though_its_driver_hangs(cards: FakeCards) -> None:
     cards.say(hangs=True)
     code = (
         "import asyncio, sys\n"
-        "from corral.agent.gpu_watch import GpuWatch\n"
-        "from corral.agent.nvidia import Nvml\n"
+        "from corral.agent.gpus.watch import GpuWatch\n"
+        "from corral.agent.gpus.nvidia import Nvml\n"
         "watch = GpuWatch(Nvml(), ours=list, changed=print, found=print, within_s=0.05)\n"
         "print(asyncio.run(watch.first()))"
     )

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent.model_files import ModelFiles
+from corral.agent.files.models import ModelFiles
 from corral.core.job import Needs
 from corral.core.model import Model
 from corral.job import model as model_path
 from corral.protocol import messages as wire
-from corral.runtime.models import model_name, models_in
+from corral.runtime.files.models import model_name, models_in
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController
 

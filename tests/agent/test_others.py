@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from corral.agent.agent import Agent
-from corral.agent.nvidia import Nvml
+from corral.agent.gpus.nvidia import Nvml
 from corral.core.job import Needs
 from corral.protocol import messages as wire
 from corral.settings import load

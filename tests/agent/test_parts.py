@@ -17,19 +17,21 @@ import psutil
 import pytest
 from msgspec import Raw
 
-from corral.agent import inventory, kit, process_tree
-from corral.agent.attempt import Attempt, Kind, Recipe
-from corral.agent.environments import Spec
-from corral.agent.nvidia import Nvml
-from corral.agent.processors import Processors
-from corral.agent.run_directory import SETTLED_NS, RunDirectory
-from corral.agent.runners import Runners
-from corral.agent.waiting import Waiting
+from corral.agent import inventory
+from corral.agent.attempts.attempt import AttemptKind, HeldAttempt, Recipe
+from corral.agent.attempts.waiting import WaitingAttempts
+from corral.agent.environments import kit
+from corral.agent.environments.builder import Spec
+from corral.agent.gpus.nvidia import Nvml
+from corral.agent.runners import process_tree
+from corral.agent.runners.pool import Runners
+from corral.agent.runners.processors import Processors
+from corral.agent.runners.run_directory import SETTLED_NS, RunDirectory
 from corral.core.errors import InvalidSettings
 from corral.core.job import Needs, QueueClass
 from corral.core.worker import GPU, Capabilities, Capacity, DeclaredGPU
 from corral.protocol.messages import JobDispatch
-from corral.runtime import posix
+from corral.runtime.process import posix
 from corral.settings import WorkerSettings
 from corral.variables import agent_environment, passed_environment
 
@@ -117,7 +119,9 @@ def _sources(files: dict[Path, bytes]) -> dict[Path, bytes]:
 # --- waiting ---
 
 
-def attempt(arrival: int, needs: Needs, *, interactive: bool = False, priority: int = 0) -> Attempt:
+def attempt(
+    arrival: int, needs: Needs, *, interactive: bool = False, priority: int = 0
+) -> HeldAttempt:
     dispatch = JobDispatch(
         job=f"job{arrival}",
         attempt=1,
@@ -128,10 +132,10 @@ def attempt(arrival: int, needs: Needs, *, interactive: bool = False, priority: 
         queue_class=QueueClass.INTERACTIVE if interactive else QueueClass.BATCH,
         priority=priority,
     )
-    return Attempt(dispatch, Recipe(Kind("function")), Spec("3.11"), arrival)
+    return HeldAttempt(dispatch, Recipe(AttemptKind("function")), Spec("3.11"), arrival)
 
 
-def order(waiting: Waiting, capacity: Capacity) -> list[str]:
+def order(waiting: WaitingAttempts, capacity: Capacity) -> list[str]:
     found = []
     while (next_one := waiting.next(capacity)) is not None:
         found.append(next_one[0].dispatch.job)
@@ -139,7 +143,7 @@ def order(waiting: Waiting, capacity: Capacity) -> list[str]:
 
 
 def test_class_priority_and_arrival_decide_across_needs() -> None:
-    waiting = Waiting()
+    waiting = WaitingAttempts()
     small, other = Needs(cpus=0.1), Needs(cpus=0.2)
     waiting.add(attempt(1, small))
     waiting.add(attempt(2, other, priority=1))
@@ -151,7 +155,7 @@ def test_class_priority_and_arrival_decide_across_needs() -> None:
 
 
 def test_what_does_not_fit_holds_up_what_is_behind_it() -> None:
-    waiting = Waiting()
+    waiting = WaitingAttempts()
     full = Capacity(Capabilities(cpus=1, memory_gb=1))
     large = attempt(1, Needs(cpus=2))
     waiting.add(large)
@@ -162,7 +166,7 @@ def test_what_does_not_fit_holds_up_what_is_behind_it() -> None:
 
 
 def test_work_without_a_gpu_passes_work_that_waits_for_one() -> None:
-    waiting = Waiting()
+    waiting = WaitingAttempts()
     capacity = Capacity(Capabilities(cpus=4, memory_gb=1))
     waiting.add(attempt(1, Needs(gpus=1)))
     waiting.add(attempt(2, Needs(gpu_tenths=1)))
@@ -302,12 +306,13 @@ def test_a_sweep_finds_a_supervisor_that_is_closed_to_others(tmp_path: Path) -> 
     runner = tmp_path / "kit" / "digest" / "runner.py"
     runner.parent.mkdir(parents=True)
     runner.write_text(
-        "import signal, time\nfrom corral.runtime import posix\n"
+        "import signal, time\nfrom corral.runtime.process import posix\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # whatever these tests run under
         "print(posix.close_to_others(), flush=True)\ntime.sleep(600)\n"
     )
     sweeping = (
-        "import sys\nfrom corral.agent import process_tree\nfrom corral.runtime import posix\n"
+        "import sys\nfrom corral.agent.runners import process_tree\n"
+        "from corral.runtime.process import posix\n"
         "posix.drop_insight()\nprint(process_tree.sweep(sys.argv[1]))\n"
     )
     command = [sys.executable, str(runner)]
@@ -355,12 +360,12 @@ def test_a_tree_ends_with_the_daemons_that_left_it(tmp_path: Path) -> None:
 
 
 def test_frames_of_a_runner_are_read_by_their_kind() -> None:
-    from corral.agent.frames import Output, Result, Started, decode_lines
+    from corral.agent.runners.frames import OutputLine, Result, StartedFrame, decode_lines
 
     lines = b'{"frame":"started"}\n{"frame":"output","stream":"stdout","text":"x"}\n'
     lines += b'{"frame":"result","result":null,"retire":true}\n'
     started, output, result = decode_lines(lines)
-    assert (started, output) == (Started(), Output("stdout", "x"))
+    assert (started, output) == (StartedFrame(), OutputLine("stdout", "x"))
     assert result == Result(None, retire=True)
     with pytest.raises(msgspec.DecodeError):
         decode_lines(b"nonsense\n")

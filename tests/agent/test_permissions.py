@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from corral import permissions
-from corral.agent import manifest
-from corral.agent.cgroups import Cgroups
+from corral.agent.environments import manifest
+from corral.agent.runners.cgroups import Cgroups
 from corral.home import Home
 from corral.protocol import messages as wire
 from corral.reopening import reopen
-from corral.runtime import posix
+from corral.runtime.process import posix
 from corral.settings import load
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FakeController

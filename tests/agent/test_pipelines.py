@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral.agent.restarts import Restarts
-from corral.agent.server_offers import PATIENCE, ServerOffers
-from corral.core.backends import SketchEntry, WebUIEntry
+from corral.agent.image_servers.offers import FIRST_LOOKS, ServerOffers
+from corral.agent.image_servers.restarts import Restarts
+from corral.core.images.backends import SketchEntry, WebUIEntry
+from corral.core.images.pipeline import Record
 from corral.core.job import PipelineCall
-from corral.core.pipeline import Record
 from corral.protocol import messages as wire
 from tests.agent.conftest import BOTH_KINDS, StartAgent
 from tests.agent.fake_controller import FakeController
@@ -168,7 +168,7 @@ async def test_a_server_that_does_not_answer_is_told_and_one_that_never_did_is_s
         lambda kind, url: started.append(f"{kind} {url}"),
         answered.append,
     )
-    for _ in range(PATIENCE - 1):
+    for _ in range(FIRST_LOOKS - 1):
         await offers._look()
     assert not started
     await offers._look()

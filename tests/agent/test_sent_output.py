@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from corral.agent.sent_output import LIMIT_BYTES, SentOutput
+from corral.agent.outbox.sent_output import LIMIT_BYTES, SentOutput
 from corral.core.frames import told_by
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent

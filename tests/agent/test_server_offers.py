@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from corral.agent.server_offers import survey
-from corral.core.backends import WebUIEntry
+from corral.agent.image_servers.offers import survey
+from corral.core.images.backends import WebUIEntry
 from tests.fakes.webui import FakeWebUI
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from corral import trust
+from corral.joining import trust
 from tests.live import LiveController
 
 

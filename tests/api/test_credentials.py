@@ -11,7 +11,7 @@ import pytest
 
 import corral
 from corral.contract import service
-from corral.controller.tokens import AttemptTokens, kept_secret
+from corral.controller.auth.tokens import AttemptTokens, kept_secret
 from corral.home import Home, read_json
 from corral.protocol import messages as wire
 from tests.api.rest import Rest

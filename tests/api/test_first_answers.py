@@ -11,7 +11,7 @@ import pytest
 from starlette.types import ASGIApp, Message
 
 from corral.api.first_answers import FirstAnswers
-from corral.controller.loop_turns import LoopTurns
+from corral.controller.output.loop_turns import LoopTurns
 
 
 async def nothing() -> Any:

@@ -17,7 +17,7 @@ from corral.contract import corral_pb2 as pb
 from corral.core.errors import Forbidden, Unauthorized
 from corral.protocol import parcels
 from corral.sdk.aio import AsyncClient
-from corral.sdk.local_door import LocalSockets, socket_of
+from corral.sdk.transport.local_door import LocalSockets, socket_of
 from tests.live import LiveController
 
 

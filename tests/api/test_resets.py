@@ -23,7 +23,7 @@ from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as sync_connect
 
 import corral
-from corral.api.worker_socket import MOST_UNREAD, Frames, WorkerSocket
+from corral.api.workers.worker_socket import MOST_UNREAD, Frames, WorkerSocket
 from corral.core.job import Needs
 from corral.core.worker import Capabilities
 from corral.engines.agents import AgentsEngine

@@ -31,7 +31,7 @@ USED = [
     (
         "uvicorn",
         WebSocketsSansIOProtocol,
-        "src/corral/api/worker_socket.py",
+        "src/corral/api/workers/worker_socket.py",
         "data_received handle_connect handle_parser_exception send_receive_event_to_app "
         "resume_writing close_sent close_timer conn frames queue scope transport writable",
     ),
@@ -39,7 +39,7 @@ USED = [
     (
         "websockets",
         Protocol,
-        "src/corral/api/worker_socket.py and src/corral/agent/agent_socket.py",
+        "src/corral/api/workers/worker_socket.py and src/corral/agent/agent_socket.py",
         "close_sent data_to_send fail send_binary send_pong state",
     ),
     (

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import corral
-from corral.api.worker_socket import LATER, STRANGER_BYTES, STRANGERS, TOO_BIG
+from corral.api.workers.worker_socket import LATER, STRANGER_BYTES, STRANGERS, TOO_BIG
 from corral.core.errors import Conflict
 from corral.core.job import Blob, Failure
-from corral.core.malformed import MALFORMED
+from corral.core.text.malformed import MALFORMED
 from corral.core.worker import Capabilities
 from corral.protocol import messages as wire
 from tests.api.rest import Rest

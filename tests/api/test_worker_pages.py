@@ -9,14 +9,14 @@ from contextlib import ExitStack
 import pytest
 
 import corral
-from corral.api.worker_pages import PAGE_BYTES, PAGE_WORKERS
+from corral.api.workers.pages import PAGE_BYTES, PAGE_WORKERS
 from corral.contract import corral_pb2 as pb
 from corral.contract.service import MAX_MESSAGE_BYTES, stub
 from corral.core.model import NAMES_BYTES, Model
 from corral.core.worker import Capabilities, ImageServer
 from corral.protocol import messages as wire
-from corral.sdk.connection import Connection
-from corral.sdk.connection import Door as Address
+from corral.sdk.transport.connection import Connection
+from corral.sdk.transport.connection import Door as Address
 from tests.api.rest import Rest
 from tests.api.worker_door import Card, Door
 from tests.live import CORRAL, LiveController

@@ -21,8 +21,8 @@ import cloudpickle
 import corral
 from corral.contract import views
 from corral.core.errors import CorralError, JobFailed
-from corral.sdk import packages
 from corral.sdk.handles import Text
+from corral.sdk.submit import packages
 from tests.api.rest import Rest
 from tests.chaos.history import Looked, Watched, now
 from tests.network.machines import Cluster

@@ -6,7 +6,7 @@ import sqlite3
 from collections import Counter, defaultdict
 from contextlib import closing
 
-from corral.controller.record import Record
+from corral.controller.journal.record import JournalRecord
 from corral.core.events import AttemptPlaced, AttemptStarted, JobFailed, JobSucceeded
 from tests.chaos.history import Acknowledged, Looked, Read, Returned, Watched
 from tests.chaos.work import Clients
@@ -67,13 +67,13 @@ class Invariants:
             "Traceback" not in log, "the controller broke:\n" + log[log.find("Traceback") :][:2000]
         )
 
-    def _new(self) -> list[Record] | None:
+    def _new(self) -> list[JournalRecord] | None:
         """None while no controller has it open after a power cut: whoever only reads cannot begin
         SQLite's shared memory."""
         database = self._cluster.controller.home / "journal" / "corral.db"
         try:
             with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-                return [Record._make(row) for row in connection.execute(SINCE, (self._seq,))]
+                return [JournalRecord._make(row) for row in connection.execute(SINCE, (self._seq,))]
         except sqlite3.OperationalError:
             if self._cluster.controller.healthy():
                 raise

@@ -14,12 +14,12 @@ import cloudpickle
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
-from corral import trust
-from corral.cli.joining import enrol
+from corral.cli.workers.join import enrol
 from corral.core.errors import CorralError
 from corral.core.job import Blob, Failure
 from corral.core.worker import Capabilities
-from corral.invitation import parse
+from corral.joining import trust
+from corral.joining.invitation import parse
 from corral.protocol import messages as wire
 from tests.network.machines import Cluster
 

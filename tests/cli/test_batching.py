@@ -12,13 +12,14 @@ import pytest
 from PIL import Image
 
 import corral
-from corral.cli import batching
-from corral.cli.imaging import folder_name
+from corral.cli.images import batch as batching
+from corral.cli.images.images import folder_name
 from corral.contract import corral_pb2 as pb
 from corral.contract.views import BatchView, BatchWorker
 from corral.core.errors import ArtifactPruned, InvalidPlan, JobError, Unavailable
-from corral.sdk import contact_sheet, plan_files, results
-from corral.sdk.batches import AsyncBatchHandle
+from corral.sdk import results
+from corral.sdk.images import contact_sheet, plan_files
+from corral.sdk.images.batches import AsyncBatchHandle
 from tests.cli.test_running import Terminal
 from tests.e2e.test_batch import PLAN
 from tests.live import LiveController
@@ -103,8 +104,8 @@ def test_a_contact_sheet_shows_text_as_text(tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"no image")
     card = {"record": {"positive": nasty, "model": nasty, "seed": 7}, "seed": 8}
     entries = [
-        contact_sheet.Entry(tmp_path / name, nasty, nasty, card),
-        contact_sheet.Entry(tmp_path / "broken.png", "j2", "w", {"record": "odd"}),
+        contact_sheet.SheetEntry(tmp_path / name, nasty, nasty, card),
+        contact_sheet.SheetEntry(tmp_path / "broken.png", "j2", "w", {"record": "odd"}),
     ]
     page = contact_sheet.write(tmp_path, nasty, entries).read_text()
     assert "<script" not in page
@@ -128,7 +129,7 @@ def test_a_contact_sheet_tells_what_differs_beside_each_and_the_rest_once(tmp_pa
         for steps, factor in ((20, 2.0), (30, 4.0))
     ]
     entries = [
-        contact_sheet.Entry(tmp_path / f"{n}.png", f"j{n}", "w", {"record": record})
+        contact_sheet.SheetEntry(tmp_path / f"{n}.png", f"j{n}", "w", {"record": record})
         for n, record in enumerate(records)
     ]
     page = contact_sheet.write(tmp_path, "t", entries).read_text()
@@ -142,7 +143,7 @@ def test_a_contact_sheet_opens_nothing_but_pngs(tmp_path: Path) -> None:
     """Pillow has decoders for many a format, and one of them runs a program."""
     Image.new("RGB", (8, 8)).save(tmp_path / "really.gif")
     (tmp_path / "x.png").write_bytes((tmp_path / "really.gif").read_bytes())
-    entry = contact_sheet.Entry(tmp_path / "x.png", "j", "w", {})
+    entry = contact_sheet.SheetEntry(tmp_path / "x.png", "j", "w", {})
     assert 'src=""' in contact_sheet.write(tmp_path, "t", [entry]).read_text()
 
 

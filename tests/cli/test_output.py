@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli import output
-from corral.cli.bar import render
+from corral.cli.terminal import output
+from corral.cli.terminal.bar import render
 from corral.contract.plain import rounded
 
 ID = "1m7fbb7bm7d7azk"

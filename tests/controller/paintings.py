@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from corral.controller.blobs import Blobs
-from corral.controller.journal import Journal
-from corral.controller.learning import Learnings
+from corral.controller.files.blobs import Blobs
+from corral.controller.images.learning import Learnings
+from corral.controller.journal.database import Journal
 from corral.controller.store import Store
 from corral.controller.world import World
 from corral.core.events import (
@@ -26,6 +26,7 @@ from corral.core.events import (
     Journaled,
 )
 from corral.core.ids import Ids
+from corral.core.images.pipeline import Record, Txt2Img, Upscale
 from corral.core.job import (
     Blob,
     Failure,
@@ -36,7 +37,6 @@ from corral.core.job import (
     document_digest,
     encode_document,
 )
-from corral.core.pipeline import Record, Txt2Img, Upscale
 from corral.home import Home
 
 PROMPT = "a castle, rain"

@@ -7,24 +7,24 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-from corral.controller.assets import Assets
-from corral.controller.blobs import Blobs
+from corral.controller.auth.tokens import AttemptTokens
+from corral.controller.auth.vault import Vault
 from corral.controller.early_starts import EarlyStarts
-from corral.controller.feed import Feed
-from corral.controller.feed_pages import Cursor, Seen
-from corral.controller.fleet import Fleet
+from corral.controller.engines.fleet import Fleet
+from corral.controller.engines.recalling import Recalling
+from corral.controller.files.assets import Assets
+from corral.controller.files.blobs import Blobs
 from corral.controller.intake import Intake
-from corral.controller.journal import Journal
+from corral.controller.journal.database import Journal
 from corral.controller.loop import Loop
-from corral.controller.notify import Notifier
-from corral.controller.notify_lanes import Timing
+from corral.controller.output.feed import Feed
+from corral.controller.output.pages import Cursor, Seen
+from corral.controller.output.spool import Spool
 from corral.controller.pause import Pause
 from corral.controller.queue import Queue
-from corral.controller.recalling import Recalling
-from corral.controller.spool import Spool
 from corral.controller.store import Store
-from corral.controller.tokens import AttemptTokens
-from corral.controller.vault import Vault
+from corral.controller.webhooks.lanes import Timing
+from corral.controller.webhooks.notify import Notifier
 from corral.controller.world import World
 from corral.core.job import Blob, FunctionCall, Head, Job, JobId, Needs, QueueClass
 from corral.core.worker import GPU, Capabilities, Worker

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from corral.controller import journal_snapshot
-from corral.controller.journal import Journal
+from corral.controller.journal import snapshot
+from corral.controller.journal.database import Journal
 from corral.controller.store import Store
 from corral.controller.world import World
 from tests.controller.test_pruning import damage, fill
@@ -66,7 +66,7 @@ def test_a_whole_journal_is_proven(home: Path) -> None:
         found = proven(controller)
         assert (found["journal"], found["status"], found["queued"]) == ("whole", "ok", 1)
         assert "journal_proven" in controller.log
-    assert (home / "journal" / journal_snapshot.NAME).exists()
+    assert (home / "journal" / snapshot.NAME).exists()
 
 
 @pytest.mark.long
@@ -89,7 +89,7 @@ def test_damage_in_the_past_is_told_everywhere_and_the_next_start_refuses(home: 
         )
         with urllib.request.urlopen(request, timeout=5) as answer:
             assert json.load(answer)["status"] == "damaged"
-    assert not (home / "journal" / journal_snapshot.NAME).exists()
+    assert not (home / "journal" / snapshot.NAME).exists()
     for _ in range(2):
         refused = LiveController(home, environ=ALONE)
         with pytest.raises(AssertionError, match="ended with"):

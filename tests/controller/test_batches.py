@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.controller.batches import look, slots, switches
-from corral.controller.listing import Listing
+from corral.controller.history.listing import Listing
+from corral.controller.jobs.batches import look, slots, switches
 from corral.core.errors import BatchNotFound
 from corral.core.job import Needs, Shape
 from tests.controller.shell import shell, worker

@@ -12,11 +12,11 @@ import pytest
 
 from corral.controller import intake as intake_module
 from corral.controller import store as store_module
-from corral.controller.feed import Feed
-from corral.controller.feed_pages import Cursor
-from corral.controller.journal import Journal, Write
-from corral.controller.listeners import Change
-from corral.controller.store import FEW, QUICK_S, Store
+from corral.controller.journal.database import Journal, Write
+from corral.controller.journal.listeners import Change
+from corral.controller.output.feed import Feed
+from corral.controller.output.pages import Cursor
+from corral.controller.store import QUICK_S, SMALL_COMMIT, Store
 from corral.controller.world import World
 from corral.core.errors import StorageFailed, Unavailable
 from corral.core.events import AttemptOutput, AttemptStarted, JobSubmitted, JobSucceeded
@@ -63,7 +63,7 @@ def opened(journal: Journal) -> Store:
 
 async def test_many_facts_are_written_by_the_thread(journal: WatchedJournal) -> None:
     store, here = opened(journal), threading.current_thread().name
-    await store.append(facts(*(f"j{n}" for n in range(FEW + 1))))
+    await store.append(facts(*(f"j{n}" for n in range(SMALL_COMMIT + 1))))
     assert journal.writers == ["journal"]
     await store.close()
     journal = WatchedJournal(journal.folder)

@@ -11,9 +11,9 @@ from typing import NoReturn
 import pytest
 from msgspec.structs import replace
 
-from corral.controller.feed import AT_ONCE
-from corral.controller.feed_pages import Cursor
-from corral.controller.journal import Journal
+from corral.controller.journal.database import Journal
+from corral.controller.output.feed import AT_ONCE
+from corral.controller.output.pages import Cursor
 from corral.controller.store import Store
 from corral.controller.why import explain
 from corral.controller.world import World

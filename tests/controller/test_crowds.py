@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from corral.controller.feed import Feed
-from corral.controller.feed_pages import Cursor, Seen
+from corral.controller.output.feed import Feed
+from corral.controller.output.pages import Cursor, Seen
 from corral.core.events import AttemptStarted
 from corral.core.frames import OutputFrame, encode_frame
 from tests.controller.shell import Shell, shell

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from corral.controller.batches import look
-from corral.controller.listing import Listing
+from corral.controller.history.listing import Listing
+from corral.controller.jobs.batches import look
 from corral.core.errors import JobNotFound
 from corral.core.job import State
 from tests.controller.shell import function_job, shell

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from corral.controller.intake import MAX_INLINE_FILES, REPORT_BATCH, Intake
-from corral.controller.spool_files import path_of, stem_in
+from corral.controller.output.files import path_of, stem_in
 from corral.core.events import (
     AttemptExited,
     AttemptOutput,

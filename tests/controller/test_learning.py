@@ -12,19 +12,21 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from corral.controller import learning
-from corral.controller.learning import Chosen
-from corral.controller.lines import Lines
-from corral.core import learning as words
+from corral.controller.files.jsonl_file import JsonlFile
+from corral.controller.images import learning
+from corral.controller.images.learning import LearningFilters
 from corral.core.errors import Conflict, InvalidRequest, JobNotFound, StorageFailed
+from corral.core.images import learning as words
+from corral.core.images.pipeline import LearningStep, Record, decode_record, digest_of
 from corral.core.job import PipelineCall
-from corral.core.pipeline import Learning, Record, decode_record, digest_of
 from tests.controller.paintings import PROMPT, digest, studio
 
 
 async def test_a_line_says_everything_about_its_job(tmp_path: Path) -> None:
     async with studio(tmp_path) as made:
-        record = Record(PROMPT, model="m1", seed=7, batch_size=2, learning=Learning(True, "p", 3))
+        record = Record(
+            PROMPT, model="m1", seed=7, batch_size=2, learning=LearningStep(True, "p", 3)
+        )
         before = time.time()
         job = await made.paint(
             made.job(PipelineCall(record), batch="night", name="n", labels={"pack": "castles"})
@@ -298,17 +300,17 @@ async def test_lines_and_ratings_outlive_their_jobs(tmp_path: Path) -> None:
 async def test_lines_are_chosen(tmp_path: Path) -> None:
     async with studio(tmp_path) as made:
         old = await made.paint(made.job(batch="a"))
-        run = PipelineCall(Record(PROMPT, learning=Learning(True, "cfg", 0)))
+        run = PipelineCall(Record(PROMPT, learning=LearningStep(True, "cfg", 0)))
         new = await made.paint(made.job(run, batch="b"))
         await made.learnings.caught_up()
         ended = made.lines()[1]["ended_at"]
         for chosen, expected in (
-            (Chosen(), [old, new]),
-            (Chosen(since=ended), [new]),
-            (Chosen(until=ended), [old]),
-            (Chosen(batch="a"), [old]),
-            (Chosen(plan="cfg"), [new]),
-            (Chosen(plan="other"), []),
+            (LearningFilters(), [old, new]),
+            (LearningFilters(since=ended), [new]),
+            (LearningFilters(until=ended), [old]),
+            (LearningFilters(batch="a"), [old]),
+            (LearningFilters(plan="cfg"), [new]),
+            (LearningFilters(plan="other"), []),
         ):
             assert [line["job_id"] for line in await made.exported(chosen)] == expected
 
@@ -375,7 +377,7 @@ async def test_a_worker_that_says_too_much_stops_nobody_from_learning(tmp_path: 
 
 
 def test_lines_that_are_not_there_yet(tmp_path: Path) -> None:
-    lines = Lines(tmp_path / "x.jsonl")
+    lines = JsonlFile(tmp_path / "x.jsonl")
     assert lines.mend(lambda line: True) == lines.size() == 0
     assert list(lines.read()) == []
     lines.append([b"{}\n", b"[]\n"])

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from corral.controller.blobs import Blobs
-from corral.controller.learning import Chosen, Learnings
-from corral.controller.learning_runs import LearningRuns, Started
-from corral.controller.plans import Plans
-from corral.controller.presets import Presets
+from corral.controller.files.blobs import Blobs
+from corral.controller.images.learning import LearningFilters, Learnings
+from corral.controller.images.learning_runs import LearningRuns, StartedRun
+from corral.controller.images.plans import Plans
+from corral.controller.images.presets import PresetFiles
 from corral.core.access import Caller, Role
 from corral.core.errors import Conflict, InvalidPlan, LearningRunNotFound
 from corral.core.events import AttemptStarted
+from corral.core.images.learning_run import LearningRunResult, Step
+from corral.core.images.pipeline import Record
 from corral.core.job import Failure, PipelineCall, State, decode_document
-from corral.core.learning_run import LearningRunResult, Step
-from corral.core.pipeline import Record
 from corral.engines.engine import Attempt
 from corral.pipelines.learning_plans import batch_plan, parse
 from tests.controller.paintings import result_of
@@ -53,11 +53,11 @@ class Ranch:
         self.made = made
         made.engine.answer = lambda attempt: result_of(attempt.job, record_of(attempt))
         self.learnings = Learnings(made.store, Blobs(home / "blobs"), home / "learning")
-        plans = Plans(made.queue, made.loop, self.learnings.paces, Presets(home / "presets"))
+        plans = Plans(made.queue, made.loop, self.learnings.paces, PresetFiles(home / "presets"))
         folder = home / "learning" / "runs"
         self.runs = LearningRuns(plans, self.learnings, made.store, folder)
 
-    async def start(self, **changes: Any) -> Started:
+    async def start(self, **changes: Any) -> StartedRun:
         return await self.runs.start(json.dumps({**PLAN, **changes}).encode(), ANN)
 
     async def complete(self, name: str = "cfg-1") -> LearningRunResult:
@@ -130,7 +130,7 @@ async def test_each_job_differs_in_the_variable_alone(tmp_path: Path) -> None:
     async with ranch(tmp_path) as one:
         await one.start()
         await one.complete()
-        chunks = [chunk async for chunk in one.learnings.exported(Chosen(plan="cfg-1"))]
+        chunks = [chunk async for chunk in one.learnings.exported(LearningFilters(plan="cfg-1"))]
     records = [json.loads(line)["record"] for line in b"".join(chunks).splitlines()]
     assert sorted(record["cfg_scale"] for record in records) == [5, 5, 7.5, 7.5, 10, 10]
     own = ("cfg_scale", "config_index", "batch_index", "seed", "job_id", "learning")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral.controller.listing import Filters, Listing
+from corral.controller.history.listing import JobFilters, Listing
 from corral.core.errors import BatchNotFound, InvalidRequest
 from corral.core.job import ENDED, JobId, State
 from tests.controller.shell import Needs, QueueClass, Shell, shell, worker
@@ -38,7 +38,7 @@ async def herd(corral: Shell) -> list[JobId]:
     return ids
 
 
-def expected(corral: Shell, ids: list[JobId], filters: Filters) -> list[JobId]:
+def expected(corral: Shell, ids: list[JobId], filters: JobFilters) -> list[JobId]:
     found = []
     for job in ids:
         head = corral.store.head(job)
@@ -66,28 +66,28 @@ async def test_every_filter_chooses_what_it_says(tmp_path: Path) -> None:
         listing = Listing(corral.store)
         middle = corral.store.head(ids[len(ids) // 2]).submitted_at
         choices = [
-            Filters(),
-            Filters(active=True),
-            Filters(worker="w1"),
-            Filters(worker="w2"),
-            Filters(labels=("n=1",)),
-            Filters(labels=("n", "only3")),
-            Filters(labels=("n=1", "only4")),
-            Filters(since=middle),
-            Filters(until=middle),
-            Filters(text="jOB 1"),
-            Filters(text=ids[3][-4:]),
-            *(Filters(states=frozenset({one})) for one in State),
-            *(Filters(states=frozenset(two)) for two in itertools.combinations(State, 2)),
-            *(Filters(user=u, batch=b) for u in ("", "ann", "bob") for b in ("", "b1", "b9")),
-            Filters(queue_class="interactive", states=frozenset({State.CANCELLED})),
+            JobFilters(),
+            JobFilters(active=True),
+            JobFilters(worker="w1"),
+            JobFilters(worker="w2"),
+            JobFilters(labels=("n=1",)),
+            JobFilters(labels=("n", "only3")),
+            JobFilters(labels=("n=1", "only4")),
+            JobFilters(since=middle),
+            JobFilters(until=middle),
+            JobFilters(text="jOB 1"),
+            JobFilters(text=ids[3][-4:]),
+            *(JobFilters(states=frozenset({one})) for one in State),
+            *(JobFilters(states=frozenset(two)) for two in itertools.combinations(State, 2)),
+            *(JobFilters(user=u, batch=b) for u in ("", "ann", "bob") for b in ("", "b1", "b9")),
+            JobFilters(queue_class="interactive", states=frozenset({State.CANCELLED})),
         ]
         for filters in choices:
             found = await listing.page(filters, limit=100)
             assert found == expected(corral, ids, filters), filters
-        assert await listing.page(Filters(), limit=4) == sorted(ids)[:-5:-1]
+        assert await listing.page(JobFilters(), limit=4) == sorted(ids)[:-5:-1]
         pages, before = list[JobId](), ""
-        while page := await listing.page(Filters(), before=before, limit=4):
+        while page := await listing.page(JobFilters(), before=before, limit=4):
             pages, before = pages + page, page[-1]
         assert pages == sorted(ids, reverse=True)
         listing.close()
@@ -95,9 +95,9 @@ async def test_every_filter_chooses_what_it_says(tmp_path: Path) -> None:
 
 def test_words_that_are_no_filter() -> None:
     with pytest.raises(InvalidRequest, match="no state"):
-        Filters.checked(states=["bored"])
+        JobFilters.checked(states=["bored"])
     with pytest.raises(InvalidRequest, match="interactive or batch"):
-        Filters.checked(queue_class="first")
+        JobFilters.checked(queue_class="first")
 
 
 async def test_what_ends_while_it_is_counted_counts_once(

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from corral.api.views import LOOKED_AT, job_view, shown
-from corral.controller.artifact_index import ArtifactIndex
-from corral.controller.feed_pages import Cursor
-from corral.controller.kept import result_of
+from corral.controller.files.artifact_index import ArtifactIndex
+from corral.controller.jobs.job_files import result_of
+from corral.controller.output.pages import Cursor
 from corral.controller.why import explain
 from corral.core.errors import BlobNotFound
 from corral.core.events import ArtifactStored, AttemptStarted, CheckpointStored

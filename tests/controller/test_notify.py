@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.controller import notify
-from corral.controller.listeners import Change
-from corral.controller.notify_lanes import Timing
+from corral.controller.journal.listeners import Change
+from corral.controller.webhooks import notify
+from corral.controller.webhooks.lanes import Timing
 from corral.core.errors import InvalidJob, InvalidSettings
 from corral.core.events import AttemptStarted, WorkerLost
 from corral.core.job import Failure, JobId, State

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.controller.feed import Feed
-from corral.controller.feed_pages import Cursor, Seen
-from corral.controller.spool import OPEN_FILES, Spool
+from corral.controller.output.feed import Feed
+from corral.controller.output.pages import Cursor, Seen
+from corral.controller.output.spool import OPEN_FILES, Spool
 from corral.core.events import AttemptExited, AttemptOutput, AttemptStarted, JobSucceeded
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame, encode_frame, latest
 from corral.core.job import Blob

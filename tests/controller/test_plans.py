@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.controller.admission import Accepted
-from corral.controller.lines import Lines
-from corral.controller.paces import Paces
-from corral.controller.plans import Built, Plans, check_base
-from corral.controller.presets import Presets
+from corral.controller.files.jsonl_file import JsonlFile
+from corral.controller.images.paces import Paces
+from corral.controller.images.plans import BuiltBatch, Plans, check_base
+from corral.controller.images.presets import PresetFiles
+from corral.controller.jobs.admission import Accepted
 from corral.core.access import Caller, Role
 from corral.core.errors import (
     Conflict,
@@ -30,8 +30,8 @@ from corral.core.errors import (
     StorageFailed,
     Unavailable,
 )
+from corral.core.images.pipeline import Record, spelled_out
 from corral.core.job import Job, PipelineCall, decode_document
-from corral.core.pipeline import Record, spelled_out
 from corral.core.worker import Worker
 from tests.controller.shell import Shell, shell, worker
 from tests.eventually import eventually_async
@@ -52,7 +52,7 @@ def drawer(name: str = "w1", **more: Any) -> Worker:
 
 
 def plans_of(corral: Shell, home: Path, paces: Paces | None = None) -> Plans:
-    presets = Presets(home / "presets", check_base)
+    presets = PresetFiles(home / "presets", check_base)
     return Plans(corral.queue, corral.loop, paces or Paces(), presets)
 
 
@@ -60,7 +60,7 @@ def sent(**changes: Any) -> bytes:
     return json.dumps({**PLAN, **changes}).encode()
 
 
-async def submitted(plans: Plans, plan: bytes, key: str) -> Built:
+async def submitted(plans: Plans, plan: bytes, key: str) -> BuiltBatch:
     return await plans.submit(await plans.build(plan, key, ANN))
 
 
@@ -119,7 +119,7 @@ async def test_a_cancelled_batch_grows_no_more(tmp_path: Path) -> None:
 async def test_a_preset_that_could_not_be_written_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    presets = Presets(tmp_path / "presets", check_base)
+    presets = PresetFiles(tmp_path / "presets", check_base)
 
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -180,7 +180,7 @@ async def test_an_interrupted_submission_is_completed_by_the_next(
 ) -> None:
     async with shell(tmp_path, []) as corral:
         plans = plans_of(corral, tmp_path)
-        monkeypatch.setattr("corral.controller.plans.SLICE", 2)
+        monkeypatch.setattr("corral.controller.images.plans.SLICE", 2)
         submit, calls = corral.queue.submit, 0
 
         async def cut(jobs: Sequence[Job], **more: Any) -> list[Accepted]:
@@ -244,7 +244,7 @@ async def test_an_interactive_plan_is_refused_whole(tmp_path: Path) -> None:
 
 async def test_an_estimate_comes_from_what_was_made_before(tmp_path: Path) -> None:
     """Of another size, with other steps, by another controller: 2.5 s for 20 steps of a 64 × 64."""
-    lines, seen = Lines(tmp_path / "records.jsonl"), Paces()
+    lines, seen = JsonlFile(tmp_path / "records.jsonl"), Paces()
     seen.recall(lines)
     record = Record("x", model="sketch", backend="sketch", width=64, height=64)
     line = msgspec.json.encode({"seconds": 2.5, "record": spelled_out(record), "job_id": "j"})
@@ -290,7 +290,7 @@ async def test_a_plan_that_is_none(tmp_path: Path, data: bytes, said: str) -> No
 
 
 async def test_presets(tmp_path: Path) -> None:
-    presets = Presets(tmp_path / "presets", check_base)
+    presets = PresetFiles(tmp_path / "presets", check_base)
     assert presets.names() == []
     base = {"txt2img": {"model": "sketch", "width": 64, "height": 64, "steps": 3}}
     saved = await presets.save("small", json.dumps(base).encode())
@@ -298,7 +298,7 @@ async def test_presets(tmp_path: Path) -> None:
     file = tmp_path / "presets" / "small.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    assert [name for name, _ in Presets(tmp_path / "presets").names()] == ["small"]
+    assert [name for name, _ in PresetFiles(tmp_path / "presets").names()] == ["small"]
     async with shell(tmp_path / "home", []) as corral:
         plans = Plans(corral.queue, corral.loop, Paces(), presets)
         plan = {"preset": "small", "backend": "sketch", "prompts": ["x"]}
@@ -315,7 +315,7 @@ async def test_presets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "-x", "x" * 65, "a\0b", "é"])
 async def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
-    presets = Presets(tmp_path / "presets", check_base)
+    presets = PresetFiles(tmp_path / "presets", check_base)
     for call in (lambda: presets.get(name), lambda: presets._path(name)):
         with pytest.raises(InvalidRequest):
             call()
@@ -328,7 +328,7 @@ async def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> Non
     "data", [b"", b"[]", b"{", b"\xff", b'{"txt2img": {"step": 3}}', b'{"a":' * 100_000]
 )
 async def test_what_is_no_base_is_not_saved(tmp_path: Path, data: bytes) -> None:
-    presets = Presets(tmp_path / "presets", check_base)
+    presets = PresetFiles(tmp_path / "presets", check_base)
     with pytest.raises((InvalidRequest, InvalidPlan)):
         await presets.save("x", data)
     assert presets.names() == []

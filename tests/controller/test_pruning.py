@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.controller import pruned
-from corral.controller.journal import Journal
-from corral.controller.repair import repair
+from corral.controller.journal import pruned
+from corral.controller.journal.database import Journal
+from corral.controller.recovery.repair import repair
 from corral.controller.store import Store
 from corral.controller.world import World
 from corral.core.errors import JobNotFound, JournalDamaged

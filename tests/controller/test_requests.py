@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral import pairing
-from corral.controller.requests import (
+from corral.controller.auth.join_requests import (
     ASKED_WITHIN_S,
     KEPT_S,
     MOST,
@@ -14,6 +13,7 @@ from corral.controller.requests import (
     JoinRequests,
 )
 from corral.core.errors import Conflict, InvalidRequest, Unauthorized
+from corral.joining import pairing
 
 
 class Clock:

@@ -13,10 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from corral.controller.blobs import Blobs
-from corral.controller.feed import Feed
-from corral.controller.feed_pages import Cursor
-from corral.controller.retention import DAY_S, FETCH_S, Bytes, Limits, Retention, due
+from corral.controller.files.blobs import Blobs
+from corral.controller.history.retention import (
+    DAY_S,
+    FETCH_S,
+    KeptBytes,
+    Retention,
+    RetentionLimits,
+    due,
+)
+from corral.controller.output.feed import Feed
+from corral.controller.output.pages import Cursor
 from corral.core.errors import (
     ArtifactPruned,
     AssetNotFound,
@@ -30,7 +37,7 @@ from tests.controller.shell import Shell, function_job, shell
 from tests.controller.test_pruning import damage
 
 FOREVER = 1e12
-KEEP = Limits(
+KEEP = RetentionLimits(
     history_s=FOREVER,
     history_jobs=1_000_000,
     artifacts_s=FOREVER,
@@ -225,7 +232,7 @@ async def test_uploads_that_no_job_names(tmp_path: Path) -> None:
 def test_due(sizes: list[tuple[int, float | None]], keep_s: float, limit: int) -> None:
     now = 1e6
     things = [
-        Bytes(name=f"{n:03}", size=size, at=0.0 if ended is None else 1.0, ended_at=ended)
+        KeptBytes(name=f"{n:03}", size=size, at=0.0 if ended is None else 1.0, ended_at=ended)
         for n, (size, ended) in enumerate(sizes)
     ]
     found = due(things, now, keep_s=keep_s, limit=limit, unclaimed_s=10.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.controller.roster import Roster
+from corral.controller.auth.roster import Roster
 from corral.core.errors import Conflict, HomeUnusable, InvalidRequest, Unauthorized, WorkerNotFound
 from corral.core.worker import Wishes
 

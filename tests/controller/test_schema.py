@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.controller import schema, sql
-from corral.controller.journal import Journal
-from corral.controller.repair import repair
+from corral.controller.journal import schema, sql
+from corral.controller.journal.database import Journal
+from corral.controller.recovery.repair import repair
 from corral.core.errors import HomeUnusable
 from corral.doctor.place import Place
 from tests.controller.shell import shell

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.controller import journal_snapshot, sql
-from corral.controller.journal import Journal
-from corral.controller.journal_snapshot import JOBS_AT_ONCE, JournalSnapshot
-from corral.controller.proof_process import prove
-from corral.controller.record import sealed
+from corral.controller.journal import snapshot, sql
+from corral.controller.journal.database import Journal
+from corral.controller.journal.record import sealed
+from corral.controller.journal.snapshot import JOBS_AT_ONCE, JournalSnapshot
+from corral.controller.recovery.proof_process import prove
 from corral.controller.store import Store
 from corral.controller.world import World
 from corral.core.errors import JournalDamaged
@@ -40,7 +40,7 @@ async def take(store: Store) -> JournalSnapshot:
     """What is known now, as it would be written after a commit."""
     store.snapshots.take(store.journal.record(store.seq), store.world.heads.values())
     store.snapshots.close()
-    found = journal_snapshot.read(store.journal.folder)
+    found = snapshot.read(store.journal.folder)
     assert found is not None
     assert found.seq == store.seq
     return found
@@ -106,13 +106,13 @@ def test_any_history_from_any_snapshot(
         await store.prune(ended, SOON_S)
         await store.close()
         quick = open_store(folder)
-        taken = journal_snapshot.read(folder)
+        taken = snapshot.read(folder)
         if taken is not None and quick.snapshots.unproven:
             assert quick.snapshots.unproven == taken.seq
             proof(folder, taken.seq)
         found = known(quick)
         await quick.close()
-        journal_snapshot.drop(folder)
+        snapshot.drop(folder)
         whole = open_store(folder)
         assert known(whole) == found
         assert not whole.snapshots.unproven
@@ -127,7 +127,7 @@ async def test_one_is_taken_every_so_many_records(tmp_path: Path) -> None:
     for n in range(25):
         await store.append([submitted(f"j{n}")])
         store.snapshots.close()
-    taken = journal_snapshot.read(tmp_path)
+    taken = snapshot.read(tmp_path)
     assert taken is not None
     assert taken.seq == 20
     assert len(taken.living) == 20
@@ -137,13 +137,13 @@ async def test_one_is_taken_every_so_many_records(tmp_path: Path) -> None:
     assert len(store.world.heads) == 25
     await store.append([submitted(f"k{n}") for n in range(30)])
     store.snapshots.close()
-    taken = journal_snapshot.read(tmp_path)
+    taken = snapshot.read(tmp_path)
     assert taken is not None
     assert taken.seq == 20, "no other one before the past is proven"
     store.snapshots.proven()
     await store.append([submitted("last")])
     store.snapshots.close()
-    taken = journal_snapshot.read(tmp_path)
+    taken = snapshot.read(tmp_path)
     assert taken is not None
     assert taken.seq == 56
     await store.close()
@@ -153,9 +153,9 @@ async def test_a_start_that_read_much_leaves_one(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     await store.append([submitted(f"j{n}") for n in range(30)])
     await store.close()
-    assert journal_snapshot.read(tmp_path) is None
+    assert snapshot.read(tmp_path) is None
     await open_store(tmp_path, every=10).close()
-    taken = journal_snapshot.read(tmp_path)
+    taken = snapshot.read(tmp_path)
     assert taken is not None
     assert taken.seq == 30
 
@@ -165,7 +165,7 @@ async def test_keys_of_the_past_are_found_before_and_after_they_are_read(tmp_pat
     store = open_store(tmp_path)
     assert store.snapshots.unproven
     assert store.journal.ended_by_keys(["key-job1", "key-none"]) == {"key-job1": "job1"}
-    from corral.controller.recovery import read_keys
+    from corral.controller.recovery.start import read_keys
 
     await store.know_keys(read_keys(store.journal))
     assert store.journal.ended_by_keys(["key-job1", "key-none"]) == {"key-job1": "job1"}
@@ -190,33 +190,33 @@ def flipped(path: Path) -> None:
 
 
 def of_another_schema(path: Path) -> None:
-    found = journal_snapshot.read(path.parent)
+    found = snapshot.read(path.parent)
     assert found is not None
     old = JournalSnapshot(found.seq, found.crc, found.living, schema=sql.SCHEMA_VERSION - 1)
-    journal_snapshot.write(path.parent, old)
+    snapshot.write(path.parent, old)
 
 
 def of_another_journal(path: Path) -> None:
-    found = journal_snapshot.read(path.parent)
+    found = snapshot.read(path.parent)
     assert found is not None
-    journal_snapshot.write(path.parent, JournalSnapshot(found.seq, found.crc ^ 1, found.living))
+    snapshot.write(path.parent, JournalSnapshot(found.seq, found.crc ^ 1, found.living))
 
 
 def of_the_future(path: Path) -> None:
-    found = journal_snapshot.read(path.parent)
+    found = snapshot.read(path.parent)
     assert found is not None
-    journal_snapshot.write(path.parent, JournalSnapshot(found.seq + 1000, found.crc, found.living))
+    snapshot.write(path.parent, JournalSnapshot(found.seq + 1000, found.crc, found.living))
 
 
 def with_an_ended_job(path: Path) -> None:
     """The last record of job0 is not its end: but its chain leads there."""
-    found = journal_snapshot.read(path.parent)
+    found = snapshot.read(path.parent)
     assert found is not None
     with contextlib.closing(Journal(path.parent)) as journal:
         ended = journal.ended("job0")
     assert ended is not None
     living = {**found.living, "job0": ended.last_seq}
-    journal_snapshot.write(path.parent, JournalSnapshot(found.seq, found.crc, living))
+    snapshot.write(path.parent, JournalSnapshot(found.seq, found.crc, living))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ async def test_a_snapshot_that_does_not_fit_is_not_used(
     tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
     await filled(tmp_path)
-    spoil(tmp_path / journal_snapshot.NAME)
+    spoil(tmp_path / snapshot.NAME)
     store = open_store(tmp_path)
     assert not store.snapshots.unproven, "it used it"
     assert set(store.world.heads) == {"living", "new0", "new1"}
@@ -257,7 +257,7 @@ async def test_one_whose_last_record_is_pruned_is_not_used(tmp_path: Path) -> No
 async def test_a_snapshot_that_left_a_job_out_is_found(tmp_path: Path) -> None:
     """Where a record behind it speaks of the job, at the start; else by the proof."""
     found = await filled(tmp_path)
-    journal_snapshot.write(tmp_path, JournalSnapshot(found.seq, found.crc, {}))
+    snapshot.write(tmp_path, JournalSnapshot(found.seq, found.crc, {}))
     store = open_store(tmp_path)
     assert "living" not in store.world.heads
     await store.close()
@@ -305,7 +305,7 @@ async def test_the_proof_finds_what_a_whole_start_finds(tmp_path: Path, statemen
     damage(tmp_path, statement)
     with pytest.raises(JournalDamaged) as proven:
         proof(tmp_path, found.seq)
-    journal_snapshot.drop(tmp_path)
+    snapshot.drop(tmp_path)
     with pytest.raises(JournalDamaged) as refused:
         open_store(tmp_path)
     assert proven.value.message == refused.value.message
@@ -348,13 +348,13 @@ async def test_a_proof_while_others_write_and_prune(tmp_path: Path) -> None:
 
 
 async def test_a_repair_leaves_no_snapshot_of_what_was(tmp_path: Path) -> None:
-    from corral.controller.repair import repair
+    from corral.controller.recovery.repair import repair
 
     folder = tmp_path / "journal"
     await filled(folder)
     damage(folder, "UPDATE journal SET at = at + 1 WHERE seq = 3")
     assert repair(tmp_path, yes=True).changed
-    assert not (folder / journal_snapshot.NAME).exists()
+    assert not (folder / snapshot.NAME).exists()
     store = open_store(folder)
     assert not store.snapshots.unproven
     await store.close()
@@ -387,6 +387,6 @@ def test_what_is_written_in_pieces_is_read_as_a_whole(tmp_path: Path, count: int
     last = sealed(7, 1.0, "kind", "job", 0, b"", None)
     shape = Shape(Needs())
     heads = [Head(f"job{n}", shape, State.QUEUED, 0.0, n, n * 100) for n in range(count)]
-    journal_snapshot.write_living(tmp_path, last, heads)
+    snapshot.write_living(tmp_path, last, heads)
     living = {head.id: head.last_seq for head in heads}
-    assert journal_snapshot.read(tmp_path) == JournalSnapshot(7, last.crc, living)
+    assert snapshot.read(tmp_path) == JournalSnapshot(7, last.crc, living)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.controller.spool import OPEN_FILES, Spool
+from corral.controller.output.spool import OPEN_FILES, Spool
 from corral.core.errors import StorageFailed
 
 

@@ -10,9 +10,9 @@ import structlog
 from structlog.testing import capture_logs
 
 from corral import logs
-from corral.controller.listeners import Change
-from corral.controller.narration import PER_LINE, Narration
-from corral.controller.statistics import WINDOW, Histogram, Statistics
+from corral.controller.journal.listeners import Change
+from corral.controller.status.job_log import PER_LINE, JobLog
+from corral.controller.status.statistics import WINDOW, Histogram, Statistics
 from corral.core.events import (
     AttemptPlaced,
     AttemptStarted,
@@ -155,7 +155,7 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def told(*changes: Change) -> list[Any]:
-    narration = Narration(lambda: {"w1": "attic"})
+    narration = JobLog(lambda: {"w1": "attic"})
     with capture_logs() as lines:
         narration.take(changes)
         assert not lines  # nobody's answer waits for them

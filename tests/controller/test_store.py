@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.controller.journal import Journal
-from corral.controller.listeners import Change
+from corral.controller.journal.database import Journal
+from corral.controller.journal.listeners import Change
 from corral.controller.store import Store
 from corral.controller.world import World
 from corral.core.errors import Conflict, JobNotFound, JournalDamaged

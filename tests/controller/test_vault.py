@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
-from corral.controller.vault import Vault
+from corral.controller.auth.vault import Vault
 from corral.core.errors import HomeUnusable, SecretNotFound
 from corral.core.events import JobFailed
 from corral.core.job import Needs

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.controller.webhooks import NotDelivered, post
+from corral.controller.webhooks.delivery import NotDelivered, post
 from corral.core.webhook import address_of
 
 

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from corral.controller import sql
-from corral.controller.record import Record
+from corral.controller.journal import sql
+from corral.controller.journal.record import JournalRecord
 from corral.core.events import (
     AttemptPlaced,
     AttemptStarted,
@@ -25,12 +25,12 @@ Story = list[tuple[int, Journaled]]
 """A job's facts, each with its number in the journal."""
 
 
-def records(home: Path) -> list[Record]:
+def records(home: Path) -> list[JournalRecord]:
     """All records, read without changing a byte."""
     database = home / "journal" / "corral.db"
     connection = sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)
     try:
-        return [Record._make(row) for row in connection.execute(sql.SCAN)]
+        return [JournalRecord._make(row) for row in connection.execute(sql.SCAN)]
     finally:
         connection.close()
 

@@ -17,23 +17,23 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from corral.controller.assets import Assets
-from corral.controller.blobs import Blobs
+from corral.controller.auth.tokens import AttemptTokens, kept_secret
+from corral.controller.auth.vault import Vault
 from corral.controller.early_starts import EarlyStarts
-from corral.controller.fleet import Fleet
+from corral.controller.engines.fleet import Fleet
+from corral.controller.files.assets import Assets
+from corral.controller.files.blobs import Blobs
 from corral.controller.intake import Intake
-from corral.controller.journal import Journal
-from corral.controller.listeners import Change
+from corral.controller.journal.database import Journal
+from corral.controller.journal.listeners import Change
+from corral.controller.journal.snapshots import EVERY
 from corral.controller.loop import Loop
+from corral.controller.output.spool import Spool
 from corral.controller.pause import Pause
-from corral.controller.proof_process import prove
 from corral.controller.queue import Queue
-from corral.controller.recovery import recovered
-from corral.controller.snapshots import EVERY
-from corral.controller.spool import Spool
+from corral.controller.recovery.proof_process import prove
+from corral.controller.recovery.start import recovered
 from corral.controller.store import Store
-from corral.controller.tokens import AttemptTokens, kept_secret
-from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.core.events import (
     AttemptBegan,

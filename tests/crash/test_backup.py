@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 import corral
-from corral.controller import restore
-from corral.controller.backup import HEADER, MANIFEST, Backups
-from corral.controller.retention import Retention
+from corral.controller.history.retention import Retention
+from corral.controller.recovery import restore
+from corral.controller.recovery.backup import HEADER, MANIFEST, Backups
 from corral.core.errors import BackupRefused, JobNotFound
 from corral.core.events import AttemptPlaced, JobSucceeded
 from corral.core.job import Needs

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from corral.controller import journal_snapshot
-from corral.controller.journal import Journal
-from corral.controller.proof_process import prove
-from corral.controller.record import UNREADABLE
-from corral.controller.repair import repair
+from corral.controller.journal import snapshot
+from corral.controller.journal.database import Journal
+from corral.controller.journal.record import UNREADABLE
+from corral.controller.recovery.proof_process import prove
+from corral.controller.recovery.repair import repair
 from corral.controller.store import Store
 from corral.controller.world import World
 from corral.core.errors import CorralError, HomeUnusable, JournalDamaged
@@ -213,7 +213,7 @@ def test_flipped_bit(homes: Homes, name: str, covered: Callable[[str], None]) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [DATABASE, journal_snapshot.NAME])
+@pytest.mark.parametrize("name", [DATABASE, snapshot.NAME])
 def test_flipped_bit_beside_a_snapshot(
     homes: Homes, name: str, covered: Callable[[str], None]
 ) -> None:
@@ -265,7 +265,7 @@ def test_flipped_bit_beside_a_snapshot(
 def _without_snapshot(homes: Homes, home: Path) -> dict[str, Any]:
     """What the whole journal says."""
     copied = homes.copy(home)
-    (copied / "journal" / journal_snapshot.NAME).unlink(missing_ok=True)
+    (copied / "journal" / snapshot.NAME).unlink(missing_ok=True)
     try:
         return state(copied)
     finally:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import corral
-from corral.controller.disk import DiskGuard
+from corral.controller.files.disk import DiskGuard
 from corral.core.errors import DiskFull
 from corral.doctor.findings import examined
-from corral.doctor.running import Running
+from corral.doctor.running import ControllerChecks
 from tests.crash.test_full_disk import SIZE_MB, SmallDisk, gated
 from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
@@ -128,7 +128,7 @@ def test_nearly_full(disk: SmallDisk, tmp_path: Path) -> None:
         assert status["status"] == "full"
         # It looks again and again, and its own log grows.
         assert status["reason"] in (before, health(controller)["reason"])
-        (room,) = [one for one in examined(Running(home).checks()) if one.check == "room"]
+        (room,) = [one for one in examined(ControllerChecks(home).checks()) if one.check == "room"]
         assert (room.status, "full" in room.said) == ("fail", True)
         with pytest.raises(DiskFull, match="Free some space") as refused:
             client.submit(len, ("moo",))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.crash
 SLOW_UP = """#!{python}
 import sys, time
 from corral.cli.main import main
-from corral.controller.journal import Journal
+from corral.controller.journal.database import Journal
 
 write = Journal.write
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import corral
-from corral.agent.process_tree import marked
+from corral.agent.runners.process_tree import marked
 from corral.core.events import AttemptPlaced, JobRequeued, JobSucceeded
 from tests.crash.books import end_of, stories
 from tests.crash.conftest import free_port

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import corral
-from corral.controller import restore
-from corral.controller.backup import Backups
-from corral.controller.retention import Retention
-from corral.controller.spool import Spool
+from corral.controller.history.retention import Retention
+from corral.controller.output.spool import Spool
+from corral.controller.recovery import restore
+from corral.controller.recovery.backup import Backups
 from corral.core.events import JobSucceeded
 from corral.home import Home
 from tests.controller.paintings import Studio, studio

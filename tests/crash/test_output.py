@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 import corral
-from corral.agent.kept_results import KEPT
-from corral.agent.process_tree import marked
+from corral.agent.outbox.kept_results import KEPT
+from corral.agent.runners.process_tree import marked
 from corral.contract import views
 from tests.crash.conftest import free_port
 from tests.eventually import eventually

@@ -19,11 +19,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.controller import restore
-from corral.controller.backup import Backups
-from corral.controller.journal import Journal
-from corral.controller.repair import repair
-from corral.controller.retention import DAY_S, Retention
+from corral.controller.history.retention import DAY_S, Retention
+from corral.controller.journal.database import Journal
+from corral.controller.recovery import restore
+from corral.controller.recovery.backup import Backups
+from corral.controller.recovery.repair import repair
 from corral.controller.store import Store
 from corral.controller.world import World
 from corral.core.job import Head, Needs, decode_document

@@ -12,17 +12,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from corral import trust
-from corral.agent import kit
-from corral.agent.assets import Assets
-from corral.agent.downloads import Ticket
-from corral.agent.environments import Environments
-from corral.agent.kept_results import KeptResults
-from corral.agent.manifest import SMALL_BYTES
+from corral.agent.environments import kit
+from corral.agent.environments.builder import Environments
+from corral.agent.environments.manifest import SMALL_BYTES
+from corral.agent.files.assets import AssetCache
+from corral.agent.files.downloads import Ticket
+from corral.agent.outbox.kept_results import KeptResults
 from corral.core.job import Input
 from corral.home import make_folder
+from corral.joining import trust
 from corral.protocol.messages import JobCompleted
-from corral.runtime.kit import contents
+from corral.runtime.environments.kit import contents
 from corral.shared_root import SharedRoot
 from corral.variables import build_environment
 from tests.agent.asset_server import serving
@@ -60,7 +60,7 @@ def wheel(home: Path, name: str) -> str:
 
 async def fetch(home: Path) -> tuple[bytes, int]:
     """The asset, and how often somebody had to be asked for it."""
-    assets = Assets(home / "assets", limit_gb=1.0, root=SharedRoot(""), in_use=set)
+    assets = AssetCache(home / "assets", limit_gb=1.0, root=SharedRoot(""), in_use=set)
     assets.clear_leftovers()
     with serving(DATA) as server:
         ticket = Ticket(server.url, "", "job", 1, "token")

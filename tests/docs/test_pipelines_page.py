@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import yaml
 
-from corral.core.pipeline import stage_name
-from corral.pipelines import Built, Plan, build, parse
+from corral.core.images.pipeline import stage_name
+from corral.pipelines import BatchPlan, Built, build, parse
 from corral.pipelines import config as settings
 from corral.pipelines.plan import Axes, Matrix, Row
 from tests.docs.pages import blocks, codes, rows, text
@@ -39,7 +39,7 @@ def test_the_plan_gives_what_the_page_shows() -> None:
 
 def test_every_key_of_a_plan_is_there() -> None:
     named = {key for cell in rows(PAGE) for key in cell.split(", ")} | codes(PAGE)
-    for struct in (Plan, Row, Matrix, Axes, settings.Config, settings.Txt2ImgSettings):
+    for struct in (BatchPlan, Row, Matrix, Axes, settings.PlanConfig, settings.Txt2ImgSettings):
         missing = {one.encode_name for one in msgspec.structs.fields(struct)} - named
         assert not missing, f"{PAGE} does not name {missing} of {struct.__name__}"
     for name in ("none", "fixed", "per_variant", "fanout", "sequential", "rotate", "random"):

@@ -15,7 +15,7 @@ import pytest
 
 import corral
 from corral import job
-from corral.runtime import sandbox
+from corral.runtime.sandbox import rules
 from tests.e2e.spying import look
 from tests.live import LiveController
 
@@ -23,7 +23,7 @@ VALUE = "hf_theValueThatMustStayWhereItIs"
 ORDINARY = 54_321
 """A user that owns nothing here."""
 needs_landlock = pytest.mark.skipif(
-    sandbox.landlock_version() < 1, reason="this kernel has no Landlock"
+    rules.landlock_version() < 1, reason="this kernel has no Landlock"
 )
 
 

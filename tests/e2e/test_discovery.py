@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral import trust
 from corral.core.errors import CorralError
+from corral.joining import trust
 from tests.debian import needs
 from tests.e2e.test_joining import Machine, connected
 from tests.eventually import eventually
@@ -178,7 +178,8 @@ async def test_somebody_in_between_shows(
 ) -> None:
     port = int(live.url.rpartition(":")[2])
     join = (
-        "import sys; from corral.cli.joining import paired; from corral.discovery import Found; "
+        "import sys; from corral.cli.workers.join import paired; "
+        "from corral.joining.discovery import Found; "
         "paired(Found('barn', '127.0.0.1', int(sys.argv[1])), 'victim')"
     )
     async with InBetween(tmp_path, cable.near, port) as between:

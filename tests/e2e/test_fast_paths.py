@@ -11,7 +11,7 @@ import pytest
 import corral
 from corral.core.errors import InvalidSettings
 from corral.protocol.parcels import SOCKET
-from corral.sdk.direct import NotDirect
+from corral.sdk.transport.direct import NotDirect
 from corral.settings import FAST_PATHS, fast_paths
 from tests.crash.conftest import free_port
 from tests.live import LiveController

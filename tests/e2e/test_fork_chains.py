@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 import corral
-from corral.agent.cgroups import own_group
-from corral.runtime import sandbox
+from corral.agent.runners.cgroups import own_group
+from corral.runtime.sandbox import rules
 from tests.eventually import eventually
 from tests.fakes.fork_chain import JOB, write_chain
 from tests.live import CORRAL, LiveController
@@ -80,7 +80,7 @@ def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Worker]:
     held_by: str = request.param
     if held_by == "cgroup" and not _has_groups():
         pytest.skip("this machine gives us no control groups")
-    if held_by == "landlock" and sandbox.landlock_version() < sandbox.SCOPES_SINCE:
+    if held_by == "landlock" and rules.landlock_version() < rules.SCOPES_SINCE:
         pytest.skip("Landlock does not scope signals here")
     prefix = [] if held_by == "cgroup" or not _has_groups() else WITHOUT_GROUPS
     yard = tmp_path / "yard"

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral import trust
-from corral.cli.joining import enrol as _enrol
+from corral.cli.workers.join import enrol as _enrol
 from corral.core.errors import CorralError, JobFailed, Unauthorized
 from corral.home import read_json
-from corral.invitation import parse
+from corral.joining import trust
+from corral.joining.invitation import parse
 from tests import kit
 from tests.eventually import eventually
 from tests.live import CORRAL, LiveController

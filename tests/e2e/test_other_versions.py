@@ -10,9 +10,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 import corral
-from corral import trust
-from corral.cli.joining import enrol
-from corral.invitation import Invitation, parse
+from corral.cli.workers.join import enrol
+from corral.joining import trust
+from corral.joining.invitation import Invitation, parse
 from corral.protocol import messages as wire
 from tests.e2e.test_joining import YAML, connected
 from tests.eventually import eventually

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import corral
-from corral.sdk.batches import BatchHandle
+from corral.sdk.images.batches import BatchHandle
 from tests.e2e.test_joining import Machine, connected
 from tests.eventually import eventually
 from tests.live import LiveController

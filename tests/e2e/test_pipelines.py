@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from PIL import Image
 
 from corral.core.errors import JobCancelled, JobFailed
+from corral.core.images.pipeline import Img2Img, Record, Txt2Img, Upscale, digest_of
 from corral.core.job import Job, Needs, PipelineCall
-from corral.core.pipeline import Img2Img, Record, Txt2Img, Upscale, digest_of
 from corral.runtime.pipeline import images
 from corral.sdk.handles import AsyncHandle
 from tests.e2e.test_joining import Machine

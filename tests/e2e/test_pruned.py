@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.controller.blobs import Blobs
+from corral.controller.files.blobs import Blobs
 from corral.core.errors import ArtifactPruned
 from tests.live import LiveController
 

@@ -19,9 +19,10 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral import trust, wheel
-from corral.cli.joining import enrol
-from corral.invitation import parse
+from corral import wheel
+from corral.cli.workers.join import enrol
+from corral.joining import trust
+from corral.joining.invitation import parse
 from tests.e2e.test_joining import YAML, connected
 from tests.eventually import eventually
 from tests.live import LiveController

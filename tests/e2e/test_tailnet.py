@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import corral
-from corral.invitation import parse
+from corral.joining.invitation import parse
 from tests.e2e.test_joining import YAML, Machine, connected
 from tests.eventually import eventually
 from tests.live import LiveController

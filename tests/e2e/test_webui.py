@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from corral.core.errors import JobCancelled
+from corral.core.images.pipeline import ADetailer, Img2Img, Record, Txt2Img, Upscale
 from corral.core.job import Job, Needs, PipelineCall
-from corral.core.pipeline import ADetailer, Img2Img, Record, Txt2Img, Upscale
 from corral.sdk.handles import AsyncHandle
 from tests.e2e.test_pipelines import YAML, says
 from tests.eventually import eventually_async

@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import FastAPI, WebSocket
 from msgspec import Raw
 
-from corral.api.worker_socket import Frames, WorkerSocket
+from corral.api.workers.worker_socket import Frames, WorkerSocket
 from corral.core.events import EngineReport
 from corral.core.job import Blob, FunctionCall, Job, Needs, document_digest, encode_document
 from corral.core.worker import Capabilities, Worker

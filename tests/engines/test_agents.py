@@ -21,7 +21,7 @@ from websockets.asyncio.client import connect
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Event
 
-from corral.api.worker_socket import WorkerSocket
+from corral.api.workers.worker_socket import WorkerSocket
 from corral.core.events import AttemptExited, AttemptReturned, WorkerJoined, WorkerLost
 from corral.core.job import Needs
 from corral.core.limits import InputLimits

@@ -19,7 +19,7 @@ from PIL import Image as Images
 from safetensors.torch import load_file, save_file
 
 from corral import job
-from corral.core.pipeline import (
+from corral.core.images.pipeline import (
     ADetailer,
     Hires,
     Img2Img,
@@ -29,8 +29,8 @@ from corral.core.pipeline import (
     Txt2Img,
     Upscale,
 )
-from corral.runtime.pipeline import diffusers_schedulers
-from corral.runtime.pipeline.diffusers_backend import Diffusers
+from corral.runtime.pipeline.diffusers import schedulers
+from corral.runtime.pipeline.diffusers.backend import Diffusers
 from corral.runtime.pipeline.images import pixel_sha256
 from tests.in_torch import making, single_file
 from tests.in_torch.telling import Tell
@@ -125,14 +125,14 @@ def test_sdxl(backend: Diffusers, models: Path) -> None:
 # --- samplers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampler", [*diffusers_schedulers.SAMPLERS, "DPM++ 2M Karras"])
+@pytest.mark.parametrize("sampler", [*schedulers.SAMPLERS, "DPM++ 2M Karras"])
 def test_every_sampler_renders_the_same_twice(backend: Diffusers, sampler: str) -> None:
     made = render(backend, replace(CASTLE, sampler=sampler, steps=3))
     assert pixel_sha256(made.images[0]) == pixels(backend, sampler=sampler, steps=3)
-    assert made.info["scheduler"] == diffusers_schedulers.choose(sampler, "").kind
+    assert made.info["scheduler"] == schedulers.choose(sampler, "").kind
 
 
-@pytest.mark.parametrize("schedule", diffusers_schedulers.SCHEDULES)
+@pytest.mark.parametrize("schedule", schedulers.SCHEDULES)
 def test_every_schedule_is_one_of_its_own(backend: Diffusers, schedule: str) -> None:
     record = replace(CASTLE, sampler="dpmpp_2m", steps=4)
     own = render(backend, replace(record, scheduler=schedule))

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image as Images
 
-from corral.core.pipeline import Hires, Img2Img, Refiner, Txt2Img
-from corral.runtime.pipeline import diffusers_schedulers
-from corral.runtime.pipeline.diffusers_backend import Diffusers
+from corral.core.images.pipeline import Hires, Img2Img, Refiner, Txt2Img
+from corral.runtime.pipeline.diffusers import schedulers
+from corral.runtime.pipeline.diffusers.backend import Diffusers
 from corral.runtime.pipeline.images import pixel_sha256
 from tests.in_torch import making
 from tests.in_torch.telling import Tell
@@ -43,7 +43,7 @@ def test_whatever_decides_a_pixel_is_seen(both: Diffusers, record: Any) -> None:
     assert pixels(both, record) == found[0]
 
 
-@pytest.mark.parametrize("schedule", diffusers_schedulers.FLOW_SCHEDULES)
+@pytest.mark.parametrize("schedule", schedulers.FLOW_SCHEDULES)
 def test_schedules(both: Diffusers, schedule: str) -> None:
     record = replace(FLOW, steps=3)
     own = pixels(both, replace(record, scheduler=schedule))

@@ -11,8 +11,8 @@ import torch
 from msgspec.structs import replace
 from safetensors.torch import save_file
 
-from corral.core.pipeline import Lora
-from corral.runtime.pipeline.diffusers_backend import Diffusers
+from corral.core.images.pipeline import Lora
+from corral.runtime.pipeline.diffusers.backend import Diffusers
 from corral.runtime.pipeline.images import pixel_sha256
 from tests.in_torch import making
 from tests.in_torch.warm import CASTLE, pixels, refused, render

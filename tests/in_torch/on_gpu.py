@@ -23,10 +23,10 @@ import torch
 from msgspec.structs import replace
 
 from corral import job
-from corral.core.pipeline import Hires, Img2Img, Record, Refiner, Txt2Img, Upscale
+from corral.core.images.pipeline import Hires, Img2Img, Record, Refiner, Txt2Img, Upscale
 from corral.runtime.failures import spoils
 from corral.runtime.pipeline.backend import Rendered, StageFailed
-from corral.runtime.pipeline.diffusers_backend import Diffusers
+from corral.runtime.pipeline.diffusers.backend import Diffusers
 from corral.runtime.pipeline.images import pixel_sha256
 from tests.in_torch import making
 from tests.in_torch.telling import Tell

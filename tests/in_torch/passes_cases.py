@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image as Images
 
-from corral.core.pipeline import Hires, Img2Img, Refiner, Txt2Img, Upscale
-from corral.runtime.pipeline.diffusers_backend import Diffusers
+from corral.core.images.pipeline import Hires, Img2Img, Refiner, Txt2Img, Upscale
+from corral.runtime.pipeline.diffusers.backend import Diffusers
 from corral.runtime.pipeline.images import pixel_sha256
 from tests.in_torch import making
 from tests.in_torch.telling import Tell

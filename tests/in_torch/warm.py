@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from PIL import Image as Images
 from PIL.Image import Image
 
-from corral.core.pipeline import Record, Stage, Txt2Img
+from corral.core.images.pipeline import Record, Stage, Txt2Img
 from corral.runtime.pipeline.backend import Rendered, StageFailed
-from corral.runtime.pipeline.diffusers_backend import Diffusers
+from corral.runtime.pipeline.diffusers.backend import Diffusers
 from corral.runtime.pipeline.images import pixel_sha256
 from corral.runtime.pipeline.kinds import open_backend
 from tests.in_torch import making

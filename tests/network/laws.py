@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import psutil
 
-from corral.controller.journal import Journal
+from corral.controller.journal.database import Journal
 from corral.controller.store import Store
 from corral.controller.world import World
 from tests.crash.books import end_of, stories

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 
 import corral
-from corral.agent.process_tree import marked
+from corral.agent.runners.process_tree import marked
 from corral.core.errors import Unavailable
 from corral.home import read_json
-from corral.invitation import parse
+from corral.joining.invitation import parse
 from tests import debian
 from tests.crash.test_full_disk import SmallDisk
 from tests.eventually import PATIENCE_S, eventually

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from corral import trust
+from corral.joining import trust
 
 SWAP_WITHIN_S = 0.05
 """A message that is held back for the next one leaves alone after this time."""

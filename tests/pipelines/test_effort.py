@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from corral.core.pipeline import ADetailer, Hires, Img2Img, Record, Txt2Img, Upscale
-from corral.pipelines.effort import effort
+from corral.core.images.pipeline import ADetailer, Hires, Img2Img, Record, Txt2Img, Upscale
+from corral.pipelines.needs.effort import effort
 
 BASE: dict[str, Any] = {"width": 1000, "height": 1000, "steps": 20}
 

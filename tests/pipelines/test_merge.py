@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.pipelines.config import Config, Overrides
+from corral.pipelines.config import Overrides, PlanConfig
 from corral.pipelines.merge import merge
 
 BASE = {
@@ -20,7 +20,7 @@ BASE = {
 
 
 def merged(overrides: object, base: object = BASE) -> object:
-    config = msgspec.convert(base, Config)
+    config = msgspec.convert(base, PlanConfig)
     found = merge(config, msgspec.convert(overrides, Overrides))
     return msgspec.json.decode(msgspec.json.encode(found))
 
@@ -85,7 +85,7 @@ def test_off_and_empty_are_values() -> None:
 
 
 def test_neither_is_mutated() -> None:
-    base = msgspec.convert(BASE, Config)
+    base = msgspec.convert(BASE, PlanConfig)
     overrides = msgspec.convert({"txt2img": {"steps": 30, "hires": {"factor": 3}}}, Overrides)
     before = msgspec.json.encode(base), msgspec.json.encode(overrides)
     assert merge(base, overrides) != base

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from corral.core.images.pipeline import ADetailer, Hires, Lora, Record, Refiner, Txt2Img, Upscale
 from corral.core.job import Needs
-from corral.core.pipeline import ADetailer, Hires, Lora, Record, Refiner, Txt2Img, Upscale
-from corral.pipelines.vram import family, vram_gb_of
-from corral.pipelines.vram_table import TABLE, Family, Table
+from corral.pipelines.needs.vram import family, vram_gb_of
+from corral.pipelines.needs.vram_table import TABLE, Family, Table
 from tests.pipelines.plans import built
 
 SMALL = Table(

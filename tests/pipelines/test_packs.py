@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from corral.core.errors import InvalidPlan, PackNotFound
-from corral.core.pipeline import Lora
-from corral.pipelines.packs import parse
+from corral.core.images.pipeline import Lora
 from corral.pipelines.plan import Matrix, Row
+from corral.pipelines.prompts.packs import parse
 from tests.pipelines.plans import built
 
 STABLENEW = {

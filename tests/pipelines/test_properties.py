@@ -12,7 +12,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.core.pipeline import (
+from corral.core.images.pipeline import (
     STAGES,
     Record,
     canonical,
@@ -22,7 +22,7 @@ from corral.core.pipeline import (
     stage_name,
 )
 from corral.pipelines import Built, build, parse
-from corral.pipelines.config import Config, Overrides
+from corral.pipelines.config import Overrides, PlanConfig
 from corral.pipelines.merge import merge
 
 T = TypeVar("T")
@@ -189,7 +189,7 @@ settings_of = st.fixed_dictionaries(
 def test_a_merge_takes_what_is_given_and_mutates_nothing(
     base: dict[str, Any], override: dict[str, Any], apply: bool
 ) -> None:
-    config = msgspec.convert({"txt2img": base}, Config)
+    config = msgspec.convert({"txt2img": base}, PlanConfig)
     overrides = msgspec.convert({"txt2img": {**override, "apply": apply}}, Overrides)
     before = msgspec.json.encode((config, overrides))
     found = merge(config, overrides).txt2img

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from corral.core.errors import InvalidPlan, PresetNotFound, TooManyRecords
-from corral.core.pipeline import (
+from corral.core.images.pipeline import (
     Hires,
-    Learning,
+    LearningStep,
     Lora,
     Record,
     Refiner,
@@ -135,7 +135,7 @@ def test_a_record_has_all_that_a_plan_can_say() -> None:
         stages=(Txt2Img(refiner=Refiner("r"), hires=Hires(factor=1.5, denoise=0.3)),),
         backend="webui",
         output="{index}_{job}",
-        learning=Learning(enabled=True, plan="p", step=3),
+        learning=LearningStep(enabled=True, plan="p", step=3),
     )
 
 

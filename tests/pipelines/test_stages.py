@@ -10,7 +10,7 @@ import pytest
 
 from corral import pipelines
 from corral.core.errors import CorralError, InvalidPlan
-from corral.core.pipeline import (
+from corral.core.images.pipeline import (
     STAGES,
     ADetailer,
     Hires,
@@ -20,7 +20,7 @@ from corral.core.pipeline import (
     Upscale,
     stage_name,
 )
-from corral.pipelines.config import Config
+from corral.pipelines.config import PlanConfig
 from corral.pipelines.stages import chain
 from tests.pipelines.plans import built
 
@@ -28,7 +28,7 @@ ALL: dict[str, dict[str, object]] = {"txt2img": {}, "img2img": {}, "adetailer": 
 
 
 def names(config: Any, asked: Any = None, inputs: tuple[str, ...] = ()) -> list[str]:
-    found = chain(msgspec.convert(config, Config), asked, inputs=inputs)
+    found = chain(msgspec.convert(config, PlanConfig), asked, inputs=inputs)
     return [stage_name(one) for one in found]
 
 
@@ -88,7 +88,7 @@ def test_settings_reach_their_stage() -> None:
         "adetailer": {"detector": "d", "confidence": 0.6, "denoise": 0.1, "positive": "p"},
         "upscale": {"factor": 4, "upscaler": "u"},
     }
-    assert chain(msgspec.convert(config, Config)) == (
+    assert chain(msgspec.convert(config, PlanConfig)) == (
         Txt2Img(Refiner("r", 0.7), Hires(1.5, "u", 5, 0.2)),
         Img2Img(0.3, 7),
         ADetailer("d", 0.6, 0.1, "p"),
@@ -98,7 +98,7 @@ def test_settings_reach_their_stage() -> None:
 
 def test_refiner_and_hires_can_be_disabled() -> None:
     config = {"txt2img": {"refiner": {"enabled": False}, "hires": {"enabled": False}}}
-    assert chain(msgspec.convert(config, Config)) == (Txt2Img(),)
+    assert chain(msgspec.convert(config, PlanConfig)) == (Txt2Img(),)
 
 
 def test_an_upscale_alone_asks_for_no_model() -> None:

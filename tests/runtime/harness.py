@@ -25,7 +25,7 @@ from urllib.parse import unquote
 
 import cloudpickle
 
-from corral.agent.orders import encode_line
+from corral.agent.runners.orders import encode_line
 from corral.runtime.order import Cancel, Endpoint, Order
 from tests.eventually import PATIENCE_S
 

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from PIL import Image
 
-from corral.agent.environments import own_packages
-from corral.core.pipeline import Record
+from corral.agent.environments.builder import own_packages
+from corral.core.images.pipeline import Record
+from corral.runtime.files.transfer import Transfer
 from corral.runtime.pipeline import bounded, checkpoints, images
 from corral.runtime.pipeline.bounded import Bounded, TooMuch
 from corral.runtime.pipeline.run import own_seconds
-from corral.runtime.transfer import Transfer
 from tests.runtime.conftest import StartRunner
 from tests.runtime.test_pipeline import CASTLE, begin
 

@@ -23,11 +23,11 @@ import msgspec
 import pytest
 from PIL import Image
 
-from corral.agent.environments import own_packages
-from corral.core.pipeline import Img2Img, Record, Txt2Img, Upscale
+from corral.agent.environments.builder import own_packages
+from corral.core.images.pipeline import Img2Img, Record, Txt2Img, Upscale
 from corral.runtime.order import Renderer
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.diffusers_backend import Diffusers
+from corral.runtime.pipeline.diffusers.backend import Diffusers
 from tests.in_torch.telling import Tell
 from tests.runtime.conftest import StartRunner
 from tests.runtime.harness import Controller

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from corral.core.pipeline import Record
+from corral.core.images.pipeline import Record
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.diffusers_errors import meaning
-from corral.runtime.pipeline.diffusers_models import Digests, Shelf
-from corral.runtime.pipeline.diffusers_passes import times
-from corral.runtime.pipeline.diffusers_prompts import said_of, warnings_of
-from corral.runtime.pipeline.diffusers_schedulers import choose
+from corral.runtime.pipeline.diffusers.errors import meaning
+from corral.runtime.pipeline.diffusers.models import Shelf, WeightDigests
+from corral.runtime.pipeline.diffusers.passes import times
+from corral.runtime.pipeline.diffusers.prompts import said_of, warnings_of
+from corral.runtime.pipeline.diffusers.schedulers import choose
 
 
 class Tokenizer:
@@ -62,7 +62,7 @@ def test_what_nobody_foresaw_has_none() -> None:
 
 
 def test_a_digest_is_read_again_when_the_file_changed(tmp_path: Path) -> None:
-    file, digests = tmp_path / "a.safetensors", Digests()
+    file, digests = tmp_path / "a.safetensors", WeightDigests()
     for content in (b"one", b"longer"):
         file.write_bytes(content)
         assert digests.of(file) == hashlib.sha256(content).hexdigest()

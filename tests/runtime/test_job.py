@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 
 from corral import job
-from corral.runtime.frames import words_to_frames
+from corral.runtime.channels.frames import words_to_frames
 from tests.runtime.harness import Controller, Runner
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.runtime import names
+from corral.runtime.files import names
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import get_args, get_type_hints
 import pytest
 from msgspec import Raw
 
-from corral.agent.frames import Error, Result, decode_lines
-from corral.agent.orders import encode_line
+from corral.agent.runners.frames import ErrorFrame, Result, decode_lines
+from corral.agent.runners.orders import encode_line
 from corral.core.job import KINDS, Blob, Failure
-from corral.runtime.frames import error_frame, result_frame
+from corral.runtime.channels.frames import error_frame, result_frame
 from corral.runtime.functions import result_bytes
 from corral.runtime.order import (
     Cancel,
@@ -96,5 +96,5 @@ def test_the_agent_reads_the_end_that_a_runner_writes(retire: bool) -> None:
         Result(None, retire),
         Result(Blob.of(data), retire),
         Result(Blob("ab", 1 << 30), retire),
-        Error(Failure("exception", '"retire":false'), retire),
+        ErrorFrame(Failure("exception", '"retire":false'), retire),
     ]

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 from PIL import Image
 
-from corral.agent.environments import own_packages
-from corral.core.pipeline import (
+from corral.agent.environments.builder import own_packages
+from corral.core.images.pipeline import (
     ADetailer,
     Img2Img,
     Record,

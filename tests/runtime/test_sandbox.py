@@ -18,7 +18,9 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from corral.runtime import hints, posix, sandbox
+from corral.runtime import hints
+from corral.runtime.process import posix
+from corral.runtime.sandbox import rules
 from tests.runtime.harness import Runner
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -26,7 +28,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.forked
 
 needs_landlock = pytest.mark.skipif(
-    sandbox.landlock_version() < 1, reason="this kernel has no Landlock"
+    rules.landlock_version() < 1, reason="this kernel has no Landlock"
 )
 
 
@@ -65,8 +67,8 @@ def test_a_denied_path_comes_with_what_to_do(
 
 def test_a_denial_that_is_not_ours_stays_as_it_is(tmp_path: Path) -> None:
     config = {"read_paths": ["/usr"], "write_paths": [str(tmp_path / "w")]}
-    bounds = sandbox.bounds(config, "/kit", {"files": "landlock"})
-    free = sandbox.bounds(config, "/kit", {"files": ""})
+    bounds = rules.bounds(config, "/kit", {"files": "landlock"})
+    free = rules.bounds(config, "/kit", {"files": ""})
 
     def hint(path: str | None, bounds: hints.Bounds = bounds) -> str:
         return hints.add("no", PermissionError(13, "no", path), bounds)
@@ -164,7 +166,7 @@ def test_a_device_that_the_settings_name_can_be_used(
 
 
 def test_only_rights_that_the_kernel_knows_are_named() -> None:
-    known = [sandbox.known_rights(version) for version in range(1, 8)]
+    known = [rules.known_rights(version) for version in range(1, 8)]
     assert known == [0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF, 0xFFFF, 0xFFFF]
 
 
@@ -177,7 +179,7 @@ def test_without_isolation_nothing_is_claimed(
     assert runner.value(lambda: (tmp_path / "open").read_text()) == "open"
 
 
-@pytest.mark.skipif(sandbox.landlock_version() < 6, reason="this kernel scopes no sockets")
+@pytest.mark.skipif(rules.landlock_version() < 6, reason="this kernel scopes no sockets")
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
 def test_abstract_sockets_stay_inside(runner: Runner, kind: socket.SocketKind) -> None:
     """Those of others are out of reach, its own are not."""
@@ -205,7 +207,7 @@ def test_abstract_sockets_stay_inside(runner: Runner, kind: socket.SocketKind) -
         assert runner.value(lambda: reach_own(name + b"-own"))
 
 
-@pytest.mark.skipif(sandbox.landlock_version() < 6, reason="this kernel scopes no signals")
+@pytest.mark.skipif(rules.landlock_version() < 6, reason="this kernel scopes no signals")
 def test_a_job_cannot_signal_its_supervisor(runner: Runner) -> None:
     pid = runner.process.pid
     assert runner.failure(lambda: os.kill(pid, signal.SIGKILL))["type"] == "PermissionError"

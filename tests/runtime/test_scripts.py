@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.runtime import packages
 from corral.runtime.failures import AttemptFailed
+from corral.runtime.files import packages
 from tests.eventually import eventually
 from tests.runtime.harness import Controller, Frame, Runner, alive, zipped
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import job
-from corral.runtime.redaction import Redactor, Screen
+from corral.runtime.channels.redaction import Redactor, StreamRedactor
 from tests.runtime.harness import Controller, Runner
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -180,7 +180,7 @@ def test_scripts_too(guarded: Runner) -> None:
 
 def test_without_secrets_nothing_is_in_the_way(runner: Runner) -> None:
     assert runner.value(lambda: os.environ.get("CORRAL_SECRETS")) is None
-    assert runner.value(lambda: "corral.runtime.redaction" in sys.modules) is False
+    assert runner.value(lambda: "corral.runtime.channels.redaction" in sys.modules) is False
 
 
 @given(
@@ -191,7 +191,7 @@ def test_pieces_show_what_the_whole_would(pieces: list[bytes], cuts: list[int]) 
     """However a stream is cut, what is shown is the same and holds no value."""
     data = b"".join(pieces)
     redactor = Redactor({"A": "hf_abcdef", "B": "hf_abcdefhf_abc", "C": "abchf_"})
-    screen = Screen(redactor, 1)
+    screen = StreamRedactor(redactor, 1)
     shown, at = b"", 0
     for cut in sorted(cuts):
         shown += screen.pass_on(0, data[at:cut])

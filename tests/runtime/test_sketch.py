@@ -10,7 +10,16 @@ from PIL import Image as Images
 from PIL.Image import Image
 
 from corral import job
-from corral.core.pipeline import ADetailer, Hires, Img2Img, Lora, Record, Stage, Txt2Img, Upscale
+from corral.core.images.pipeline import (
+    ADetailer,
+    Hires,
+    Img2Img,
+    Lora,
+    Record,
+    Stage,
+    Txt2Img,
+    Upscale,
+)
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.images import from_bytes, pixel_sha256, to_png
 from corral.runtime.pipeline.sketch import Sketch

@@ -8,9 +8,9 @@ import socket
 
 import pytest
 
-from corral.runtime import transfer
 from corral.runtime.failures import TransferFailed
-from corral.runtime.transfer import NotThere, Transfer
+from corral.runtime.files import transfer
+from corral.runtime.files.transfer import NotThere, Transfer
 from tests.runtime.harness import Controller
 
 

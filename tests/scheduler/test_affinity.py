@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from corral.core.job import Needs, QueueClass, Shape
 from corral.core.worker import GPU, Capabilities, ImageServer, Worker
-from corral.scheduler.affinity import PATIENCE_S, SMALL_FIRST_S, Wanted
+from corral.scheduler.affinity import MAX_HOLD_OUT_S, SMALL_FIRST_S, Wanted
 from corral.scheduler.fit import Held, Room, refuse_ever, refuse_now
 from corral.scheduler.plan import Line, Plan, Seat, Snapshot, Waiting, decide
 
@@ -133,7 +133,7 @@ def test_an_interactive_job_holds_out_for_its_model_and_not_for_long() -> None:
     seats = [Seat(worker("a", "sdxl", ahead=0)), busy(worker("b", "flux"), "flux")]
     lines = ((wanting("flux", urgent=True), 1), (wanting("sdxl"), 2))
     assert where(decide(world(seats, *lines))) == {"sdxl2": "a"}
-    late = decide(world(seats, *lines, waited_s=PATIENCE_S))
+    late = decide(world(seats, *lines, waited_s=MAX_HOLD_OUT_S))
     assert where(late) == {"flux1": "a"}
 
 

@@ -20,8 +20,9 @@ import cloudpickle
 import pytest
 
 from corral.core.errors import InvalidJob
-from corral.sdk import packages, results
+from corral.sdk import results
 from corral.sdk.functions import remote
+from corral.sdk.submit import packages
 
 MODULES = {
     "shed/__init__.py": "LOCATION = 'garden'\n",

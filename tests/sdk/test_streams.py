@@ -10,7 +10,7 @@ from corral.contract import corral_pb2 as pb
 from corral.contract.views import Output
 from corral.core.errors import CorralError, Unavailable
 from corral.sdk.aio import AsyncClient
-from corral.sdk.connection import Connection, Door, Patience
+from corral.sdk.transport.connection import Connection, Door, Patience
 from tests.sdk.orchestrator import TOKEN, Orchestrator, Served
 
 

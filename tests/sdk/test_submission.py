@@ -13,8 +13,8 @@ from corral.contract import corral_pb2 as pb
 from corral.contract import service
 from corral.core.errors import InvalidJob, InvalidSettings
 from corral.core.job import QueueClass
-from corral.sdk import requirements, submission
-from corral.sdk.connection import Door, locate
+from corral.sdk.submit import requirements, submission
+from corral.sdk.transport.connection import Door, locate
 
 
 def build(**options: Any) -> pb.JobSubmission:

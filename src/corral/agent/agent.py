@@ -11,17 +11,23 @@ from typing import Any
 import structlog
 
 from corral import __version__
-from corral.agent import endings
-from corral.agent.connection import Address, Connection, ControllerAway, Replaced, Revoked
-from corral.agent.gpu_watch import Driver
+from corral.agent.attempts import endings
+from corral.agent.connection import (
+    AgentConnection,
+    ControllerAddress,
+    ControllerAway,
+    Replaced,
+    Revoked,
+)
+from corral.agent.gpus.nvidia import Nvml
+from corral.agent.gpus.watch import Driver
 from corral.agent.introduction import Introduction
 from corral.agent.keeper import UPDATE
-from corral.agent.nvidia import Nvml
 from corral.agent.order_form import endpoint_of, renderer_of
-from corral.agent.parts import Parts
+from corral.agent.parts import AgentParts
 from corral.agent.updates import Updates
 from corral.core.worker import GPU
-from corral.home import Home, Kept, is_locked, read_json, write_private_json
+from corral.home import Home, KeptFolder, is_locked, read_json, write_private_json
 from corral.protocol.messages import (
     Drain,
     FromController,
@@ -61,10 +67,10 @@ class Agent:
         self._settings = config.settings
         self._embedded = embedded
         self._home = config.home / "worker"
-        self._parts = Parts(self._home, config.settings, driver or Nvml(), self)
+        self._parts = AgentParts(self._home, config.settings, driver or Nvml(), self)
         self._introduction = Introduction(config.settings.worker, self._parts)
         lock = Home(config.home).lock
-        self._connection = Connection(
+        self._connection = AgentConnection(
             self._address, self, gives_up=embedded, lives=lambda: is_locked(lock)
         )
         self._leaving: asyncio.Task[None] | None = None
@@ -84,7 +90,9 @@ class Agent:
         parts = self._parts
         beside = [
             asyncio.create_task(self._tidy()),
-            asyncio.create_task(keep_open((Kept(self._home, 2), Kept(parts.kit, KIT_DEPTH)))),
+            asyncio.create_task(
+                keep_open((KeptFolder(self._home, 2), KeptFolder(parts.kit, KIT_DEPTH)))
+            ),
             asyncio.create_task(parts.gpus.run()),
             asyncio.create_task(parts.offers.run()),
             parts.looking_for_models,
@@ -142,8 +150,8 @@ class Agent:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._parts.close()
 
-    def _address(self) -> Address:
-        return Address.read(self._home / "agent.json")
+    def _address(self) -> ControllerAddress:
+        return ControllerAddress.read(self._home / "agent.json")
 
     # --- leaving -------------------------------------------------------------------------------
 
@@ -250,7 +258,7 @@ class Agent:
 
     # --- what the connection asks --------------------------------------------------------------
 
-    def register(self, address: Address) -> WorkerRegister:
+    def register(self, address: ControllerAddress) -> WorkerRegister:
         return self._introduction.register(address)
 
     def heartbeat(self) -> WorkerHeartbeat:

@@ -19,10 +19,10 @@ from websockets.asyncio.server import broadcast
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Data
 
-from corral import trust
 from corral.agent.agent_socket import CLOSE_S, AgentSocket, hang_up
-from corral.agent.sent_output import SentOutput, Told
-from corral.core.malformed import MALFORMED
+from corral.agent.outbox.sent_output import SentOutput, Told
+from corral.core.text.malformed import MALFORMED
+from corral.joining import trust
 from corral.protocol.messages import (
     CLOSE_INCOMPATIBLE,
     CLOSE_REPLACED,
@@ -61,7 +61,7 @@ PING_S = 5.0
 DEFAULT_GRACE_S = 30.0
 
 
-class Address(Struct):
+class ControllerAddress(Struct):
     """Where the controller is and how to be this worker, as `agent.json` says it."""
 
     url: str
@@ -72,7 +72,7 @@ class Address(Struct):
     """The only one that the controller may show, as PEM."""
 
     @classmethod
-    def read(cls, path: Path) -> Address:
+    def read(cls, path: Path) -> ControllerAddress:
         return msgspec.json.decode(path.read_bytes(), type=cls)
 
     @property
@@ -92,7 +92,7 @@ class Address(Struct):
 class Side(Protocol):
     """What the connection asks of the agent."""
 
-    def register(self, address: Address) -> WorkerRegister: ...
+    def register(self, address: ControllerAddress) -> WorkerRegister: ...
     def heartbeat(self) -> WorkerHeartbeat: ...
     def welcomed(self, welcome: WorkerWelcome) -> None: ...
     def disconnected(self) -> None: ...
@@ -116,10 +116,10 @@ class ControllerAway(Exception):
     """The controller is gone, and did not come back within its grace."""
 
 
-class Connection:
+class AgentConnection:
     def __init__(
         self,
-        address: Callable[[], Address],
+        address: Callable[[], ControllerAddress],
         side: Side,
         *,
         gives_up: bool,

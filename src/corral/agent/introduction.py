@@ -7,8 +7,8 @@ import secrets
 from msgspec.structs import replace
 
 from corral import __version__
-from corral.agent.connection import Address
-from corral.agent.parts import Parts
+from corral.agent.connection import ControllerAddress
+from corral.agent.parts import AgentParts
 from corral.core.model import MOST_MODELS, Model, kept
 from corral.core.worker import ImageServer
 from corral.protocol.messages import VERSION, WorkerHeartbeat, WorkerRegister
@@ -16,7 +16,7 @@ from corral.settings import WorkerSettings
 
 
 class Introduction:
-    def __init__(self, settings: WorkerSettings, parts: Parts) -> None:
+    def __init__(self, settings: WorkerSettings, parts: AgentParts) -> None:
         self._settings, self._parts = settings, parts
         self._incarnation = secrets.token_hex(8)
         self._models_told: tuple[Model, ...] = ()
@@ -28,7 +28,7 @@ class Introduction:
         """Other stages than we introduced ourselves with: heartbeats do not tell of those."""
         return self._parts.offers.tasks != self._tasks_told
 
-    def register(self, address: Address) -> WorkerRegister:
+    def register(self, address: ControllerAddress) -> WorkerRegister:
         parts = self._parts
         can, models = parts.capabilities, self._models()
         names = tuple(model.name for model in models)

@@ -11,8 +11,8 @@ from typing import assert_never
 
 import psutil
 
-from corral.core.backends import DiffusersEntry, Entry
 from corral.core.errors import InvalidSettings
+from corral.core.images.backends import DiffusersEntry, Entry
 from corral.core.job import Workload
 from corral.core.worker import GPU, Capabilities, DeclaredGPU
 from corral.settings import WorkerSettings

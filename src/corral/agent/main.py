@@ -20,7 +20,7 @@ from corral import logs
 from corral.agent import inventory, system
 from corral.agent.agent import TAKEN, Agent
 from corral.core.errors import CorralError
-from corral.home import Home, Kept, lock_file
+from corral.home import Home, KeptFolder, lock_file
 from corral.reopening import reopen
 from corral.settings import Config, load
 
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--embedded", action="store_true")
     options = parser.parse_args(arguments)
     try:
-        reopen((Kept(options.home / "worker", 2),))
+        reopen((KeptFolder(options.home / "worker", 2),))
         config = load(options.home.resolve())
         inventory.declared_gpus(config.settings.worker.gpus)  # refused here, before anything runs
         lock = take_lock(config.home / "worker" / "lock")

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from corral.agent.attempt import Attempt
-from corral.agent.connection import DEFAULT_GRACE_S, Address
-from corral.agent.downloads import Ticket
-from corral.agent.orders import encode_line
-from corral.agent.runners import CERTIFICATE
-from corral.core.backends import Entry, WebUIEntry
+from corral.agent.attempts.attempt import HeldAttempt
+from corral.agent.connection import DEFAULT_GRACE_S, ControllerAddress
+from corral.agent.files.downloads import Ticket
+from corral.agent.runners.orders import encode_line
+from corral.agent.runners.pool import CERTIFICATE
+from corral.core.images.backends import Entry, WebUIEntry
 from corral.core.job import Workload
 from corral.core.worker import GPU
 from corral.protocol.messages import WorkerWelcome
@@ -27,7 +27,7 @@ class OrderForm:
         self.endpoint = Endpoint()
         self.renderer = Renderer("", "", [])
 
-    def line(self, attempt: Attempt, work_dir: str) -> bytes:
+    def line(self, attempt: HeldAttempt, work_dir: str) -> bytes:
         dispatch = attempt.dispatch
         order = Order(
             dispatch.job,
@@ -43,7 +43,7 @@ class OrderForm:
         )
         return encode_line(order)
 
-    def ticket(self, attempt: Attempt) -> Ticket:
+    def ticket(self, attempt: HeldAttempt) -> Ticket:
         """For what the agent fetches on its behalf."""
         endpoint = self.endpoint
         return Ticket(endpoint.url, endpoint.certificate, *attempt.key, attempt.dispatch.token)
@@ -64,7 +64,7 @@ def renderer_of(
 
 
 def endpoint_of(
-    address: Address, welcome: WorkerWelcome | None, home: Path, artifacts: str
+    address: ControllerAddress, welcome: WorkerWelcome | None, home: Path, artifacts: str
 ) -> Endpoint:
     """How attempts reach the controller: as this agent does, unless it names another place."""
     endpoint = Endpoint(address.root)

@@ -10,21 +10,24 @@ from typing import Protocol
 import structlog
 from msgspec.structs import replace
 
-from corral.agent import image_servers, inventory, kit, process_tree, system
-from corral.agent.assets import Assets
-from corral.agent.attempts import Ledger
-from corral.agent.build_steps import Confine
-from corral.agent.cgroups import Cgroups
-from corral.agent.connection import Connection
-from corral.agent.environments import OWN, BuildFailed, Environments
-from corral.agent.gpu_watch import Driver, GpuWatch
-from corral.agent.kept_results import KEPT, KeptResults
-from corral.agent.model_files import ModelFiles
-from corral.agent.processors import Processors
-from corral.agent.restarts import Restarts
-from corral.agent.runner_process import Makeup
-from corral.agent.runners import ASSETS, Runners
-from corral.agent.server_offers import ServerOffers
+from corral.agent import inventory, system
+from corral.agent.attempts.ledger import Ledger
+from corral.agent.connection import AgentConnection
+from corral.agent.environments import kit
+from corral.agent.environments.build_steps import Confine
+from corral.agent.environments.builder import OWN, BuildFailed, Environments
+from corral.agent.files.assets import AssetCache
+from corral.agent.files.models import ModelFiles
+from corral.agent.gpus.watch import Driver, GpuWatch
+from corral.agent.image_servers import processes
+from corral.agent.image_servers.offers import ServerOffers
+from corral.agent.image_servers.restarts import Restarts
+from corral.agent.outbox.kept_results import KEPT, KeptResults
+from corral.agent.runners import process_tree
+from corral.agent.runners.cgroups import Cgroups
+from corral.agent.runners.pool import ASSETS, Runners
+from corral.agent.runners.processors import Processors
+from corral.agent.runners.runner import Makeup
 from corral.core.job import Needs
 from corral.core.worker import GPU
 from corral.settings import Settings
@@ -52,11 +55,11 @@ class Changes(Protocol):
         """Something that the next heartbeat says should not wait for it."""
 
 
-class Parts:
+class AgentParts:
     kit: Path
     runners: Runners
     environments: Environments
-    assets: Assets
+    assets: AssetCache
     restarts: Restarts
     offers: ServerOffers
     gpus: GpuWatch
@@ -70,7 +73,7 @@ class Parts:
         self.leftovers = 0
         """Processes of an agent before this one that were found and ended."""
 
-    async def open(self, connection: Connection, worker_id: str) -> None:
+    async def open(self, connection: AgentConnection, worker_id: str) -> None:
         await self._sweep()
         await self._open_kit()
         self._open_runners()
@@ -135,7 +138,7 @@ class Parts:
         return Confine(reads=reads, cache=cache, pythons=pythons, kit=str(self.kit))
 
     def _open_assets(self) -> None:
-        self.assets = Assets(
+        self.assets = AssetCache(
             self._home / ASSETS,
             limit_gb=self._worker.assets_gb,
             root=SharedRoot(self._settings.assets.root),
@@ -169,7 +172,7 @@ class Parts:
             ours=self.runners.with_gpus,
             changed=self._changes.others_changed,
             found=self._changes.gpus_found,
-            servers=image_servers.listening(worker.backends),
+            servers=processes.listening(worker.backends),
         )
         self.models = ModelFiles(
             worker.model_paths, self._home / "models.json", self._changes.tell_at_once
@@ -181,7 +184,7 @@ class Parts:
         if worker.gpus and any(gpu.vendor != "declared" for gpu in self.capabilities.gpus):
             log.warning("declared_gpus_ignored", detected=len(self.capabilities.gpus))
 
-    def _open_ledger(self, connection: Connection) -> None:
+    def _open_ledger(self, connection: AgentConnection) -> None:
         self.ledger = Ledger(
             self.capabilities,
             environments=self.environments,

@@ -62,7 +62,7 @@ def own_processor() -> Callable[[], int]:
 def close_to_others() -> None:
     """Jobs run as the same user; from here on they cannot look into this process."""
     if sys.platform != "win32":
-        from corral.runtime import posix
+        from corral.runtime.process import posix
 
         posix.close_to_others()
 
@@ -71,9 +71,9 @@ def scopes_signals() -> bool:
     """Whether signals of a confined process reach nothing but what it started."""
     if sys.platform == "win32":
         return False
-    from corral.runtime import sandbox
+    from corral.runtime.sandbox import rules
 
-    return sandbox.landlock_version() >= sandbox.SCOPES_SINCE
+    return rules.landlock_version() >= rules.SCOPES_SINCE
 
 
 def own_folders(home: str, temporary: str) -> dict[str, str]:

@@ -22,10 +22,11 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from corral import __version__, trust, wheel
-from corral.agent.connection import Address
+from corral import __version__, wheel
+from corral.agent.connection import ControllerAddress
 from corral.agent.keeper import COMPLETE, Software
 from corral.home import sync_file_system
+from corral.joining import trust
 
 log = structlog.get_logger("corral.agent.updates")
 
@@ -34,7 +35,7 @@ FETCH_S = 60.0
 INSTALL_S = 1800.0
 
 
-class Offer(Struct):
+class OfferedUpdate(Struct):
     """The Corral that the controller runs."""
 
     version: str
@@ -53,12 +54,17 @@ class Offer(Struct):
 
 class Updates:
     def __init__(
-        self, software: Software, address: Callable[[], Address], environ: Mapping[str, str]
+        self,
+        software: Software,
+        address: Callable[[], ControllerAddress],
+        environ: Mapping[str, str],
     ) -> None:
         self._software, self._address, self._environ = software, address, dict(environ)
 
     @classmethod
-    def of_this(cls, address: Callable[[], Address], environ: Mapping[str, str]) -> Updates | None:
+    def of_this(
+        cls, address: Callable[[], ControllerAddress], environ: Mapping[str, str]
+    ) -> Updates | None:
         """None where this Corral is not ours to change."""
         software = None if sys.platform == "win32" or wheel.is_editable() else Software.here()
         return cls(software, address, environ) if software is not None else None
@@ -76,7 +82,7 @@ class Updates:
         if not address.certificate:
             return ""  # nobody vouches for what comes
         told = await asyncio.to_thread(_fetched, address, "software", 1 << 20)
-        offer = msgspec.json.decode(told, type=Offer)
+        offer = msgspec.json.decode(told, type=OfferedUpdate)
         if not offer.sound or not wheel.older(__version__, offer.version):
             return ""
         if self._software.unfit(offer.sha256):
@@ -90,7 +96,9 @@ class Updates:
         self._software.propose(offer.folder, offer.sha256)
         return offer.version
 
-    async def _download(self, address: Address, offer: Offer, folder: Path) -> None:
+    async def _download(
+        self, address: ControllerAddress, offer: OfferedUpdate, folder: Path
+    ) -> None:
         data = await asyncio.to_thread(_fetched, address, offer.wheel, WHEEL_BYTES)
         if hashlib.sha256(data).hexdigest() != offer.sha256:
             raise ValueError("what came is not what the controller announced")
@@ -136,7 +144,7 @@ class Updates:
             raise OSError(f"{Path(command[0]).name} said: {''.join(last)}")
 
 
-def _fetched(address: Address, name: str, limit: int) -> bytes:
+def _fetched(address: ControllerAddress, name: str, limit: int) -> bytes:
     """A part of the controller's software, for a worker of it, over the pinned connection."""
     asked = urllib.parse.urlencode({"worker": address.worker_id})
     request = urllib.request.Request(  # noqa: S310 (where we dialled)

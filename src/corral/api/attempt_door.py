@@ -12,9 +12,9 @@ from msgspec import Raw
 from corral.api import incoming
 from corral.api.auth import bearer
 from corral.api.rest.answers import body_of
+from corral.controller.auth.tokens import MESSAGES, AttemptTokens
+from corral.controller.auth.vault import Vault
 from corral.controller.store import Store
-from corral.controller.tokens import MESSAGES, AttemptTokens
-from corral.controller.vault import Vault
 from corral.core.errors import Conflict, CorralError
 from corral.core.job import Head, document_digest
 from corral.core.limits import InputLimits as Limits

@@ -15,8 +15,8 @@ from starlette.websockets import WebSocket
 
 from corral.api.auth import Hosts
 from corral.api.correlation import Correlated
-from corral.api.worker_socket import WorkerSocket
-from corral.controller.loop_turns import LoopTurns
+from corral.api.workers.worker_socket import WorkerSocket
+from corral.controller.output.loop_turns import LoopTurns
 from corral.core.errors import Forbidden, Unavailable
 
 Health = Callable[[], Awaitable[tuple[int, dict[str, object]]]]

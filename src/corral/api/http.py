@@ -13,19 +13,20 @@ from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Resp
 from msgspec import Meta, Struct
 from starlette.background import BackgroundTask
 
-from corral.api import incoming, joining
+from corral.api import incoming
 from corral.api.attempt_door import AttemptDoor
 from corral.api.auth import bearer
 from corral.api.first_answers import Health
 from corral.api.parts import Parts
 from corral.api.rest.answers import body_of
 from corral.api.rest.mounting import mount
-from corral.controller.artifacts import Artifacts
-from corral.controller.assets import Assets
-from corral.controller.blobs import Blobs
+from corral.api.workers import joining
+from corral.controller.auth.tokens import AttemptTokens
 from corral.controller.early_starts import Early
+from corral.controller.files.artifacts import Artifacts
+from corral.controller.files.assets import Assets
+from corral.controller.files.blobs import Blobs
 from corral.controller.store import Store
-from corral.controller.tokens import AttemptTokens
 from corral.core.assets import is_digest
 from corral.core.errors import (
     ArtifactTooLarge,

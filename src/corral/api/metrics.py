@@ -19,10 +19,10 @@ from fastapi.responses import PlainTextResponse
 from msgspec import Struct
 
 from corral.api.rest.answers import errors
-from corral.controller.blobs import Blobs
+from corral.controller.files.blobs import Blobs
 from corral.controller.loop import Loop
-from corral.controller.spool import Spool
-from corral.controller.statistics import Histogram, Statistics
+from corral.controller.output.spool import Spool
+from corral.controller.status.statistics import Histogram, Statistics
 from corral.controller.store import Store
 from corral.core.job import QueueClass, State
 from corral.core.worker import Reading, Worker

@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from corral.api.streams import Streams
-from corral.controller.access import Access
-from corral.controller.artifact_index import ArtifactIndex
-from corral.controller.artifacts import Artifacts
-from corral.controller.assets import Assets
-from corral.controller.backup import Backups
-from corral.controller.blobs import Blobs
-from corral.controller.feed import Feed
-from corral.controller.herd import Herd
-from corral.controller.learning import Learnings
-from corral.controller.learning_runs import LearningRuns
-from corral.controller.listing import Listing
+from corral.controller.auth.access import Access
+from corral.controller.auth.vault import Vault
+from corral.controller.auth.worker_admin import WorkerAdmin
+from corral.controller.files.artifact_index import ArtifactIndex
+from corral.controller.files.artifacts import Artifacts
+from corral.controller.files.assets import Assets
+from corral.controller.files.blobs import Blobs
+from corral.controller.history.listing import Listing
+from corral.controller.images.learning import Learnings
+from corral.controller.images.learning_runs import LearningRuns
+from corral.controller.images.plans import Plans
 from corral.controller.loop import Loop
-from corral.controller.loop_turns import LoopTurns
-from corral.controller.output_text import OutputText
-from corral.controller.plans import Plans
+from corral.controller.output.feed import Feed
+from corral.controller.output.loop_turns import LoopTurns
+from corral.controller.output.text import OutputText
 from corral.controller.queue import Queue
+from corral.controller.recovery.backup import Backups
 from corral.controller.store import Store
-from corral.controller.vault import Vault
 from corral.core.limits import InputLimits
 
 
@@ -39,7 +39,7 @@ class Parts:
     listing: Listing
     output: OutputText
     access: Access
-    herd: Herd
+    herd: WorkerAdmin
     streams: Streams
     turns: LoopTurns
     limits: InputLimits

@@ -39,7 +39,7 @@ from corral.core.job import (
 )
 from corral.core.limits import InputLimits as Limits
 from corral.core.webhook import check_webhook
-from corral.runtime.models import model_name
+from corral.runtime.files.models import model_name
 
 DEFAULT_DURATION_S = 3600.0
 _CLASSES = frozenset(member.value for member in QueueClass)

@@ -11,15 +11,15 @@ import msgspec
 from msgspec.structs import asdict
 
 from corral.contract import corral_pb2 as pb
-from corral.controller.access import Token
-from corral.controller.batches import Batch
-from corral.controller.feed import Feed
-from corral.controller.feed_pages import Seen
-from corral.controller.learning_runs import Run, Started
-from corral.controller.listing import Counted
+from corral.controller.auth.access import Token
+from corral.controller.history.listing import Counted
+from corral.controller.images.learning_runs import Run, StartedRun
+from corral.controller.images.plans import BuiltBatch
+from corral.controller.jobs.batches import BatchProgress
 from corral.controller.loop import Loop
+from corral.controller.output.feed import Feed
+from corral.controller.output.pages import Seen
 from corral.controller.pause import Pause
-from corral.controller.plans import Built
 from corral.controller.store import Store
 from corral.controller.why import explain
 from corral.controller.world import World
@@ -38,6 +38,8 @@ from corral.core.events import (
     Journaled,
 )
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
+from corral.core.images.learning import Rating
+from corral.core.images.pipeline import spelled_out
 from corral.core.job import (
     Blob,
     Failure,
@@ -48,8 +50,6 @@ from corral.core.job import (
     Workload,
     decode_document,
 )
-from corral.core.learning import Rating
-from corral.core.pipeline import spelled_out
 from corral.core.worker import GPU, Reading
 from corral.scheduler.fit import Room
 from corral.scheduler.plan import Seat
@@ -270,7 +270,7 @@ def batch_view(name: str, counted: Counted) -> pb.BatchView:
     )
 
 
-def whole_batch_view(batch: Batch) -> pb.BatchView:
+def whole_batch_view(batch: BatchProgress) -> pb.BatchView:
     view = batch_view(batch.name, batch.counted)
     view.model_switches = batch.model_switches
     if batch.left_s is not None:
@@ -280,7 +280,7 @@ def whole_batch_view(batch: Batch) -> pb.BatchView:
     return view
 
 
-def built_view(built: Built, *, submitted: bool = False) -> pb.BuildBatchReply:
+def built_view(built: BuiltBatch, *, submitted: bool = False) -> pb.BuildBatchReply:
     view = pb.BuildBatchReply(
         batch=built.batch if submitted else "", jobs=len(built.jobs), warnings=built.warnings
     )
@@ -313,7 +313,7 @@ def rating_view(rating: Rating) -> pb.RatingView:
     )
 
 
-def run_view(run: Run, started: Started | None = None) -> pb.LearningRunView:
+def run_view(run: Run, started: StartedRun | None = None) -> pb.LearningRunView:
     return pb.LearningRunView(
         name=run.name,
         batch=run.batch,

@@ -8,31 +8,14 @@ from typing import Annotated
 
 import typer
 
-from corral import __version__, invitation
-from corral.cli import (
-    batching,
-    bench,
-    controlling,
-    get,
-    herding,
-    imaging,
-    joining,
-    keeping,
-    learning,
-    output,
-    presetting,
-    putting,
-    queue,
-    running,
-    secret,
-    show,
-    simulating,
-    steering,
-    token,
-    watching,
-    workers,
-)
-from corral.cli import doctor as doctors
+from corral import __version__
+from corral.cli.controller import backup, bench, queue, secret, simulate, token, up
+from corral.cli.controller import doctor as doctors
+from corral.cli.images import batch, images, learn, presets
+from corral.cli.jobs import cancel, get, jobs, put, run, show
+from corral.cli.terminal import output
+from corral.cli.workers import join, worker, workers
+from corral.joining import invitation
 
 app = typer.Typer(
     name="corral",
@@ -62,46 +45,46 @@ def corral(
 # Everything behind the script belongs to the script, options too.
 _SCRIPT = {"allow_interspersed_args": False}
 
-app.command()(controlling.up)
-app.command()(controlling.down)
-app.command()(controlling.status)
-app.command(context_settings=_SCRIPT)(running.run)
-app.command(context_settings=_SCRIPT)(running.submit)
-app.command()(putting.put)
-app.command()(batching.batch)
-app.command()(imaging.images)
-app.command()(batching.rerun)
-app.add_typer(presetting.app, name="presets")
-app.command()(watching.jobs)
-app.command()(watching.batches)
+app.command()(up.up)
+app.command()(up.down)
+app.command()(up.status)
+app.command(context_settings=_SCRIPT)(run.run)
+app.command(context_settings=_SCRIPT)(run.submit)
+app.command()(put.put)
+app.command()(batch.batch)
+app.command()(images.images)
+app.command()(batch.rerun)
+app.add_typer(presets.app, name="presets")
+app.command()(jobs.jobs)
+app.command()(jobs.batches)
 app.command()(show.show)
-app.command()(watching.logs)
+app.command()(jobs.logs)
 app.command()(get.get)
-app.command()(watching.why)
-app.command()(steering.cancel)
-app.command()(steering.retry)
-app.command()(steering.front)
+app.command()(jobs.why)
+app.command()(cancel.cancel)
+app.command()(cancel.retry)
+app.command()(cancel.front)
 app.command()(workers.workers)
-herding.worker.command()(joining.join)
-herding.worker.command()(joining.run)
-herding.worker.command()(joining.leave)
-app.add_typer(herding.worker, name="worker")
-app.command()(herding.invite)
-app.command()(herding.login)
-app.command()(herding.logout)
+worker.worker.command()(join.join)
+worker.worker.command()(join.run)
+worker.worker.command()(join.leave)
+app.add_typer(worker.worker, name="worker")
+app.command()(worker.invite)
+app.command()(worker.login)
+app.command()(worker.logout)
 app.add_typer(queue.app, name="queue")
 app.add_typer(token.app, name="token")
-app.command()(learning.learn)
-app.command()(learning.rate)
-app.command()(learning.learnings)
+app.command()(learn.learn)
+app.command()(learn.rate)
+app.command()(learn.learnings)
 app.command()(bench.bench)
-app.command()(simulating.simulate)
+app.command()(simulate.simulate)
 app.add_typer(secret.app, name="secret")
-app.command()(controlling.config)
+app.command()(up.config)
 app.command()(doctors.doctor)
-app.command()(keeping.backup)
-app.command()(keeping.restore)
-app.command()(controlling.repair)
+app.command()(backup.backup)
+app.command()(backup.restore)
+app.command()(up.repair)
 
 
 def _hide_invitation() -> None:

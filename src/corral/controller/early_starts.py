@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from corral.controller.listeners import Change
+from corral.controller.journal.listeners import Change
 from corral.controller.store import Store
 from corral.controller.world import FRONT
 from corral.core.events import (

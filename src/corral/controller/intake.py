@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from corral.controller.blame import Blame
-from corral.controller.engine_reports import EngineReports
-from corral.controller.listeners import Change
+from corral.controller.engines.blame import Blame
+from corral.controller.engines.engine_reports import EngineReports
+from corral.controller.journal.listeners import Change
+from corral.controller.journal.record import UNREADABLE
 from corral.controller.loop import Loop
-from corral.controller.record import UNREADABLE
-from corral.controller.spool import Spool
+from corral.controller.output.spool import Spool
 from corral.controller.store import Store
 from corral.core.errors import CorralError, JobNotFound, StorageFailed
 from corral.core.events import (

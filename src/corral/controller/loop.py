@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 from msgspec import Raw
 
+from corral.controller.auth.tokens import AttemptTokens
+from corral.controller.auth.vault import Vault
 from corral.controller.early_starts import SentEarly
-from corral.controller.fleet import Fleet
-from corral.controller.listeners import Change
+from corral.controller.engines.fleet import Fleet
+from corral.controller.journal.listeners import Change
 from corral.controller.pause import Pause
 from corral.controller.store import Store
-from corral.controller.tokens import AttemptTokens
-from corral.controller.vault import Vault
 from corral.core.errors import CorralError, JournalDamaged, SecretNotFound, StorageFailed
 from corral.core.events import (
     AttemptPlaced,

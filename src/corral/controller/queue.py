@@ -12,15 +12,15 @@ from typing import Any, TypeVar, assert_never
 import structlog
 from msgspec.structs import replace
 
-from corral.controller.admission import Accepted, Draft, admit, takes_work
-from corral.controller.assets import Assets
-from corral.controller.blobs import Blobs
-from corral.controller.cancelling import Cancelling
-from corral.controller.finding import find
-from corral.controller.listeners import Change
+from corral.controller.auth.vault import Vault
+from corral.controller.files.assets import Assets
+from corral.controller.files.blobs import Blobs
+from corral.controller.jobs.admission import Accepted, Draft, admit, takes_work
+from corral.controller.jobs.cancelling import Cancelling
+from corral.controller.jobs.finding import find
+from corral.controller.journal.listeners import Change
 from corral.controller.loop import Loop
 from corral.controller.store import Store
-from corral.controller.vault import Vault
 from corral.core.errors import (
     Conflict,
     CorralError,

@@ -14,16 +14,16 @@ from typing import Any
 
 import structlog
 
-from corral.controller.commit_group import Group, Request
-from corral.controller.job_reader import JobReader
-from corral.controller.journal import Journal, Write
-from corral.controller.listeners import Change, Hear, Listeners
-from corral.controller.pruned import Slice
-from corral.controller.recovery import resumed
-from corral.controller.snapshots import EVERY, Snapshots
-from corral.controller.used_keys import UsedKeys
+from corral.controller.history.used_keys import UsedKeys
+from corral.controller.jobs.reader import JobReader
+from corral.controller.journal.commit_group import Group, Request
+from corral.controller.journal.database import Journal, Write
+from corral.controller.journal.listeners import Change, Hear, Listeners
+from corral.controller.journal.pruned import Slice
+from corral.controller.journal.snapshots import EVERY, Snapshots
+from corral.controller.journal.writer_thread import WriterThread
+from corral.controller.recovery.start import resumed
 from corral.controller.world import World
-from corral.controller.writer_thread import WriterThread
 from corral.core.errors import StorageFailed, Unavailable
 from corral.core.events import Journaled
 from corral.core.job import JobId
@@ -34,8 +34,8 @@ log = structlog.get_logger()
 MARK_S = 0.05
 """A power cut finds the high-water mark at most this old: a sync of its own for every commit
 would double what a commit costs (docs/decisions/0021)."""
-FEW, QUICK_S, ALONE_S = 4, 0.001, 0.00005
-SLOW_S, COMPANY_S = 0.0005, 0.002
+SMALL_COMMIT, QUICK_S, ALONE_S = 4, 0.001, 0.00005
+SLOW_S, COMMIT_DELAY_S = 0.0005, 0.002
 """On a slow disk, a fact of which nobody is told anything yet waits so long for the next one."""
 GROUP_FACTS = 1_000
 """Facts of different requests that share a commit; a request is never divided."""
@@ -140,7 +140,7 @@ class Store(JobReader):
         if not may_wait or self._commit_s < SLOW_S:
             self._begin()
         elif self._idle.is_set() and self._waiting is None:
-            self._waiting = asyncio.get_running_loop().call_later(COMPANY_S, self._begin)
+            self._waiting = asyncio.get_running_loop().call_later(COMMIT_DELAY_S, self._begin)
         return done
 
     def hurry(self) -> None:
@@ -217,7 +217,7 @@ class Store(JobReader):
             return written(None, None)
         write = Write(group.records, group.ends, group.noted, group.workers)
         alone = began - self._committed_at > ALONE_S
-        if alone and len(group.records) <= FEW and self._commit_s < QUICK_S:
+        if alone and len(group.records) <= SMALL_COMMIT and self._commit_s < QUICK_S:
             # On a quick disk a small commit is over sooner than two threads have met.
             self._thread.run_here(lambda: self.journal.write(write), written)
         else:

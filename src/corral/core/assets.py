@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import PurePosixPath, PureWindowsPath
 
-from corral.core.device_names import DEVICES
 from corral.core.errors import InvalidJob
+from corral.core.text.device_names import DEVICES
 
 MAX_NAME = 255
 _HEX = frozenset("0123456789abcdef")

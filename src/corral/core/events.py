@@ -25,7 +25,7 @@ class Fact(Struct, frozen=True, gc=False, tag=True, tag_field="fact", omit_defau
 # --- the life of a job -------------------------------------------------------------------------
 
 
-class Submission(Fact, frozen=True):
+class SubmissionFact(Fact, frozen=True):
     """What stays in memory of a submitted document, whatever was answered."""
 
     needs: Needs
@@ -48,11 +48,11 @@ class Submission(Fact, frozen=True):
     notify: str = ""
 
 
-class JobSubmitted(Submission, frozen=True):
+class JobSubmitted(SubmissionFact, frozen=True):
     """Accepted, durably."""
 
 
-class JobRejected(Submission, frozen=True):
+class JobRejected(SubmissionFact, frozen=True):
     """Never accepted, but it has an id and stays in the history with its reason."""
 
     code: str = ""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from corral.core.errors import InvalidJob
-from corral.core.pipeline import Record
+from corral.core.images.pipeline import Record
 
 JobId = str
 

@@ -23,7 +23,7 @@ from corral.core.events import (
     JobSucceeded,
     Journaled,
     ResultOrphaned,
-    Submission,
+    SubmissionFact,
 )
 from corral.core.job import Given, Head, Shape, State
 
@@ -61,7 +61,7 @@ STORED = (ArtifactStored, CheckpointStored)
 _given = attrgetter(*Given.__struct_fields__)
 
 
-def shape_of(fact: Submission) -> Shape:
+def shape_of(fact: SubmissionFact) -> Shape:
     return Shape(
         needs=fact.needs,
         workload=fact.workload,

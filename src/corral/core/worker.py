@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from corral.core.job import Needs
 from corral.core.model import Model, ModelNames
-from corral.core.printable import PLAIN
+from corral.core.text.printable import PLAIN
 
 SLACK = 1e-9
 """Sums of fractions miss by less than this; it decides nothing."""

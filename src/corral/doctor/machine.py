@@ -105,7 +105,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def uv() -> Iterator[Finding]:
-    from corral.runtime import uv
+    from corral.runtime.environments import uv
 
     program = uv.program()
     try:
@@ -173,7 +173,7 @@ def sandbox(environ: Mapping[str, str] | None = None) -> Iterator[Finding]:
 def _landlock() -> Iterator[Finding]:
     version = 0
     if sys.platform == "linux":
-        from corral.runtime.sandbox import landlock_version
+        from corral.runtime.sandbox.rules import landlock_version
 
         version = landlock_version()
     if version:

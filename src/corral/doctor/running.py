@@ -10,20 +10,21 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from corral import __version__, settings, trust
+from corral import __version__, settings
 from corral.contract.views import WorkerView
 from corral.core.errors import CorralError, Forbidden, Unauthorized
 from corral.doctor.findings import Check, Finding, fail, ok, warn
 from corral.home import Home, read_json
+from corral.joining import trust
 from corral.sdk.client import Client
-from corral.sdk.connection import locate
+from corral.sdk.transport.connection import locate
 
 ASKED = 20
 """Waiting jobs that are asked why."""
 SILENT_BEATS = 3
 
 
-class Running:
+class ControllerChecks:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._card = read_json(Home(home).controller)

@@ -8,22 +8,23 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.core.errors import TooManyRecords
-from corral.core.pipeline import (
+from corral.core.images.pipeline import (
     MOST_AT_ONCE,
     MOST_PIXELS,
     SKETCH,
     STAGES,
-    Learning,
+    LearningStep,
     Record,
     Upscale,
     canonical,
     largest,
 )
-from corral.pipelines import loras, matrix, packs, presets, seeds, stages, sweep, variants
-from corral.pipelines.config import Config, Txt2ImgSettings
+from corral.pipelines import presets, seeds, stages, sweep, variants
+from corral.pipelines.config import PlanConfig, Txt2ImgSettings
 from corral.pipelines.merge import merge
 from corral.pipelines.mistakes import invalid
-from corral.pipelines.plan import Plan, Row, Variants
+from corral.pipelines.plan import BatchPlan, Row, Variants
+from corral.pipelines.prompts import loras, matrix, packs
 
 _SETTINGS = tuple(
     name
@@ -37,7 +38,7 @@ _NOT_LEFT_OPEN = {"sampler": "euler", "scheduler": "normal"}
 class Batch:
     def __init__(
         self,
-        plan: Plan,
+        plan: BatchPlan,
         named_presets: Mapping[str, object],
         *,
         seed: int,
@@ -48,7 +49,7 @@ class Batch:
         self.warnings: list[str] = []
         self._rows = self._read_rows()
         base = presets.resolve(plan.preset, named_presets) if plan.preset else plan.base
-        merged = merge(base or Config(), plan.overrides)
+        merged = merge(base or PlanConfig(), plan.overrides)
         self._configs = sweep.expand(merged, plan.sweep, limit=most)
         asked = variants.resolved(plan.variants or Variants(), self.seed)
         self._variants = variants.expand(asked, limit=most)
@@ -103,7 +104,7 @@ class Batch:
             ]
         return self._templates[with_inputs]
 
-    def _template(self, config: Config, number: int, with_inputs: bool) -> list[Record]:
+    def _template(self, config: PlanConfig, number: int, with_inputs: bool) -> list[Record]:
         plan = self._plan
         chain = stages.chain(config, plan.stages, inputs=("image",) if with_inputs else ())
         samples = any(not isinstance(stage, Upscale) for stage in chain)
@@ -218,13 +219,13 @@ def _refuse_impossible(record: Record) -> None:
             raise invalid("base", f"the name {name[:80]!r} holds what cannot be printed.")
 
 
-def _sampling(config: Config) -> dict[str, Any]:
+def _sampling(config: PlanConfig) -> dict[str, Any]:
     settings = config.txt2img or Txt2ImgSettings()
     given = {name: value for name in _SETTINGS if (value := getattr(settings, name)) is not None}
     given["loras"] = loras.joined((), settings.loras or ())
     return _NOT_LEFT_OPEN | given
 
 
-def _step(learning: Learning, number: int) -> Learning:
+def _step(learning: LearningStep, number: int) -> LearningStep:
     """Of a learning run each config is a step, counted from the plan's own."""
-    return replace(learning, step=learning.step + number) if learning.enabled else Learning()
+    return replace(learning, step=learning.step + number) if learning.enabled else LearningStep()

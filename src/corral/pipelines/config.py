@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from corral.core.pipeline import Factor, Lora, Name, Pixels, Prompt, Share, Steps
+from corral.core.images.pipeline import Factor, Lora, Name, Pixels, Prompt, Share, Steps
 
 GivenSeed = Annotated[int, Meta(ge=-1, lt=2**32)]
 """-1 is what other programs write for "any": here it is the same as left out."""
@@ -76,7 +76,7 @@ class UpscaleSettings(Section, frozen=True):
     upscaler: Name | None = None
 
 
-class Config(Section, frozen=True):
+class PlanConfig(Section, frozen=True):
     """All of them: the base of a plan, a preset."""
 
     txt2img: Txt2ImgSettings | None = None

@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Meta, field
 
 from corral.core.errors import InvalidPlan
+from corral.core.images.pipeline import Prompt, Seed
 from corral.core.job import QueueClass
-from corral.core.pipeline import Prompt, Seed
 from corral.pipelines import sweep
-from corral.pipelines.config import Config, Overrides, Section
+from corral.pipelines.config import Overrides, PlanConfig, Section
 from corral.pipelines.mistakes import convert, invalid
 from corral.pipelines.plan import Backend, OwnNeeds, Path, Row, StageName, Swept, check_row
 
@@ -36,7 +36,7 @@ class LearningPlan(Section, frozen=True):
     seed: Seed | None = None
     """Of the first image of each value; left out, it follows from the name."""
     preset: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
-    base: Config | None = None
+    base: PlanConfig | None = None
     overrides: Overrides = Overrides()
     stages: Annotated[tuple[StageName, ...], Meta(max_length=20)] | None = None
     backend: Backend = ""

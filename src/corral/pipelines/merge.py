@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 from corral.pipelines.config import (
     ADetailerSettings,
-    Config,
     Img2ImgSettings,
     Overrides,
+    PlanConfig,
     Section,
     Txt2ImgSettings,
     UpscaleSettings,
@@ -24,7 +24,7 @@ _SETTINGS: dict[str, type[Section]] = {
 }
 
 
-def merge(base: Config, overrides: Overrides) -> Config:
+def merge(base: PlanConfig, overrides: Overrides) -> PlanConfig:
     """A stage's override holds where it is switched on; what is null in it keeps the base."""
     changes: dict[str, Any] = {}
     for stage, settings in _SETTINGS.items():
@@ -34,7 +34,7 @@ def merge(base: Config, overrides: Overrides) -> Config:
         given = {name: getattr(override, name) for name in settings.__struct_fields__}
         if any(value is not None for value in given.values()):
             changes[stage] = settings(**given)
-    return overlay(base, Config(**changes))
+    return overlay(base, PlanConfig(**changes))
 
 
 def overlay(base: S, change: S) -> S:

@@ -10,17 +10,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
-from corral.core.device_names import DEVICES
 from corral.core.errors import InvalidPlan
+from corral.core.images.pipeline import LearningStep, Name, Prompt, Steps
 from corral.core.job import MAX_DURATION_S, QueueClass
-from corral.core.pipeline import Learning, Name, Prompt, Steps
+from corral.core.text.device_names import DEVICES
 from corral.pipelines.config import (
     BatchSize,
     CfgScale,
-    Config,
     GivenSeed,
     Loras,
     Overrides,
+    PlanConfig,
     Section,
 )
 from corral.pipelines.mistakes import convert, invalid
@@ -95,12 +95,12 @@ class OwnNeeds(Section, frozen=True):
     worker: Name | None = None
 
 
-class Plan(Section, frozen=True):
+class BatchPlan(Section, frozen=True):
     name: Annotated[str, Meta(max_length=200)] = ""
     seed: AnySeed | None = None
     """The batch's own: seeds that nobody gave are drawn from it."""
     preset: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
-    base: Config | None = None
+    base: PlanConfig | None = None
     overrides: Overrides = Overrides()
     prompts: Annotated[tuple[Row | Prompt, ...], Meta(max_length=100_000)] = ()
     pack: Any = None
@@ -118,11 +118,11 @@ class Plan(Section, frozen=True):
     duration_s: Annotated[float, Meta(ge=1, le=MAX_DURATION_S)] = 3600.0
     """How long one job may take, the wait for its turn at a busy image server included."""
     output: Name = "{job}-{index:03}"
-    learning: Learning = Learning()
+    learning: LearningStep = LearningStep()
     needs: OwnNeeds = OwnNeeds()
 
 
-def parse(value: object) -> Plan:
+def parse(value: object) -> BatchPlan:
     """The plan in a value that YAML or JSON gave, or an InvalidPlan that says where it is wrong."""
     if not isinstance(value, dict):
         raise InvalidPlan(
@@ -130,7 +130,7 @@ def parse(value: object) -> Plan:
             " See docs/pipelines.md.",
             details={"path": ""},
         )
-    plan = convert(value, Plan, values={"matrix.slots": Values, "sweep": Swept})
+    plan = convert(value, BatchPlan, values={"matrix.slots": Values, "sweep": Swept})
     if plan.preset is not None and plan.base is not None:
         raise invalid(
             "preset",
@@ -149,7 +149,7 @@ def parse(value: object) -> Plan:
     return plan
 
 
-def encode(plan: Plan) -> bytes:
+def encode(plan: BatchPlan) -> bytes:
     """The same plan gives the same bytes; the order of free keys counts, as it does in the plan."""
     return msgspec.json.encode(plan)
 
@@ -160,7 +160,7 @@ def check_row(row: object, where: str) -> None:
         raise invalid(where, "`positive` is missing. Add it.")
 
 
-def _check_rows(plan: Plan, written: Sequence[object]) -> None:
+def _check_rows(plan: BatchPlan, written: Sequence[object]) -> None:
     for number, row in enumerate(written):
         check_row(row, f"prompts[{number}]")
     if len(plan.inputs) > MOST_INPUTS and (plan.prompts or plan.pack is not None):
@@ -171,7 +171,7 @@ def _check_rows(plan: Plan, written: Sequence[object]) -> None:
         )
 
 
-def _check_text(plan: Plan) -> None:
+def _check_text(plan: BatchPlan) -> None:
     """YAML and Python know halves of characters, and boxes in boxes without end; JSON does not."""
     try:
         encode(plan)

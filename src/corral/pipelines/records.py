@@ -9,13 +9,13 @@ import msgspec
 from msgspec import Struct
 
 from corral.core.errors import TooManyRecords
+from corral.core.images.pipeline import Record, decode_record, encode_record
 from corral.core.job import Needs
-from corral.core.pipeline import Record, decode_record, encode_record
 from corral.pipelines.batch import Batch
 from corral.pipelines.mistakes import invalid
-from corral.pipelines.plan import Plan
-from corral.pipelines.vram import needs_of
-from corral.pipelines.vram_table import TABLE, Table
+from corral.pipelines.needs.vram import needs_of
+from corral.pipelines.needs.vram_table import TABLE, Table
+from corral.pipelines.plan import BatchPlan
 
 MOST_RECORDS = 100_000
 MOST_BYTES = 256 * 2**20
@@ -36,7 +36,7 @@ class Built(Struct, frozen=True):
 
 
 def build(
-    plan: Plan,
+    plan: BatchPlan,
     *,
     presets: Mapping[str, object] | None = None,
     seed: int = 0,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from corral.core.errors import EmptyStagePlan, StageWithoutImage
-from corral.core.pipeline import (
+from corral.core.images.pipeline import (
     STAGES,
     ADetailer,
     Hires,
@@ -18,8 +18,8 @@ from corral.core.pipeline import (
 )
 from corral.pipelines.config import (
     ADetailerSettings,
-    Config,
     Img2ImgSettings,
+    PlanConfig,
     Section,
     Txt2ImgSettings,
     UpscaleSettings,
@@ -28,7 +28,7 @@ from corral.pipelines.mistakes import invalid
 
 
 def chain(
-    config: Config, asked: Sequence[str] | None = None, *, inputs: Collection[str] = ()
+    config: PlanConfig, asked: Sequence[str] | None = None, *, inputs: Collection[str] = ()
 ) -> tuple[Stage, ...]:
     """Those asked for, or those the config has settings for; without the disabled ones."""
     wanted = [one for one in STAGES if _wanted(config, one, asked)]
@@ -54,13 +54,13 @@ def chain(
     return tuple(_made(config, one) for one in wanted)
 
 
-def _wanted(config: Config, stage: str, asked: Sequence[str] | None) -> bool:
+def _wanted(config: PlanConfig, stage: str, asked: Sequence[str] | None) -> bool:
     settings = getattr(config, stage)
     given = settings is not None if asked is None else stage in asked
     return given and (settings is None or settings.enabled is not False)
 
 
-def _made(config: Config, stage: str) -> Stage:
+def _made(config: PlanConfig, stage: str) -> Stage:
     match stage:
         case "txt2img":
             settings = config.txt2img or Txt2ImgSettings()

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from corral.core.errors import TooManyRecords
-from corral.pipelines.config import Config
+from corral.pipelines.config import PlanConfig
 from corral.pipelines.merge import overlay
 from corral.pipelines.mistakes import convert
 
 Values = Mapping[str, Sequence[object]]
 
 
-def expand(config: Config, sweep: Values, *, limit: int) -> list[Config]:
+def expand(config: PlanConfig, sweep: Values, *, limit: int) -> list[PlanConfig]:
     """One config for each combination, the last path turning fastest. None keeps the base."""
     count = math.prod(len(values) for values in sweep.values())
     if count > limit:
@@ -33,8 +33,8 @@ def expand(config: Config, sweep: Values, *, limit: int) -> list[Config]:
     return found
 
 
-def change(path: str, value: object, where: str = "sweep") -> Config:
+def change(path: str, value: object, where: str = "sweep") -> PlanConfig:
     """A config with this setting alone, or an InvalidPlan that says what is wrong with it."""
     for name in reversed(path.split(".")):
         value = {name: value}
-    return convert(value, Config, where=where)
+    return convert(value, PlanConfig, where=where)

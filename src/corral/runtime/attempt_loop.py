@@ -9,9 +9,10 @@ import sys
 from typing import TYPE_CHECKING, assert_never
 
 from corral import job
-from corral.runtime import artifacts, failures, hints
+from corral.runtime import failures, hints
 from corral.runtime.cancellation import Cancellation
-from corral.runtime.frames import FETCHING, STARTED, error_frame, result_frame
+from corral.runtime.channels.frames import FETCHING, STARTED, error_frame, result_frame
+from corral.runtime.files import artifacts
 from corral.runtime.functions import Functions, refuse_secrets, result_bytes
 from corral.runtime.order import decode_order
 
@@ -19,21 +20,21 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
+    from corral.runtime.channels.runner_ports import InboxPort, RoadPort
+    from corral.runtime.files.run_folder import RunFolder
+    from corral.runtime.files.transfer import Transfer
     from corral.runtime.hints import Bounds
     from corral.runtime.order import (
-        Bytes,
         Document,
         FunctionWork,
         Order,
+        OrderBytes,
         PipelineWork,
         ScriptWork,
         Work,
     )
     from corral.runtime.pipeline.run import Pipelines
-    from corral.runtime.process_state import ProcessState
-    from corral.runtime.run_folder import RunFolder
-    from corral.runtime.transfer import Transfer
-    from corral.runtime.ways import Inbox, Road
+    from corral.runtime.process.state import ProcessState
 
 SEP = os.sep
 
@@ -41,10 +42,10 @@ SEP = os.sep
 class AttemptLoop:
     def __init__(
         self,
-        inbox: Inbox,
-        road: Road,
+        inbox: InboxPort,
+        road: RoadPort,
         bounds: Bounds,
-        process: Callable[[Road], ProcessState],
+        process: Callable[[RoadPort], ProcessState],
         open_folder: Callable[[str], RunFolder],
     ) -> None:
         self._pid = os.getpid()
@@ -109,7 +110,7 @@ class AttemptLoop:
 
     def _place_inputs(self, order: Order[Document]) -> None:
         if order.inputs:
-            from corral.runtime import inputs
+            from corral.runtime.files import inputs
 
             inputs.place(order.inputs, f"{order.work_dir}/work", confined=self._bounds.files)
 
@@ -154,7 +155,7 @@ class AttemptLoop:
             if not self._said:
                 self._said = True
                 self._road.send(FETCHING)
-            from corral.runtime.transfer import PATIENCE_S, Transfer
+            from corral.runtime.files.transfer import RETRY_FOR_S, Transfer
 
             order, endpoint = self._order, self._order.endpoint
             self._way = Transfer(
@@ -164,7 +165,7 @@ class AttemptLoop:
                 order.attempt,
                 certificate=endpoint.certificate,
                 artifacts=endpoint.artifacts,
-                patience_s=endpoint.patience_s or PATIENCE_S,
+                patience_s=endpoint.patience_s or RETRY_FOR_S,
                 before=self._way_before,
             )
             self._way_before = None
@@ -187,7 +188,7 @@ class AttemptLoop:
     def _finish(self, data: bytes | None, failure: failures.Failure | None, *, last: bool) -> bool:
         """Everything after user code: its output, its files, its result, a clean process."""
         self._process.quiet()
-        result: Bytes | None = None
+        result: OrderBytes | None = None
         untouched = self._folder is not None and self._folder.untouched()
         try:
             if not untouched:

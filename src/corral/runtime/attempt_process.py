@@ -13,10 +13,11 @@ import json
 import os
 from typing import Any
 
-from corral.runtime import failures, sandbox
-from corral.runtime.frames import frame
-from corral.runtime.inbox import Inbox
-from corral.runtime.road import Road
+from corral.runtime import failures
+from corral.runtime.channels.frames import frame
+from corral.runtime.channels.inbox import Inbox
+from corral.runtime.channels.road import Road
+from corral.runtime.sandbox import rules
 
 KIT = os.path.dirname(failures.PACKAGE)
 
@@ -43,7 +44,7 @@ def _run(told: dict[str, Any]) -> None:
     config, enforced = told["config"], told["enforced"]
     inbox, road = Inbox.taken_over(told["inbox"]), Road.taken_over(told["road"])
     if config.get("secrets"):
-        from corral.runtime.redaction import Redactor
+        from corral.runtime.channels.redaction import Redactor
 
         road.hide(Redactor(config["secrets"]))
         os.environ.update(config["secrets"])
@@ -59,8 +60,8 @@ def _run(told: dict[str, Any]) -> None:
     road.send(frame("ready", pid=told["parent"], enforced=enforced))
     # After the answer: loading cloudpickle takes as long as everything before it.
     from corral.runtime.attempt_loop import AttemptLoop
-    from corral.runtime.posix_state import PosixState
-    from corral.runtime.run_folder import HeldFolder
+    from corral.runtime.files.run_folder import HeldFolder
+    from corral.runtime.process.posix_state import PosixState
 
-    bounds = sandbox.bounds(config, KIT, enforced)
+    bounds = rules.bounds(config, KIT, enforced)
     AttemptLoop(inbox, road, bounds, PosixState, HeldFolder).run()

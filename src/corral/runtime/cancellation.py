@@ -18,10 +18,10 @@ from mmap import mmap
 from typing import TYPE_CHECKING
 
 from corral import job
-from corral.runtime.frames import CANCEL
+from corral.runtime.channels.frames import CANCEL
 
 if TYPE_CHECKING:
-    from corral.runtime.ways import Inbox
+    from corral.runtime.channels.runner_ports import InboxPort
 
 if sys.platform == "win32":
     STOP = signal.SIGINT
@@ -31,7 +31,7 @@ else:
 
 
 class Cancellation:
-    def __init__(self, inbox: Inbox, page: mmap | bytearray) -> None:
+    def __init__(self, inbox: InboxPort, page: mmap | bytearray) -> None:
         self._inbox = inbox
         self._page = page
         self._name = ("", 0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from traceback import FrameSummary, StackSummary, TracebackException
 
-    from corral.runtime.redaction import Redactor
+    from corral.runtime.channels.redaction import Redactor
 
 Failure = dict[str, Any]
 

@@ -17,9 +17,9 @@ from corral.runtime.failures import AttemptFailed, message_of, pickled, tracebac
 
 if TYPE_CHECKING:
     from corral.runtime.cancellation import Cancellation
-    from corral.runtime.order import Bytes, FunctionWork
-    from corral.runtime.redaction import Redactor
-    from corral.runtime.transfer import Transfer
+    from corral.runtime.channels.redaction import Redactor
+    from corral.runtime.files.transfer import Transfer
+    from corral.runtime.order import FunctionWork, OrderBytes
 
 INLINE_LIMIT = 8 * 1024
 """The same as `core.job.INLINE_LIMIT`; the runtime has only the standard library."""
@@ -106,14 +106,14 @@ def refuse_secrets(data: bytes, redactor: Redactor) -> None:
         )
 
 
-def result_bytes(data: bytes, transfer: Callable[[], Transfer]) -> Bytes:
+def result_bytes(data: bytes, transfer: Callable[[], Transfer]) -> OrderBytes:
     """A result as the last frame tells it; a large one is uploaded first."""
     if len(data) > INLINE_LIMIT:
-        from corral.runtime.transfer import Refused
+        from corral.runtime.files.transfer import TransferRefused
 
         try:
             sha256, size = transfer().put_result(data)
-        except Refused as error:
+        except TransferRefused as error:
             raise AttemptFailed("result_refused", str(error)) from None
         return {"sha256": sha256, "size": size}
     return {
@@ -123,7 +123,7 @@ def result_bytes(data: bytes, transfer: Callable[[], Transfer]) -> Bytes:
     }
 
 
-def blob_bytes(blob: Bytes, transfer: Callable[[], Transfer]) -> bytes:
+def blob_bytes(blob: OrderBytes, transfer: Callable[[], Transfer]) -> bytes:
     """The bytes of a blob: they ride along, or are fetched; either way they are what was named."""
     inline = blob.get("data")
     if inline is None:

@@ -1,7 +1,8 @@
 """What a runner is told of an attempt: its order, and the cancel that may follow. Declared once,
 for whoever sends one and for the runner, which has only the standard library.
 
-Whoever sends encodes with msgspec (`corral.agent.orders`), so that the document goes in as it came.
+Whoever sends encodes with msgspec (`corral.agent.runners.orders`), so that the document
+goes in as it came.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, NotRequired, TypedDict, TypeVar
 
 
-class Bytes(TypedDict):
+class OrderBytes(TypedDict):
     """Bytes known by their digest, as `core.job.Blob`; `data` is base64 where they ride along."""
 
     sha256: str
@@ -21,13 +22,13 @@ class Bytes(TypedDict):
 
 class FunctionWork(TypedDict):
     type: Literal["function"]
-    function: Bytes
-    arguments: Bytes
+    function: OrderBytes
+    arguments: OrderBytes
 
 
 class ScriptWork(TypedDict):
     type: Literal["script"]
-    package: Bytes
+    package: OrderBytes
     entry: str
     argv: NotRequired[list[str]]
 

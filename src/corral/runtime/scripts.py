@@ -10,14 +10,15 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from corral.runtime import failures, system
+from corral.runtime import failures
 from corral.runtime.failures import AttemptFailed
+from corral.runtime.files.packages import unpack
 from corral.runtime.functions import blob_bytes
-from corral.runtime.packages import unpack
+from corral.runtime.process import system
 
 if TYPE_CHECKING:
+    from corral.runtime.files.transfer import Transfer
     from corral.runtime.order import ScriptWork
-    from corral.runtime.transfer import Transfer
 
 CALL = """\
 import sys

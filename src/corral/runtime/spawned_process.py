@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.runtime import failures, system
-from corral.runtime.frames import frame
+from corral.runtime import failures
+from corral.runtime.channels.frames import frame
+from corral.runtime.channels.line import LoopbackLine
 from corral.runtime.hints import Bounds
-from corral.runtime.line import Line
+from corral.runtime.process import system
 
 KIT = os.path.dirname(failures.PACKAGE)
 NOTHING = {"files": "", "memory": "", "cpu": "", "privileges": ""}
@@ -22,10 +23,10 @@ def main() -> int:
     port = int(sys.argv[2])
     token, mark = sys.stdin.readline().split()
     system.hold_descendants()
-    line = Line(port, token, mark)
+    line = LoopbackLine(port, token, mark)
     config = line.config
     if config.get("secrets"):
-        from corral.runtime.redaction import Redactor
+        from corral.runtime.channels.redaction import Redactor
 
         line.redactor = Redactor(config["secrets"])
         os.environ.update(config["secrets"])
@@ -38,8 +39,8 @@ def main() -> int:
     line.send(frame("ready", pid=os.getpid(), enforced=NOTHING))
 
     from corral.runtime.attempt_loop import AttemptLoop
-    from corral.runtime.process_state import ProcessState
-    from corral.runtime.run_folder import RunFolder
+    from corral.runtime.files.run_folder import RunFolder
+    from corral.runtime.process.state import ProcessState
 
     sys.argv = sys.argv[:1]
     bounds = Bounds((config.get("limits") or {}).get("memory_bytes") or 0)

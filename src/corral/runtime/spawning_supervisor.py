@@ -18,10 +18,16 @@ import sys
 import threading
 from typing import IO
 
-from corral.runtime import system
-from corral.runtime.frames import CHUNK, COALESCE_S, error_frame, output_frame, words_to_frames
-from corral.runtime.marks import Marks
-from corral.runtime.redaction import Redactor, Screen
+from corral.runtime.channels.frames import (
+    CHUNK,
+    COALESCE_S,
+    error_frame,
+    output_frame,
+    words_to_frames,
+)
+from corral.runtime.channels.marks import Marks
+from corral.runtime.channels.redaction import Redactor, StreamRedactor
+from corral.runtime.process import system
 
 ARRIVE_S = 30.0
 DRAIN_S = 2.0
@@ -36,7 +42,7 @@ def main() -> int:
     for number in system.SIGNALS:
         signal.signal(number, lambda *_: None)  # A job may signal its whole group; we stay.
     system.hold_descendants()
-    supervisor = Supervisor(line)
+    supervisor = SpawningSupervisor(line)
     supervisor.start()
     for line in iter(agent.readline, b""):
         supervisor.heard(line)
@@ -44,14 +50,14 @@ def main() -> int:
     os._exit(0)  # Threads still read from pipes that nobody writes to any more.
 
 
-class Supervisor:
+class SpawningSupervisor:
     def __init__(self, config: bytes) -> None:
         told = json.loads(config)
         self._config = config
         self._python: str = told["python"]
         self._environ: dict[str, str] = told.get("environ") or {}
         self._redactor = Redactor(told["secrets"]) if told.get("secrets") else None
-        self._screen = Screen(self._redactor, 2) if self._redactor else None
+        self._screen = StreamRedactor(self._redactor, 2) if self._redactor else None
         self._token = secrets.token_hex(16)
         self._mark = secrets.token_hex(16)
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -190,7 +196,7 @@ class Pump:
     """One pipe of the job process, read by a thread."""
 
     def __init__(
-        self, supervisor: Supervisor, number: int, stream: str, pipe: IO[bytes], mark: bytes
+        self, supervisor: SpawningSupervisor, number: int, stream: str, pipe: IO[bytes], mark: bytes
     ) -> None:
         self._supervisor, self._number, self._stream = supervisor, number, stream
         self._pipe, self._marks = pipe, Marks(mark)

@@ -18,10 +18,11 @@ import time
 from typing import Any
 
 from corral import permissions
-from corral.runtime import posix, sandbox
-from corral.runtime.frames import CANCEL, CHUNK, COALESCE_S, IDLE, STATE, WAITING
-from corral.runtime.inbox import Inbox
-from corral.runtime.road import Road
+from corral.runtime.channels.frames import CANCEL, CHUNK, COALESCE_S, IDLE, STATE, WAITING
+from corral.runtime.channels.inbox import Inbox
+from corral.runtime.channels.road import Road
+from corral.runtime.process import posix
+from corral.runtime.sandbox import rules
 
 SURVIVED = 70
 """Its exit code where something that the job started could not be ended."""
@@ -41,10 +42,10 @@ def main() -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        from corral.runtime import confined_start
+        from corral.runtime.sandbox import start
 
         try:
-            confined_start.main(line, inbox, road, own_errors, parent)
+            start.main(line, inbox, road, own_errors, parent)
         except BaseException:
             # Nothing of ours may unwind into the supervisor's half of the program. This is no
             # word of a job, so it goes to the agent's own log.
@@ -59,7 +60,7 @@ def main() -> int:
 
 def hide_secrets(config: bytes, road: Road) -> None:
     """Both processes redact: what is found first in the pipes may be found by either."""
-    from corral.runtime.redaction import Redactor
+    from corral.runtime.channels.redaction import Redactor
 
     if values := json.loads(config).get("secrets"):
         road.hide(Redactor(values))
@@ -71,7 +72,7 @@ class Hold:
     def __init__(self, config: dict[str, Any]) -> None:
         self._group: str = config.get("cgroup", "")
         """The control group of this runner: this process is in it too."""
-        self._scoped = bool(config.get("isolate")) and sandbox.scope_signals()
+        self._scoped = bool(config.get("isolate")) and rules.scope_signals()
         posix.become_subreaper()
 
     def kill(self) -> bool:
@@ -174,8 +175,8 @@ class Supervisor:
     def _report(self, status: int) -> None:
         if self._road.page[STATE] == IDLE:
             return
+        from corral.runtime.channels.frames import error_frame
         from corral.runtime.failures import died
-        from corral.runtime.frames import error_frame
 
         # What the job process did not come to read is still there.
         cancelled = bool(self._road.page[CANCEL]) or Inbox(self._agent_in).cancel_came()

@@ -13,7 +13,7 @@ from corral.core.job import QueueClass, Shape
 from corral.scheduler.fit import Room, refuse_beside_others, refuse_ever
 from corral.scheduler.rank import emptied
 
-PATIENCE_S = 30.0
+MAX_HOLD_OUT_S = 30.0
 """How long an interactive job holds out for a worker that has its model loaded, while the others
 have work of their own. Loading takes about as long, so it gains by that, and so do those who wait
 for what a worker would have to unload."""
@@ -47,7 +47,7 @@ class Wanted:
             return able
         gladly = [room for room in able if room.has_loaded(shape.needs)]
         if shape.queue_class is QueueClass.INTERACTIVE:
-            if waited_s >= (PATIENCE_S if gladly else SMALL_FIRST_S):
+            if waited_s >= (MAX_HOLD_OUT_S if gladly else SMALL_FIRST_S):
                 return able
             if not gladly:
                 smallest_first = sorted(able, key=lambda room: emptied(shape, room))

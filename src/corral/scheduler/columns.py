@@ -33,7 +33,7 @@ from corral.scheduler.rank import (
     pace,
     purpose,
 )
-from corral.scheduler.sets import Cards, Column, Order, bits, indices, members_of
+from corral.scheduler.sets import Cards, Column, RankOrder, bits, indices, members_of
 from corral.scheduler.snapshot import Line, Placement, Seat, Snapshot, Waiting
 from corral.scheduler.stock import Stock, kind_ahead
 
@@ -95,7 +95,7 @@ class Columns:
         workers = self._workers
         self._ids = [one.id for one in workers]
         self._places = dict(zip(self._ids, range(len(workers)), strict=True))
-        self._order = Order(self._ids, self._places)
+        self._order = RankOrder(self._ids, self._places)
         backward = self._seats[::-1]
         if any(seat.circuit is not CLOSED for seat in backward):
             self._present = bits([one.present(world.now) for one in backward])

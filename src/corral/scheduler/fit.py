@@ -10,8 +10,8 @@ from difflib import get_close_matches
 
 from msgspec import Struct
 
+from corral.core.images.pipeline import RENDER, WITH
 from corral.core.job import Needs, Shape
-from corral.core.pipeline import RENDER, WITH
 from corral.core.worker import (
     SLACK,
     Capabilities,

@@ -11,9 +11,9 @@ from itertools import islice
 
 from corral.core.job import QueueClass, Shape
 from corral.core.worker import Worker
-from corral.scheduler.affinity import PATIENCE_S, SMALL_FIRST_S, standing
+from corral.scheduler.affinity import MAX_HOLD_OUT_S, SMALL_FIRST_S, standing
 from corral.scheduler.fit import Room
-from corral.scheduler.sets import Order, bits, members_of
+from corral.scheduler.sets import RankOrder, bits, members_of
 from corral.scheduler.snapshot import Line
 
 Names = tuple[str, ...]
@@ -46,7 +46,7 @@ class Models:
         rooms: Mapping[int, Room],
         cards_gb: Sequence[float],
         by_card: Mapping[float, int],
-        order: Order,
+        order: RankOrder,
     ) -> None:
         self._kinds = {line.shape: Kind(line) for line in lines if line.shape.needs.models}
         self.able: Callable[[Shape], int] = lambda shape: 0
@@ -97,7 +97,7 @@ class Models:
         """As `Wanted.willing`."""
         gladly = able & self._loaded[kind.models]
         if kind.shape.queue_class is QueueClass.INTERACTIVE:
-            if waited_s >= (PATIENCE_S if gladly else SMALL_FIRST_S):
+            if waited_s >= (MAX_HOLD_OUT_S if gladly else SMALL_FIRST_S):
                 return able
             if not gladly:
                 gladly = self._smaller_half(kind.models, able)

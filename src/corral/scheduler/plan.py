@@ -19,7 +19,7 @@ __all__ = ["Line", "Placement", "Plan", "Seat", "Snapshot", "Waiting", "decide",
 
 CLASS_ORDER = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 1}
 
-MANY = 8
+MIN_COLUMNS = 8
 """From so many workers on it is quicker to ask all of them at once."""
 
 
@@ -43,7 +43,7 @@ class Workers(Protocol[A]):
 
 def decide(world: Snapshot) -> Plan:
     """The same snapshot gives the same plan on any machine."""
-    if len(world.seats) < MANY:
+    if len(world.seats) < MIN_COLUMNS:
         return decide_plainly(world)
     return decide_among(Columns(world), world)
 

@@ -14,7 +14,7 @@ from itertools import islice, repeat
 
 Standing = tuple[float, float]
 
-FEW = 12
+MAX_COMPARED = 12
 """So many standings are asked for; then it is quicker to compare candidates one by one, if they are
 no more than that."""
 CHUNK = 200
@@ -125,19 +125,19 @@ class Cards:
         """The best standing among these; none is better than `after`."""
         keys, kinds = self.keys, self.kinds
         number = 0 if after is None else bisect_left(keys, after)
-        for key in islice(keys, number, number + FEW):
+        for key in islice(keys, number, number + MAX_COMPARED):
             if found & kinds[key]:
                 return key
-        if found.bit_count() <= FEW:
+        if found.bit_count() <= MAX_COMPARED:
             first = self.first
             return min(own for one in indices(found) if (own := keys_of[first + one]))
-        number += FEW
+        number += MAX_COMPARED
         while not found & kinds[keys[number]]:
             number += 1
         return keys[number]
 
 
-class Order:
+class RankOrder:
     """Members of a set in order of their ids."""
 
     def __init__(self, ids: Sequence[str], places: Mapping[str, int]) -> None:
@@ -147,7 +147,7 @@ class Order:
         """Everybody in order, in parts that are passed at once where none of them is asked for."""
 
     def members(self, some: int) -> Iterator[int]:
-        if some.bit_count() <= FEW:
+        if some.bit_count() <= MAX_COMPARED:
             yield from sorted(indices(some), key=self._ids.__getitem__)
             return
         if not self._chunks:

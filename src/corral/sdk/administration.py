@@ -9,7 +9,7 @@ from corral.contract import corral_pb2 as pb
 from corral.contract import views
 from corral.contract.read_views import read
 from corral.core.errors import InvalidRequest
-from corral.sdk.connection import Connection
+from corral.sdk.transport.connection import Connection
 
 
 class AsyncAdministration:

@@ -14,17 +14,20 @@ from corral.contract import views
 from corral.contract.read_views import read, read_event
 from corral.core.errors import CorralError, Unavailable
 from corral.core.job import QueueClass, Workload
-from corral.sdk import assets, batches, mapping, submission
+from corral.sdk import mapping
 from corral.sdk.administration import AsyncAdministration
-from corral.sdk.assets import Asset
-from corral.sdk.batches import AsyncBatchHandle, Plan
-from corral.sdk.connection import Connection, locate
+from corral.sdk.files import assets
+from corral.sdk.files.assets import Asset
 from corral.sdk.handles import AsyncHandle, value
-from corral.sdk.learning import AsyncLearning
+from corral.sdk.images import batches
+from corral.sdk.images.batches import AsyncBatchHandle, Plan
+from corral.sdk.images.learning import AsyncLearning
+from corral.sdk.images.presets import AsyncPresets
 from corral.sdk.live_output import Sink, shower
 from corral.sdk.outgoing import HOLD_S, OutgoingJob, function_job, name_of, script_job
-from corral.sdk.presets import AsyncPresets
-from corral.sdk.submission import Filters, Options
+from corral.sdk.submit import submission
+from corral.sdk.submit.submission import Filters, Options
+from corral.sdk.transport.connection import Connection, locate
 from corral.sdk.vault import AsyncSecrets
 
 if TYPE_CHECKING:
@@ -130,7 +133,7 @@ class AsyncClient:
                 except StopAsyncIteration:
                     return
                 answer = None
-                if not isinstance(step, mapping.Wanted):
+                if not isinstance(step, mapping.WantedItems):
                     for found in step:
                         yield found
                 elif items is not None:

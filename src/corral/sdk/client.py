@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from corral.contract import views
     from corral.sdk.administration import Administration
     from corral.sdk.aio import AsyncClient
-    from corral.sdk.assets import Asset
-    from corral.sdk.batches import BatchHandle, Plan
-    from corral.sdk.direct import Direct
+    from corral.sdk.files.assets import Asset
     from corral.sdk.functions import P, RemoteFunction
     from corral.sdk.handles import AsyncHandle
-    from corral.sdk.learning import Learning
+    from corral.sdk.images.batches import BatchHandle, Plan
+    from corral.sdk.images.learning import Learning
+    from corral.sdk.images.presets import Presets
     from corral.sdk.live_output import Sink
-    from corral.sdk.presets import Presets
-    from corral.sdk.submission import Filters, Options
+    from corral.sdk.submit.submission import Filters, Options
+    from corral.sdk.transport.direct import Direct
     from corral.sdk.vault import Secrets
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class Client:
     @property
     def _direct(self) -> Direct:
         if self._made_direct is None:
-            from corral.sdk.direct import Direct, NotDirect
+            from corral.sdk.transport.direct import Direct, NotDirect
             from corral.settings import fast_paths
 
             made = Direct if "direct_call" in fast_paths() else NotDirect
@@ -135,7 +135,7 @@ class Client:
     @property
     def presets(self) -> Presets:
         """Save, list, get and remove the bases that plans may name."""
-        from corral.sdk.presets import Presets
+        from corral.sdk.images.presets import Presets
 
         return Presets(lambda: self._client.presets, shared_bridge().call)
 
@@ -177,8 +177,8 @@ class Client:
         """Runs a function on a worker: its output appears here, its value is returned and its
         exception raised. Ctrl-C cancels the job."""
         from corral.core.job import QueueClass
-        from corral.sdk.direct import NOTHING
         from corral.sdk.outgoing import function_job
+        from corral.sdk.transport.direct import NOTHING
 
         bridge, client = shared_bridge(), self._client
         job = function_job(fn, args, kwargs, options, QueueClass.INTERACTIVE)
@@ -240,7 +240,7 @@ class Client:
         """The function over each item, lazily; over one of each where there are several iterables.
         A failed item raises in its turn and the rest is cancelled; `return_exceptions` yields the
         errors instead."""
-        from corral.sdk.mapping import Wanted, take
+        from corral.sdk.mapping import WantedItems, take
 
         steps = self._client.map_steps(
             fn,
@@ -251,7 +251,7 @@ class Client:
             outstanding=outstanding,
         )
 
-        async def step(answer: list[Any] | None) -> Wanted | list[Any] | None:
+        async def step(answer: list[Any] | None) -> WantedItems | list[Any] | None:
             try:
                 return await steps.asend(answer)
             except StopAsyncIteration:
@@ -263,7 +263,7 @@ class Client:
             try:
                 while (found := shared_bridge().call(step(answer))) is not None:
                     answer = None
-                    if isinstance(found, Wanted):
+                    if isinstance(found, WantedItems):
                         answer = take(items, found.most)
                     else:
                         yield from found
@@ -320,7 +320,7 @@ class Client:
     def batch(self, plan: Plan, *, key: str | None = None) -> BatchHandle:
         """Image jobs from a plan, a value or a file: built by the controller and durably accepted
         as one batch when this returns. The same key again is the same batch."""
-        from corral.sdk.batches import BatchHandle
+        from corral.sdk.images.batches import BatchHandle
 
         bridge = shared_bridge()
         return BatchHandle(bridge.call(self._client.batch(plan, key=key)), bridge)
@@ -331,7 +331,7 @@ class Client:
 
     def open_batch(self, batch: str) -> BatchHandle:
         """A handle for a batch submitted earlier, perhaps by another program. Asks nothing yet."""
-        from corral.sdk.batches import BatchHandle
+        from corral.sdk.images.batches import BatchHandle
 
         return BatchHandle(self._client.open_batch(batch), shared_bridge())
 
@@ -366,7 +366,7 @@ class Client:
     @property
     def learning(self) -> Learning:
         """What was learned from image jobs, and how good they were."""
-        from corral.sdk.learning import Learning
+        from corral.sdk.images.learning import Learning
 
         return Learning(self._client.learning, shared_bridge())
 

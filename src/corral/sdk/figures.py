@@ -16,7 +16,7 @@ from corral.contract import corral_pb2 as pb
 from corral.sdk.aio import AsyncClient
 from corral.sdk.bridge import shared_bridge
 from corral.sdk.client import Client
-from corral.sdk.submission import Options
+from corral.sdk.submit.submission import Options
 
 T = TypeVar("T")
 

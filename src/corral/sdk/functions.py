@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, Un
 
 if TYPE_CHECKING:
     from corral.sdk.client import Client
-    from corral.sdk.submission import Options
+    from corral.sdk.submit.submission import Options
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -104,7 +104,7 @@ def _named(function: Any) -> str:
 
 def decorator(client: Callable[[], Any], options: Options) -> Decorator:
     """What `@client.function(...)` returns; options are checked when the function is defined."""
-    from corral.sdk.submission import check_names
+    from corral.sdk.submit.submission import check_names
 
     check_names(options)
     return lambda function: RemoteFunction(client, function, options)

@@ -18,8 +18,9 @@ from corral.contract import views
 from corral.contract.read_views import ended_of, read, read_event
 from corral.core.errors import BlobNotFound, Forbidden
 from corral.core.job import State, Workload
-from corral.sdk import downloads, results
-from corral.sdk.connection import Connection
+from corral.sdk import results
+from corral.sdk.files import downloads
+from corral.sdk.transport.connection import Connection
 
 
 class AsyncHandle:

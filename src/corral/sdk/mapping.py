@@ -20,8 +20,9 @@ from corral.contract import corral_pb2 as pb
 from corral.contract.read_views import read
 from corral.core.errors import CorralError
 from corral.core.job import State
-from corral.sdk import packages, results, submission
-from corral.sdk.connection import Connection
+from corral.sdk import results
+from corral.sdk.submit import packages, submission
+from corral.sdk.transport.connection import Connection
 
 OUTSTANDING = 10_000
 """Jobs submitted and not yet handed to the caller."""
@@ -32,13 +33,13 @@ _LINGER_S = 0.05
 """A slow source is not waited for until a message is full."""
 
 
-class Wanted(NamedTuple):
+class WantedItems(NamedTuple):
     """The driver answers with up to this many items; fewer is fine, none means the end."""
 
     most: int
 
 
-Step = Wanted | list[Any]
+Step = WantedItems | list[Any]
 
 
 def take(items: Iterator[Any], most: int) -> list[Any]:
@@ -118,7 +119,7 @@ class Mapping:
             while not exhausted or sending or self._submitted > self._yielded:
                 room = self._outstanding - (self._submitted - self._yielded)
                 if not exhausted and room > 0:
-                    items = yield Wanted(min(PER_MESSAGE, room))
+                    items = yield WantedItems(min(PER_MESSAGE, room))
                     exhausted = not items
                     first = self._submitted
                     calls = self._encode(items or [])

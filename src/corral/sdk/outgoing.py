@@ -9,8 +9,8 @@ from typing import Any
 
 from corral.contract import corral_pb2 as pb
 from corral.core.job import QueueClass
-from corral.sdk import packages, submission
-from corral.sdk.submission import Options
+from corral.sdk.submit import packages, submission
+from corral.sdk.submit.submission import Options
 
 HOLD_S = 0.05
 """How long the answer to `run` waits for a short job; its output then comes with it."""

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.contract.views import SecretView
-    from corral.sdk.connection import Connection
+    from corral.sdk.transport.connection import Connection
 
 
 class AsyncSecrets:

@@ -10,7 +10,7 @@ import structlog
 from msgspec import structs
 
 from corral import logs
-from corral.controller import restore
+from corral.controller.recovery import restore
 from corral.core.errors import CorralError
 from corral.core.limits import InputLimits
 from corral.home import Home
@@ -74,6 +74,6 @@ def _again(home: Home) -> int:
 def _close_to_others(config: Config) -> None:
     """Jobs run as the same user; what they could look into is closed before it knows anything."""
     if sys.platform != "win32" and not config.settings.inspectable:
-        from corral.runtime import posix
+        from corral.runtime.process import posix
 
         posix.close_to_others()

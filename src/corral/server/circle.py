@@ -7,22 +7,22 @@ from contextlib import AsyncExitStack
 
 from msgspec import structs
 
-from corral.controller.disk import DiskGuard
 from corral.controller.early_starts import EarlyStarts
-from corral.controller.feed import Feed
-from corral.controller.fleet import Fleet
+from corral.controller.engines.fleet import Fleet
+from corral.controller.engines.recalling import Recalling
+from corral.controller.files.disk import DiskGuard
+from corral.controller.history.retention import Retention, RetentionLimits
+from corral.controller.images.learning import Learnings
 from corral.controller.intake import Intake
-from corral.controller.learning import Learnings
 from corral.controller.loop import Loop
-from corral.controller.loop_turns import LoopTurns
-from corral.controller.narration import Narration
-from corral.controller.notify import Notifier
-from corral.controller.notify_lanes import Timing
+from corral.controller.output.feed import Feed
+from corral.controller.output.loop_turns import LoopTurns
 from corral.controller.pause import Pause
 from corral.controller.queue import Queue
-from corral.controller.recalling import Recalling
-from corral.controller.retention import Limits, Retention
-from corral.controller.statistics import Statistics
+from corral.controller.status.job_log import JobLog
+from corral.controller.status.statistics import Statistics
+from corral.controller.webhooks.lanes import Timing
+from corral.controller.webhooks.notify import Notifier
 from corral.core.limits import InputLimits
 from corral.core.worker import Worker
 from corral.engines.engine import Engine
@@ -53,7 +53,10 @@ class Circle:
         backoff_s = settings.backoff_s
         policy = Policy(settings.max_losses, backoff_s, MAX_BACKOFF * backoff_s)
         self.retention = Retention(
-            store, storage.blobs, storage.spool, Limits(**structs.asdict(settings.retention))
+            store,
+            storage.blobs,
+            storage.spool,
+            RetentionLimits(**structs.asdict(settings.retention)),
         )
         self.disk = DiskGuard(
             home.path, **structs.asdict(settings.disk), changed=self._disk_changed
@@ -123,7 +126,7 @@ class Circle:
 
     def _count_and_log(self, stack: AsyncExitStack) -> None:
         self.statistics.listen(self._storage.store)
-        narration = Narration(lambda: self._storage.world.names)
+        narration = JobLog(lambda: self._storage.world.names)
         self._storage.store.listen(narration.take)
         stack.callback(narration.flush)
         self.loop.decided = self.statistics.decisions.add

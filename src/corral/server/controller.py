@@ -19,23 +19,24 @@ import structlog
 
 from corral import __version__, logs
 from corral.contract.service import handler, server_options
-from corral.controller.background_proof import BackgroundProof
-from corral.controller.condition import condition
-from corral.controller.descriptors import grpc_share, http_share, raised_limit
-from corral.controller.herd import Herd
-from corral.controller.roster import Roster
-from corral.controller.tailnet import MISSING, Tailnet
-from corral.controller.tokens import MESSAGES
+from corral.controller.auth.roster import Roster
+from corral.controller.auth.tailnet import MISSING, Tailnet
+from corral.controller.auth.tokens import MESSAGES
+from corral.controller.auth.worker_admin import WorkerAdmin
+from corral.controller.files.descriptors import grpc_share, http_share, raised_limit
+from corral.controller.recovery.background_proof import BackgroundProof
+from corral.controller.status.condition import condition
 from corral.core.errors import CorralError
 from corral.core.job import JobId
 from corral.core.limits import InputLimits
 from corral.core.worker import Worker
-from corral.discovery import Announcement
 from corral.engines import built
 from corral.engines.engine import EngineContext
 from corral.engines.local_agent import LocalAgent
 from corral.home import Home, write_private_json
-from corral.invitation import bracketed
+from corral.joining.discovery import Announcement
+from corral.joining.invitation import bracketed
+from corral.joining.trust import kept_certificate
 from corral.protocol.parcels import SOCKET
 from corral.reopening import keep_open
 from corral.runtime.order import Renderer
@@ -46,7 +47,6 @@ from corral.server.doors import Doors
 from corral.server.listening import Http, http_server, is_loopback, listen, own_address
 from corral.server.storage import Storage
 from corral.settings import Config, fast_paths
-from corral.trust import kept_certificate
 
 log = structlog.get_logger()
 
@@ -124,7 +124,9 @@ class Controller:
         circle = Circle(settings, home, limits, storage, engines, self._first_workers, stack)
         self._circle, self._loop, self._queue = circle, circle.loop, circle.queue
         self._address = settings.advertise or own_address(settings.host)
-        self._herd = Herd(self._roster, self._store, self._loop, storage.access, self._address)
+        self._herd = WorkerAdmin(
+            self._roster, self._store, self._loop, storage.access, self._address
+        )
         self._doors = Doors(
             settings,
             home,

@@ -11,20 +11,20 @@ from starlette.types import ASGIApp
 from corral import __version__
 from corral.api.auth import Hosts, bearer
 from corral.api.first_answers import FirstAnswers, guarded
-from corral.api.local_door import LocalDoor
+from corral.api.local.door import LocalDoor
 from corral.api.parts import Parts
 from corral.api.rpc import Orchestrator
 from corral.api.streams import Streams
-from corral.api.worker_socket import WorkerSocket
-from corral.controller.artifact_index import ArtifactIndex
-from corral.controller.backup import Backups
-from corral.controller.descriptors import local_share
-from corral.controller.herd import Herd
-from corral.controller.learning_runs import LearningRuns
-from corral.controller.output_text import OutputText
-from corral.controller.plans import Plans, check_base
-from corral.controller.presets import Presets
-from corral.controller.roster import Roster
+from corral.api.workers.worker_socket import WorkerSocket
+from corral.controller.auth.roster import Roster
+from corral.controller.auth.worker_admin import WorkerAdmin
+from corral.controller.files.artifact_index import ArtifactIndex
+from corral.controller.files.descriptors import local_share
+from corral.controller.images.learning_runs import LearningRuns
+from corral.controller.images.plans import Plans, check_base
+from corral.controller.images.presets import PresetFiles
+from corral.controller.output.text import OutputText
+from corral.controller.recovery.backup import Backups
 from corral.core.access import Role
 from corral.core.limits import InputLimits
 from corral.engines.dialled import Dialled
@@ -44,7 +44,7 @@ class Doors:
         storage: Storage,
         circle: Circle,
         engines: Mapping[str, Engine],
-        herd: Herd,
+        herd: WorkerAdmin,
         roster: Roster,
         *,
         health: Callable[[], Awaitable[tuple[int, dict[str, object]]]],
@@ -59,7 +59,7 @@ class Doors:
             circle,
         )
         self._engines, self._health, self._started_at = engines, health, started_at
-        presets = Presets(home.presets, check_base)
+        presets = PresetFiles(home.presets, check_base)
         plans = Plans(circle.queue, circle.loop, circle.learnings.paces, presets)
         self.learning_runs = LearningRuns(
             plans, circle.learnings, storage.store, home.learning / "runs"
@@ -77,7 +77,7 @@ class Doors:
         own = [settings.host, settings.advertise, hostname, f"{hostname}.local"]
         self.app = guarded(self.first_answers, Hosts(own, any_address=any_address))
 
-    def _made_of(self, home: Home, herd: Herd, plans: Plans) -> Parts:
+    def _made_of(self, home: Home, herd: WorkerAdmin, plans: Plans) -> Parts:
         storage, circle = self._storage, self._circle
         return Parts(
             store=storage.store,

@@ -14,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from corral.api.http_protocol import limited
-from corral.api.worker_socket import Frames
+from corral.api.workers.worker_socket import Frames
 from corral.core.errors import HomeUnusable
 from corral.core.limits import InputLimits
 

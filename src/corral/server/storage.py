@@ -5,17 +5,17 @@ from __future__ import annotations
 import gc
 from contextlib import AsyncExitStack
 
-from corral.controller.access import Access
-from corral.controller.artifacts import Artifacts
-from corral.controller.assets import Assets
-from corral.controller.blobs import Blobs
-from corral.controller.bucket import ACCESS_KEY, SECRET_KEY, Bucket
-from corral.controller.journal import Journal
-from corral.controller.listing import Listing
-from corral.controller.spool import Spool
+from corral.controller.auth.access import Access
+from corral.controller.auth.tokens import AttemptTokens, kept_secret
+from corral.controller.auth.vault import Vault
+from corral.controller.files.artifacts import Artifacts
+from corral.controller.files.assets import Assets
+from corral.controller.files.blobs import Blobs
+from corral.controller.files.bucket import ACCESS_KEY, SECRET_KEY, Bucket
+from corral.controller.history.listing import Listing
+from corral.controller.journal.database import Journal
+from corral.controller.output.spool import Spool
 from corral.controller.store import Store
-from corral.controller.tokens import AttemptTokens, kept_secret
-from corral.controller.vault import Vault
 from corral.controller.world import World
 from corral.home import Home
 from corral.settings import Settings

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from corral.simulate.cluster import Running
-from corral.simulate.trace import Work
+from corral.simulate.cluster import SimulatedAttempt
+from corral.simulate.trace import TracedJob
 
 
 class Plain:
@@ -18,26 +18,26 @@ class Plain:
     classes = False
 
     def __init__(self) -> None:
-        self._queue: deque[Work] = deque()
+        self._queue: deque[TracedJob] = deque()
         self._failures: dict[int, int] = {}
 
-    def arrived(self, work: Work, now: float) -> None:
+    def arrived(self, work: TracedJob, now: float) -> None:
         self._queue.append(work)
 
-    def began(self, work: Work, worker: str, now: float) -> None:
+    def began(self, work: TracedJob, worker: str, now: float) -> None:
         pass
 
-    def ended(self, work: Work, worker: str, now: float, seconds: float) -> None:
+    def ended(self, work: TracedJob, worker: str, now: float, seconds: float) -> None:
         pass
 
-    def failed(self, work: Work, worker: str, now: float, seconds: float) -> bool:
+    def failed(self, work: TracedJob, worker: str, now: float, seconds: float) -> bool:
         count = self._failures[work.number] = self._failures.get(work.number, 0) + 1
         if count > work.retries:
             return False
         self._queue.append(work)
         return True
 
-    def lost(self, worker: str, held: Sequence[Work], now: float) -> int:
+    def lost(self, worker: str, held: Sequence[TracedJob], now: float) -> int:
         self._queue.extendleft(reversed(held))
         return 0
 
@@ -51,10 +51,12 @@ class Plain:
 class Fifo(Plain):
     """The next job in the order of arrival goes to a worker that is idle and able."""
 
-    def orders(self, now: float, machines: Sequence[Running]) -> Sequence[tuple[Work, str]]:
+    def orders(
+        self, now: float, machines: Sequence[SimulatedAttempt]
+    ) -> Sequence[tuple[TracedJob, str]]:
         idle = [one for one in machines if one.up and one.current is None and not one.waiting]
-        sent: list[tuple[Work, str]] = []
-        passed: list[Work] = []
+        sent: list[tuple[TracedJob, str]] = []
+        passed: list[TracedJob] = []
         while idle and self._queue:
             work = self._queue.popleft()
             machine = next((one for one in idle if could(one, work)), None)
@@ -74,9 +76,11 @@ class RoundRobin(Plain):
         super().__init__()
         self._turn = 0
 
-    def orders(self, now: float, machines: Sequence[Running]) -> Sequence[tuple[Work, str]]:
-        sent: list[tuple[Work, str]] = []
-        stuck: list[Work] = []
+    def orders(
+        self, now: float, machines: Sequence[SimulatedAttempt]
+    ) -> Sequence[tuple[TracedJob, str]]:
+        sent: list[tuple[TracedJob, str]] = []
+        stuck: list[TracedJob] = []
         while self._queue:
             work = self._queue.popleft()
             for step in range(len(machines)):
@@ -91,6 +95,6 @@ class RoundRobin(Plain):
         return sent
 
 
-def could(machine: Running, work: Work) -> bool:
+def could(machine: SimulatedAttempt, work: TracedJob) -> bool:
     present = not work.model or work.model in machine.present
     return present and machine.vram_gb >= work.vram_gb

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from corral.simulate.description import Description, able
-from corral.simulate.trace import Work
+from corral.simulate.trace import TracedJob
 
 
-def lower_bound(described: Description, trace: Sequence[Work]) -> float:
+def lower_bound(described: Description, trace: Sequence[TracedJob]) -> float:
     """The largest of what must be true in any case:
 
     - whatever arrives at `t` or later is done by all workers together, after `t`;
@@ -44,7 +44,7 @@ def lower_bound(described: Description, trace: Sequence[Work]) -> float:
     return max(found)
 
 
-def _loads(described: Description, group: frozenset[str], works: Sequence[Work]) -> float:
+def _loads(described: Description, group: frozenset[str], works: Sequence[TracedJob]) -> float:
     """The work that these workers could have done while they load what they must.
 
     Each begins with nothing loaded, so each loads at least one model before it does anything (one

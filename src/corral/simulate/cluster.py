@@ -11,8 +11,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from corral.simulate.description import Description, Machine, Model
-from corral.simulate.trace import Work
+from corral.simulate.description import DescribedModel, Description, Machine
+from corral.simulate.trace import TracedJob
 
 
 class Sender(Protocol):
@@ -21,37 +21,41 @@ class Sender(Protocol):
     classes: bool
     """Whether its workers know the queue classes."""
 
-    def arrived(self, work: Work, now: float) -> None: ...
-    def began(self, work: Work, worker: str, now: float) -> None: ...
-    def ended(self, work: Work, worker: str, now: float, seconds: float) -> None: ...
-    def failed(self, work: Work, worker: str, now: float, seconds: float) -> bool:
+    def arrived(self, work: TracedJob, now: float) -> None: ...
+    def began(self, work: TracedJob, worker: str, now: float) -> None: ...
+    def ended(self, work: TracedJob, worker: str, now: float, seconds: float) -> None: ...
+    def failed(self, work: TracedJob, worker: str, now: float, seconds: float) -> bool:
         """Whether it is tried again."""
         ...
 
-    def lost(self, worker: str, held: Sequence[Work], now: float) -> int:
+    def lost(self, worker: str, held: Sequence[TracedJob], now: float) -> int:
         """How many of what it held are given up for good."""
         ...
 
     def back(self, worker: str, now: float) -> None: ...
-    def orders(self, now: float, machines: Sequence[Running]) -> Sequence[tuple[Work, str]]: ...
+    def orders(
+        self, now: float, machines: Sequence[SimulatedAttempt]
+    ) -> Sequence[tuple[TracedJob, str]]: ...
     def next_look(self, now: float) -> float | None: ...
 
 
-class Running:
+class SimulatedAttempt:
     """One machine while the simulation runs."""
 
-    def __init__(self, described: Machine, models: dict[str, Model], *, classes: bool) -> None:
+    def __init__(
+        self, described: Machine, models: dict[str, DescribedModel], *, classes: bool
+    ) -> None:
         self.name, self.speed, self.vram_gb = described.name, described.speed, described.vram_gb
         self._models = models
         self.present = tuple(models) if described.models is None else described.models
         self.up = True
         self.loaded: list[str] = []
         """The one used longest ago first."""
-        self.current: Work | None = None
+        self.current: TracedJob | None = None
         self.run = 0
         """Counts what it began, so that an end that was overtaken by an outage is ignored."""
         self.began = 0.0
-        self.waiting: list[tuple[bool, int, Work]] = []
+        self.waiting: list[tuple[bool, int, TracedJob]] = []
         """Sent ahead."""
         self._classes = classes
         """Interactive first, as an agent does; else in the order they were sent."""
@@ -59,16 +63,16 @@ class Running:
         self.busy_s = self.loading_s = 0.0
         self.loads = 0
 
-    def takes(self, work: Work) -> None:
+    def takes(self, work: TracedJob) -> None:
         self.sent += 1
         heapq.heappush(self.waiting, (self._classes and not work.urgent, self.sent, work))
 
     @property
-    def held(self) -> list[Work]:
+    def held(self) -> list[TracedJob]:
         mine = [work for *_, work in sorted(self.waiting)]
         return [self.current, *mine] if self.current is not None else mine
 
-    def load(self, work: Work) -> float:
+    def load(self, work: TracedJob) -> float:
         """Makes its model ready and says how long that takes."""
         if not work.model:
             return 0.0
@@ -103,10 +107,11 @@ class Outcome(Struct):
 class Simulation:
     """Runs one trace to its end."""
 
-    def __init__(self, described: Description, trace: Sequence[Work], sender: Sender) -> None:
+    def __init__(self, described: Description, trace: Sequence[TracedJob], sender: Sender) -> None:
         models = {model.name: model for model in described.models}
         self.machines = {
-            one.name: Running(one, models, classes=sender.classes) for one in described.workers
+            one.name: SimulatedAttempt(one, models, classes=sender.classes)
+            for one in described.workers
         }
         self._sender = sender
         self._events: list[tuple[float, int, str, object]] = []
@@ -147,7 +152,7 @@ class Simulation:
 
     def _happen(self, now: float, kind: str, what: object) -> None:
         if kind == "arrive":
-            assert isinstance(what, Work)
+            assert isinstance(what, TracedJob)
             self._sender.arrived(what, now)
         elif kind == "end":
             assert isinstance(what, tuple)
@@ -158,7 +163,7 @@ class Simulation:
             assert isinstance(what, str)
             self._down(self.machines[what], now) if kind == "down" else self._up(what, now)
 
-    def _begin(self, machine: Running, now: float) -> None:
+    def _begin(self, machine: SimulatedAttempt, now: float) -> None:
         if machine.current is not None or not machine.waiting or not machine.up:
             return
         work = heapq.heappop(machine.waiting)[-1]
@@ -176,7 +181,13 @@ class Simulation:
         self._at(ready + seconds, "end", (machine, machine.run, work, load_s, fails))
 
     def _end(
-        self, now: float, machine: Running, run: int, work: Work, load_s: float, fails: bool
+        self,
+        now: float,
+        machine: SimulatedAttempt,
+        run: int,
+        work: TracedJob,
+        load_s: float,
+        fails: bool,
     ) -> None:
         if machine.run != run or machine.current is None:
             return
@@ -197,7 +208,7 @@ class Simulation:
         self._left -= 1
         self._ended_at = now
 
-    def _down(self, machine: Running, now: float) -> None:
+    def _down(self, machine: SimulatedAttempt, now: float) -> None:
         held = machine.held
         if machine.current is not None:
             machine.busy_s += now - machine.began  # for nothing, but busy

@@ -35,7 +35,7 @@ class Usage(Struct, frozen=True):
     loading: float
 
 
-class Run(Struct, frozen=True):
+class SimulatedRun(Struct, frozen=True):
     """One way to schedule, on the trace of one seed."""
 
     way: str
@@ -78,8 +78,8 @@ class Summed(Struct, frozen=True):
     failed_most: int
 
 
-def compare(described: Description, seeds: Sequence[int]) -> list[Run]:
-    found: list[Run] = []
+def compare(described: Description, seeds: Sequence[int]) -> list[SimulatedRun]:
+    found: list[SimulatedRun] = []
     for seed in seeds:
         trace = draw(described, seed)
         bound = lower_bound(described, trace)
@@ -89,11 +89,13 @@ def compare(described: Description, seeds: Sequence[int]) -> list[Run]:
     return found
 
 
-def _run(way: str, seed: int, bound: float, described: Description, outcome: Outcome) -> Run:
+def _run(
+    way: str, seed: int, bound: float, described: Description, outcome: Outcome
+) -> SimulatedRun:
     span = outcome.makespan_s or 1.0
     speeds = {one.name: one.speed for one in described.workers}
     worked = sum(outcome.busy_s[name] * speed for name, speed in speeds.items())
-    return Run(
+    return SimulatedRun(
         way=way,
         seed=seed,
         bound_s=bound,
@@ -115,13 +117,13 @@ def _waits(found: Sequence[float]) -> Waits:
     return Waits(len(found), quantile(found, 0.5), quantile(found, 0.95), found[-1])
 
 
-def summed(runs: Sequence[Run]) -> dict[str, Summed]:
+def summed(runs: Sequence[SimulatedRun]) -> dict[str, Summed]:
     """By way, in the order of the runs."""
     ways = dict.fromkeys(run.way for run in runs)
     return {way: _sum([run for run in runs if run.way == way]) for way in ways}
 
 
-def _sum(runs: Sequence[Run]) -> Summed:
+def _sum(runs: Sequence[SimulatedRun]) -> Summed:
     ratios = [run.ratio for run in runs]
     return Summed(
         makespan_s=fmean(run.makespan_s for run in runs),

@@ -24,11 +24,11 @@ MAX_JOBS = 200_000
 MAX_WORKERS = 1_000
 
 
-class Section(Struct, frozen=True, forbid_unknown_fields=True):
+class DescriptionSection(Struct, frozen=True, forbid_unknown_fields=True):
     """A part of the file; a word that it does not know is a mistake."""
 
 
-class Machine(Section, frozen=True):
+class Machine(DescriptionSection, frozen=True):
     """A worker with one GPU that runs one job at a time."""
 
     name: Name
@@ -39,13 +39,13 @@ class Machine(Section, frozen=True):
     """What is on its disk; left out: every model."""
 
 
-class Model(Section, frozen=True):
+class DescribedModel(DescriptionSection, frozen=True):
     name: Name
     vram_gb: Gigabytes = 0.0
     load_s: Seconds = 20.0
 
 
-class Mix(Section, frozen=True):
+class Mix(DescriptionSection, frozen=True):
     """Jobs that are drawn alike."""
 
     count: Annotated[int, Meta(ge=1, le=MAX_JOBS)]
@@ -61,22 +61,22 @@ class Mix(Section, frozen=True):
     retries: Annotated[int, Meta(ge=0, le=100)] = 3
 
 
-class Outage(Section, frozen=True):
+class Outage(DescriptionSection, frozen=True):
     worker: Name
     at_s: Seconds
     for_s: Positive
 
 
-class Failures(Section, frozen=True):
+class Failures(DescriptionSection, frozen=True):
     attempts: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
     """The share of attempts that fail, each somewhere on its way."""
     outages: tuple[Outage, ...] = ()
 
 
-class Description(Section, frozen=True):
+class Description(DescriptionSection, frozen=True):
     workers: tuple[Machine, ...]
     jobs: tuple[Mix, ...]
-    models: tuple[Model, ...] = ()
+    models: tuple[DescribedModel, ...] = ()
     failures: Failures = Failures()
     seed: Annotated[int, Meta(ge=0)] = 0
     """The first one."""
@@ -87,7 +87,7 @@ class Description(Section, frozen=True):
 _KEYS = sorted(
     {
         field.name
-        for section in (Description, Machine, Model, Mix, Failures, Outage)
+        for section in (Description, Machine, DescribedModel, Mix, Failures, Outage)
         for field in msgspec.structs.fields(section)
     }
 )

@@ -11,8 +11,8 @@ from corral.core.lifecycle import advance, born
 from corral.core.worker import GPU, Capabilities, Worker
 from corral.scheduler.plan import decide
 from corral.scheduler.settle import Policy, settle
-from corral.simulate.cluster import Running
-from corral.simulate.trace import Work
+from corral.simulate.cluster import SimulatedAttempt
+from corral.simulate.trace import TracedJob
 
 DIGEST = "simulated"
 NEVER = -1e18
@@ -27,7 +27,7 @@ class Scheduled:
         self._aging_s = aging_s
         self._world = World()
         self._world.last_aged_at = NEVER
-        self._works: dict[str, Work] = {}
+        self._works: dict[str, TracedJob] = {}
         self._workers: list[Worker] = []
         self._needs: dict[tuple[float, str], Needs] = {}
         self._known: dict[tuple[str, bool, tuple[str, ...]], Worker] = {}
@@ -35,7 +35,7 @@ class Scheduled:
         self._seq = 0
         self._due: float | None = None
 
-    def arrived(self, work: Work, now: float) -> None:
+    def arrived(self, work: TracedJob, now: float) -> None:
         job = str(work.number)
         self._works[job] = work
         fact = JobSubmitted(
@@ -48,7 +48,7 @@ class Scheduled:
         )
         self._world.apply(born(fact, self._next()))
 
-    def began(self, work: Work, worker: str, now: float) -> None:
+    def began(self, work: TracedJob, worker: str, now: float) -> None:
         head = self._head(work)
         at = now or 1e-9  # 0 in a head means that it has not started, and this clock begins there
         fact = AttemptStarted(
@@ -56,17 +56,17 @@ class Scheduled:
         )
         self._world.apply(advance(head, fact, self._next()))
 
-    def ended(self, work: Work, worker: str, now: float, seconds: float) -> None:
+    def ended(self, work: TracedJob, worker: str, now: float, seconds: float) -> None:
         head = self._head(work)
         self._exit(head, now, seconds, None)
         self._world.took(head.shape, seconds, worker, now)
         del self._works[head.id]
 
-    def failed(self, work: Work, worker: str, now: float, seconds: float) -> bool:
+    def failed(self, work: TracedJob, worker: str, now: float, seconds: float) -> bool:
         failure = Failure(code="exception", message="The description has it fail.")
         return not self._exit(self._head(work), now, seconds, failure).state.ended
 
-    def lost(self, worker: str, held: Sequence[Work], now: float) -> int:
+    def lost(self, worker: str, held: Sequence[TracedJob], now: float) -> int:
         gone = Failure(code="worker_lost", message="An outage.")
         heads = list(self._world.held.get(worker, {}).values())
         return sum(self._exit(head, now, 0.0, gone).state.ended for head in heads)
@@ -74,9 +74,11 @@ class Scheduled:
     def back(self, worker: str, now: float) -> None:
         """A snapshot shows it."""
 
-    def orders(self, now: float, machines: Sequence[Running]) -> Sequence[tuple[Work, str]]:
+    def orders(
+        self, now: float, machines: Sequence[SimulatedAttempt]
+    ) -> Sequence[tuple[TracedJob, str]]:
         self._workers = [self._worker(machine) for machine in machines]
-        sent: list[tuple[Work, str]] = []
+        sent: list[tuple[TracedJob, str]] = []
         world = self._world
         self._due = world.wake_due(now)
         while world.lines:
@@ -125,14 +127,14 @@ class Scheduled:
         self._world.apply(after)
         return after
 
-    def _head(self, work: Work) -> Head:
+    def _head(self, work: TracedJob) -> Head:
         return self._world.heads[str(work.number)]
 
     def _next(self) -> int:
         self._seq += 1
         return self._seq
 
-    def _needs_of(self, work: Work) -> Needs:
+    def _needs_of(self, work: TracedJob) -> Needs:
         """One object for equal needs, as the scheduler is quick to see."""
         key = (work.vram_gb, work.model)
         if key not in self._needs:
@@ -140,7 +142,7 @@ class Scheduled:
             self._needs[key] = Needs(gpus=1, vram_gb=work.vram_gb, models=models)
         return self._needs[key]
 
-    def _worker(self, machine: Running) -> Worker:
+    def _worker(self, machine: SimulatedAttempt) -> Worker:
         """As its agent would tell of it now."""
         key = (machine.name, machine.up, tuple(machine.loaded))
         if key not in self._known:

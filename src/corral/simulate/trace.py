@@ -10,7 +10,7 @@ from corral.core.job import QueueClass
 from corral.simulate.description import Description
 
 
-class Work(Struct, frozen=True, gc=False):
+class TracedJob(Struct, frozen=True, gc=False):
     """A job as it will turn out."""
 
     number: int
@@ -29,17 +29,17 @@ class Work(Struct, frozen=True, gc=False):
         return self.queue_class is QueueClass.INTERACTIVE
 
 
-def draw(described: Description, seed: int) -> list[Work]:
+def draw(described: Description, seed: int) -> list[TracedJob]:
     """All jobs in the order of their arrival."""
     chance = random.Random(seed)  # noqa: S311 (a simulation, drawn again from the same seed)
     sizes = {model.name: model.vram_gb for model in described.models}
-    drawn: list[Work] = []
+    drawn: list[TracedJob] = []
     for mix in described.jobs:
         names, weights = list(mix.models), list(mix.models.values())
         for _ in range(mix.count):
             model = chance.choices(names, weights)[0] if names else ""
             drawn.append(
-                Work(
+                TracedJob(
                     number=0,
                     at=mix.from_s + chance.random() * mix.over_s,
                     seconds=chance.uniform(*mix.seconds),
@@ -54,7 +54,7 @@ def draw(described: Description, seed: int) -> list[Work]:
     chance.shuffle(order)  # those that arrive together are mixed
     ordered = sorted((drawn[n] for n in order), key=lambda work: work.at)
     return [
-        Work(n, w.at, w.seconds, w.model, w.vram_gb, w.queue_class, w.retries, w.fails)
+        TracedJob(n, w.at, w.seconds, w.model, w.vram_gb, w.queue_class, w.retries, w.fails)
         for n, w in enumerate(ordered)
     ]
 

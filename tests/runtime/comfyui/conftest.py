@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from corral.runtime.pipeline.comfyui import ComfyUI
+from corral.runtime.pipeline.comfyui.backend import ComfyUI
 from tests.fakes.comfyui import FakeComfyUI
 
 

@@ -9,13 +9,9 @@ from typing import Any
 import msgspec
 from PIL.Image import Image
 
-from corral.core.pipeline import (
-    Record,
-    Stage,
-    Txt2Img,
-)
+from corral.core.images.pipeline import Record, Stage, Txt2Img
 from corral.runtime.pipeline.backend import Rendered
-from corral.runtime.pipeline.comfyui import ComfyUI
+from corral.runtime.pipeline.comfyui.backend import ComfyUI
 from tests.fakes.comfyui import FakeComfyUI, Hold
 
 RECORD = Record(

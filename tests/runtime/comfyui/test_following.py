@@ -9,16 +9,11 @@ import msgspec
 import pytest
 
 from corral import job
-from corral.core.backends import ComfyUIEntry
-from corral.core.pipeline import (
-    ADetailer,
-    Img2Img,
-    Txt2Img,
-    Upscale,
-)
+from corral.core.images.backends import ComfyUIEntry
+from corral.core.images.pipeline import ADetailer, Img2Img, Txt2Img, Upscale
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.comfyui import ComfyUI
-from corral.runtime.pipeline.comfyui_probe import probe
+from corral.runtime.pipeline.comfyui.backend import ComfyUI
+from corral.runtime.pipeline.comfyui.probe import probe
 from corral.runtime.pipeline.images import pixel_sha256
 from corral.runtime.pipeline.kinds import open_backend
 from tests.fakes.comfyui import FakeComfyUI

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.core.pipeline import (
+from corral.core.images.pipeline import (
     ADetailer,
     Hires,
     Img2Img,
@@ -17,9 +17,9 @@ from corral.core.pipeline import (
     Txt2Img,
     Upscale,
 )
-from corral.runtime.pipeline import comfyui_graphs as graphs
-from corral.runtime.pipeline.comfyui_errors import invalid, refused
-from corral.runtime.pipeline.comfyui_names import by_key, files_like, sampler_and_scheduler
+from corral.runtime.pipeline.comfyui import graphs
+from corral.runtime.pipeline.comfyui.errors import invalid, refused
+from corral.runtime.pipeline.comfyui.names import by_key, files_like, sampler_and_scheduler
 from tests.fakes.comfyui_nodes import SAMPLERS, SCHEDULERS
 
 

@@ -7,7 +7,7 @@ import time
 import msgspec
 import pytest
 
-from corral.core.pipeline import (
+from corral.core.images.pipeline import (
     ADetailer,
     Hires,
     Img2Img,
@@ -19,7 +19,7 @@ from corral.core.pipeline import (
     Upscale,
 )
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.comfyui import ComfyUI
+from corral.runtime.pipeline.comfyui.backend import ComfyUI
 from corral.runtime.pipeline.images import pixel_sha256
 from tests.fakes.comfyui import FakeComfyUI
 from tests.fakes.comfyui_nodes import picture

@@ -10,14 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.core.backends import Workflow
-from corral.core.pipeline import (
-    Img2Img,
-    Upscale,
-)
+from corral.core.images.backends import Workflow
+from corral.core.images.pipeline import Img2Img, Upscale
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.comfyui import ComfyUI
-from corral.runtime.pipeline.comfyui_probe import probe
+from corral.runtime.pipeline.comfyui.backend import ComfyUI
+from corral.runtime.pipeline.comfyui.probe import probe
 from tests.fakes.comfyui import FakeComfyUI
 from tests.fakes.comfyui_nodes import picture
 from tests.runtime.comfyui.rendering import (

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image as Images
 from PIL.Image import Image
 
-from corral.core.pipeline import Record, Stage
+from corral.core.images.pipeline import Record, Stage
 from corral.runtime.pipeline.backend import Rendered, StageFailed
 from corral.runtime.pipeline.webui import WebUI
 from tests.eventually import PATIENCE_S

@@ -8,7 +8,16 @@ import pytest
 from msgspec.structs import replace
 from PIL.Image import Image
 
-from corral.core.pipeline import ADetailer, Hires, Img2Img, Lora, Record, Refiner, Txt2Img, Upscale
+from corral.core.images.pipeline import (
+    ADetailer,
+    Hires,
+    Img2Img,
+    Lora,
+    Record,
+    Refiner,
+    Txt2Img,
+    Upscale,
+)
 from corral.runtime.pipeline import bounded
 from corral.runtime.pipeline.webui import WebUI
 from tests.fakes import webui_parts

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral.core.pipeline import Lora
+from corral.core.images.pipeline import Lora
 from corral.runtime.pipeline.webui import WebUI
 from tests.fakes.webui import FakeWebUI
 from tests.fakes.webui_parts import TITLES, Json, digest_of

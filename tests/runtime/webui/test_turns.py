@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from corral import job
-from corral.core.pipeline import Upscale
+from corral.core.images.pipeline import Upscale
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.webui import WebUI, errand
 from corral.runtime.pipeline.webui.turn import Turn

@@ -17,8 +17,8 @@ from corral.api.rest.routing import caller_of
 from corral.api.views import batch_view, whole_batch_view
 from corral.contract import views
 from corral.contract.read_views import read
-from corral.controller.batches import look
-from corral.controller.plans import Built
+from corral.controller.images.plans import BuiltBatch
+from corral.controller.jobs.batches import look
 
 
 class BatchPage(msgspec.Struct):
@@ -137,7 +137,7 @@ def _batches(router: APIRouter, parts: Parts) -> None:
         return json(BatchCancelled(batch, await parts.queue.cancel_batch(batch)))
 
 
-def _told(built: Built, batch: str, records: Sequence[dict[str, Any]] = ()) -> BatchBuilt:
+def _told(built: BuiltBatch, batch: str, records: Sequence[dict[str, Any]] = ()) -> BatchBuilt:
     return BatchBuilt(
         batch=batch,
         jobs=len(built.jobs),

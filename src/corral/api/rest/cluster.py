@@ -17,10 +17,10 @@ from corral.api.rest import routing
 from corral.api.rest.answers import answer, body_of, encoded, errors, json
 from corral.api.rest.routing import caller_of
 from corral.api.views import queue_view, token_view, worker_views
-from corral.api.worker_pages import pages
+from corral.api.workers.pages import pages
 from corral.contract import views
 from corral.contract.read_views import read
-from corral.controller.condition import condition
+from corral.controller.status.condition import condition
 from corral.core.errors import WorkerNotFound
 from corral.core.job import State
 from corral.core.worker import Worker

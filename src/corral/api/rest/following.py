@@ -20,9 +20,9 @@ from corral.api.views import artifact_view, event_of
 from corral.contract import views
 from corral.contract.plain import plain_event
 from corral.contract.read_views import read, read_event
-from corral.controller.feed_pages import Cursor, Page, Seen
-from corral.controller.kept import result_of
-from corral.controller.output_text import gap
+from corral.controller.jobs.job_files import result_of
+from corral.controller.output.pages import Cursor, Page, Seen
+from corral.controller.output.text import gap
 from corral.core.frames import OutputFrame, decode_frame
 from corral.core.job import Blob
 

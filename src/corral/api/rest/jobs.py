@@ -20,7 +20,7 @@ from corral.api.views import explanation_view, shown, shown_in_full, views_of
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
 from corral.contract.read_views import read
-from corral.controller.listing import Filters
+from corral.controller.history.listing import JobFilters
 from corral.core.access import Role
 from corral.core.errors import InvalidRequest
 from corral.core.job import QueueClass
@@ -133,7 +133,7 @@ def _listing(router: APIRouter, parts: Parts) -> None:
         cursor: Annotated[str, Query(description="`next` of the page before.")] = "",
     ) -> Response:
         """Pages stay as they are while new jobs come: those are before the first."""
-        filters = Filters.checked(
+        filters = JobFilters.checked(
             states=state,
             active=active,
             queue_class=queue_class,

@@ -19,8 +19,8 @@ from corral.api.rest.routing import caller_of
 from corral.api.views import rating_view
 from corral.contract import views
 from corral.contract.read_views import read
-from corral.controller.learning import Chosen
-from corral.controller.learning_runs import Run, Started
+from corral.controller.images.learning import LearningFilters
+from corral.controller.images.learning_runs import Run, StartedRun
 
 
 class RatingBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -101,7 +101,7 @@ def _ratings(router: APIRouter, parts: Parts) -> None:
         run: Annotated[str, Query(description="Only of this learning run.")] = "",
     ) -> Response:
         """Each line has its rating, or null. `since` and `until` are about when jobs ended."""
-        chosen = Chosen(moment("since", since), moment("until", until), batch, run)
+        chosen = LearningFilters(moment("since", since), moment("until", until), batch, run)
         parts.streams.check()
 
         async def lines() -> AsyncIterator[bytes]:
@@ -153,6 +153,6 @@ def _summary(run: Run) -> views.LearningRunView:
     return views.LearningRunView(run.name, run.batch, run.jobs, run.started_at)
 
 
-def _view(started: Started) -> views.LearningRunView:
+def _view(started: StartedRun) -> views.LearningRunView:
     result = msgspec.to_builtins(started.result)
     return replace(_summary(started.run), warnings=tuple(started.warnings), result=result)

@@ -12,7 +12,7 @@ from corral.api.parts import Parts
 from corral.api.rest import routing
 from corral.api.rest.answers import answer, errors, json
 from corral.contract import views
-from corral.controller.presets import Preset
+from corral.controller.images.presets import Preset
 
 
 class PresetList(msgspec.Struct):

@@ -12,7 +12,7 @@ from corral.api.auth import bearer
 from corral.api.parts import Parts
 from corral.api.rest.answers import errors
 from corral.api.roles import ROUTES
-from corral.controller.access import Access
+from corral.controller.auth.access import Access
 from corral.core.access import Caller
 from corral.core.errors import InvalidRequest
 

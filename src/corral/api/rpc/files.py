@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from corral.api.rpc.guard import Calls, Context, answers, checked, streams
 from corral.api.views import artifact_view
 from corral.contract import corral_pb2 as pb
-from corral.controller.kept import result_of
+from corral.controller.jobs.job_files import result_of
 from corral.core.errors import BlobNotFound
 
 

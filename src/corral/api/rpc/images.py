@@ -14,8 +14,8 @@ from corral.api.views import (
     whole_batch_view,
 )
 from corral.contract import corral_pb2 as pb
-from corral.controller.batches import look
-from corral.controller.learning import Chosen
+from corral.controller.images.learning import LearningFilters
+from corral.controller.jobs.batches import look
 
 MOST_BATCHES = 1_000
 
@@ -95,7 +95,7 @@ class ImageCalls(Calls):
     async def ListLearnings(  # noqa: N802
         self, request: pb.ListLearningsRequest, context: Context
     ) -> AsyncIterator[pb.LearningLines]:
-        chosen = Chosen(request.since, request.until, request.batch, request.run)
+        chosen = LearningFilters(request.since, request.until, request.batch, request.run)
         async for lines in self._parts.learnings.exported(chosen):
             yield pb.LearningLines(data=lines)
 

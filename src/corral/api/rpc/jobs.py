@@ -14,15 +14,15 @@ from corral.api.views import (
     views_of,
 )
 from corral.contract import corral_pb2 as pb
-from corral.controller.feed_pages import Cursor, Page, Seen
-from corral.controller.listing import Filters
+from corral.controller.history.listing import JobFilters
+from corral.controller.output.pages import Cursor, Page, Seen
 from corral.core.access import Caller, Role
 from corral.core.errors import InvalidJob
 from corral.core.events import AttemptPlaced, AttemptStarted, JobSubmitted
 from corral.core.job import QueueClass
 
 MAX_HOLD_S = 10.0
-FEW = 16
+SMALL_SUBMISSION = 16
 STATES = (JobSubmitted, AttemptPlaced, AttemptStarted)
 
 
@@ -47,7 +47,7 @@ class JobCalls(Calls):
 
     async def submit(self, request: pb.SubmitJobsRequest, caller: Caller) -> pb.SubmitJobsReply:
         """What both doors for submissions do."""
-        many = len(request.calls) + len(request.jobs) > FEW
+        many = len(request.calls) + len(request.jobs) > SMALL_SUBMISSION
         if many:
             await self._parts.turns.take()
         jobs = jobs_of(request, QueueClass.BATCH, self._parts.limits, caller)
@@ -112,7 +112,7 @@ class JobCalls(Calls):
     async def ListJobs(  # noqa: N802
         self, request: pb.ListJobsRequest, context: Context
     ) -> pb.ListJobsReply:
-        filters = Filters.checked(
+        filters = JobFilters.checked(
             states=request.states,
             active=request.active,
             queue_class=request.queue_class,

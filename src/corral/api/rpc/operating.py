@@ -11,7 +11,7 @@ from corral.api.views import (
     token_view,
 )
 from corral.contract import corral_pb2 as pb
-from corral.controller.condition import condition
+from corral.controller.status.condition import condition
 
 
 class OperatingCalls(Calls):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.api.rpc.guard import Calls, Context, answers
 from corral.api.views import worker_views
-from corral.api.worker_pages import page
+from corral.api.workers.pages import page
 from corral.contract import corral_pb2 as pb
 from corral.core.access import Role
 from corral.core.worker import Worker

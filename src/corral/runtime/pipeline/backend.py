@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from PIL.Image import Image
 
-from corral.core.pipeline import Record, Stage
+from corral.core.images.pipeline import Record, Stage
 
 
 class StageFailed(Exception):

@@ -14,9 +14,9 @@ from msgspec import Meta, Struct
 from PIL.Image import Image
 
 from corral import job
+from corral.runtime.files.transfer import NotThere, Transfer, TransferRefused
 from corral.runtime.pipeline import images
 from corral.runtime.pipeline.cards import StageReport
-from corral.runtime.transfer import NotThere, Refused, Transfer
 
 MOST_BYTES = 2 << 30
 MOST_IMAGES = 512
@@ -44,7 +44,7 @@ def save(done: Done, made: list[Image], transfer: Callable[[], Transfer]) -> Non
     done.pngs = []
     try:
         sha256, size = transfer().put_checkpoint(io.BytesIO(data), len(data))
-    except Refused as error:
+    except TransferRefused as error:
         done.warnings.append(f"A checkpoint was not kept, so a retry begins anew: {error}")
         return
     job._say("checkpoint", sha256=sha256, size=size)

@@ -9,7 +9,7 @@ from PIL import Image as Images
 from PIL.Image import Image
 from PIL.PngImagePlugin import PngInfo
 
-from corral.core.pipeline import MOST_PIXELS
+from corral.core.images.pipeline import MOST_PIXELS
 
 KEPT = ("RGB", "RGBA", "L")
 """Modes that a PNG gives back as they were."""

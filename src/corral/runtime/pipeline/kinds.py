@@ -7,16 +7,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from corral.core.backends import tasks_of
-from corral.core.pipeline import WITH, Record, task_of
+from corral.core.images.backends import tasks_of
+from corral.core.images.pipeline import WITH, Record, task_of
 
 if TYPE_CHECKING:
     from corral.runtime.pipeline.backend import Backend
 
 KINDS = {
     "webui": ("corral.runtime.pipeline.webui", "WebUI"),
-    "comfyui": ("corral.runtime.pipeline.comfyui", "ComfyUI"),
-    "diffusers": ("corral.runtime.pipeline.diffusers_backend", "Diffusers"),
+    "comfyui": ("corral.runtime.pipeline.comfyui.backend", "ComfyUI"),
+    "diffusers": ("corral.runtime.pipeline.diffusers.backend", "Diffusers"),
     "sketch": ("corral.runtime.pipeline.sketch", "Sketch"),
 }
 
@@ -45,7 +45,7 @@ def offer_of(options: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
 
         found = webui.probe(options)
         return found.stages, {model.title: model.sha256 for model in found.models}
-    from corral.runtime.pipeline import comfyui_probe
+    from corral.runtime.pipeline.comfyui import probe
 
-    has = comfyui_probe.probe(options)
+    has = probe.probe(options)
     return has.stages, dict.fromkeys(has.models, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from string import Formatter
 
 from corral import job as jobs
-from corral.core.pipeline import Record
+from corral.core.images.pipeline import Record
 from corral.runtime.failures import AttemptFailed
 
 INDEX = "-{index:03}"

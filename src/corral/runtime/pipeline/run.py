@@ -15,15 +15,15 @@ from PIL import UnidentifiedImageError
 from PIL.Image import Image
 
 from corral import job
-from corral.core.pipeline import Record, Stage, Txt2Img, digest_of, spelled_out, stage_name
+from corral.core.images.pipeline import Record, Stage, Txt2Img, digest_of, spelled_out, stage_name
 from corral.runtime.failures import AttemptFailed
+from corral.runtime.files.transfer import Transfer, TransferRefused
 from corral.runtime.order import Document, Order, PipelineWork, Renderer
 from corral.runtime.pipeline import checkpoints, images, outputs
 from corral.runtime.pipeline.backend import Backend, Rendered, StageFailed
 from corral.runtime.pipeline.cards import Card, StageReport, encode_card, software
 from corral.runtime.pipeline.checkpoints import Done
 from corral.runtime.pipeline.kinds import choices, open_backend
-from corral.runtime.transfer import Refused, Transfer
 
 SERVERS = frozenset({"webui", "comfyui"})
 """Backends that are somebody else's program: it may answer with anything."""
@@ -44,7 +44,7 @@ class Made(Struct, frozen=True):
     seed: int
 
 
-class Outcome(Struct, frozen=True):
+class PipelineOutcome(Struct, frozen=True):
     """The result of a pipeline job. It is JSON: nobody has to trust a worker to read it."""
 
     images: list[Made]
@@ -80,7 +80,7 @@ class Pipelines:
             made = _inputs(record, f"{order.work_dir}{os.sep}work")
         started()
         made = self._stages(record, renderer.backends, done, made, transfer)
-        outcome = Outcome(
+        outcome = PipelineOutcome(
             images=_keep(record, order, renderer, done, made, transfer),
             stages=done.stages,
             backend=done.backend,
@@ -102,7 +102,7 @@ class Pipelines:
             stage = record.stages[place]
             if place > begun:
                 checkpoints.save(done, made, transfer)
-            tell = Telling(place, len(record.stages), stage_name(stage))
+            tell = StageReporter(place, len(record.stages), stage_name(stage))
             began = time.perf_counter()
             try:
                 name, rendered = self._render(stage, record, backends, done.backend, made, tell)
@@ -137,7 +137,7 @@ class Pipelines:
         backends: list[dict[str, Any]],
         begun_with: str,
         made: list[Image],
-        tell: Telling,
+        tell: StageReporter,
     ) -> tuple[str, Rendered]:
         """By the first backend that has what the stage needs. A chain stays with the kind that
         began it, on whichever worker; where there is none of it, the chain begins anew."""
@@ -188,7 +188,7 @@ class Pipelines:
         self._open.clear()
 
 
-class Telling:
+class StageReporter:
     """A stage's way back: its progress as a part of the whole job's."""
 
     def __init__(self, place: int, count: int, stage: str) -> None:
@@ -301,7 +301,7 @@ def _keep(
         kept.append(Made(card.name, card.pixel_sha256, card.file_sha256, card.size, seed))
     try:
         stored = transfer().put_artifacts(files)
-    except Refused as error:
+    except TransferRefused as error:
         raise AttemptFailed("result_refused", str(error)) from error
     for (name, _), (sha256, size) in zip(files, stored, strict=True):
         job._say("artifact", name=name, size=size, file_sha256=sha256)

@@ -18,7 +18,7 @@ from PIL import ImageChops
 from PIL.Image import Image
 
 from corral import job
-from corral.core.pipeline import (
+from corral.core.images.pipeline import (
     MOST_AT_ONCE,
     MOST_PIXELS,
     ADetailer,
@@ -35,7 +35,7 @@ VERSION = "1"
 """Another one draws other pixels."""
 LOOK_S = 0.05
 SEEDS = 2**32
-FEW = 8
+MAX_COLOURS = 8
 """Colours that a prompt gives, at most."""
 
 COLOURS: dict[str, Colour] = {
@@ -231,7 +231,7 @@ def scene_of(prompt: str) -> Scene:
     """Colours and shapes by its words; those that mean nothing here get colours of their own."""
     words = [word for word in re.findall(r"[a-z]+", prompt.lower()) if word not in SMALL_WORDS]
     words = words or ["sketch"]
-    palette = [COLOURS.get(word) or _colour_of(word) for word in dict.fromkeys(words)][:FEW]
+    palette = [COLOURS.get(word) or _colour_of(word) for word in dict.fromkeys(words)][:MAX_COLOURS]
     if len(palette) < 3:
         palette += [mixed(palette[0], (250, 248, 240), 2, 3), mixed(palette[0], (16, 18, 30), 2, 3)]
     motifs = [MOTIFS[word] for word in words if word in MOTIFS]

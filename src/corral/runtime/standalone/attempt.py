@@ -14,16 +14,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from corral.runtime import endings, system
-from corral.runtime.downloads import Abandoned, Download, Ticket
+from corral.runtime import endings
 from corral.runtime.failures import AttemptFailed, Failure
+from corral.runtime.files.downloads import Abandoned, Download, Ticket
 from corral.runtime.order import Cancel, Endpoint, Order
+from corral.runtime.process import system
 from corral.runtime.standalone.configuration import configuration, inherited
-from corral.runtime.standalone.door import Door, Over
-from corral.runtime.standalone.environment import Environment, prepared
+from corral.runtime.standalone.door import DoorClient, Over
+from corral.runtime.standalone.environment import StandaloneEnvironment, prepared
 from corral.runtime.standalone.frames import Frame, message_of
 from corral.runtime.standalone.outbox import Outbox
-from corral.runtime.standalone.runner import Runner
+from corral.runtime.standalone.runner import StandaloneRunner
 from corral.runtime.standalone.ticket import AttemptOrder, AttemptTicket, taken
 
 GIB = 1 << 30
@@ -49,7 +50,7 @@ def main() -> int:
     _close_to_others()
     system.hold_descendants()
     try:
-        order = Door(ticket).order()
+        order = DoorClient(ticket).order()
     except Over as error:
         print(f"corral: {error}", file=sys.stderr)
         return OVER
@@ -59,7 +60,7 @@ def main() -> int:
 def _close_to_others() -> None:
     """Jobs run as the same user; from here on they cannot look into this process."""
     if sys.platform != "win32":
-        from corral.runtime import posix
+        from corral.runtime.process import posix
 
         posix.close_to_others()
 
@@ -70,7 +71,7 @@ class StandaloneAttempt:
         self._is_code = order.document["work"]["type"] != "pipeline"
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         """What happens to it, from all threads."""
-        self._outbox = Outbox(Door(ticket), lambda why: self._events.put(("over", why)))
+        self._outbox = Outbox(DoorClient(ticket), lambda why: self._events.put(("over", why)))
         self._since = 0.0
         self._began = False
         self._until = float("inf")
@@ -98,7 +99,7 @@ class StandaloneAttempt:
 
     def _ask(self) -> None:
         """Hears that it is to end, also while it has nothing to tell."""
-        door = Door(self._ticket)
+        door = DoorClient(self._ticket)
         try:
             while not (cancel := door.ask().get("cancel")):
                 continue
@@ -123,7 +124,7 @@ class StandaloneAttempt:
 
     # --- before it runs ---
 
-    def _prepared(self, home: str, folder: str) -> tuple[Environment, dict[str, str]]:
+    def _prepared(self, home: str, folder: str) -> tuple[StandaloneEnvironment, dict[str, str]]:
         """In a thread, while this one listens."""
         abandoned = threading.Event()
 
@@ -184,11 +185,13 @@ class StandaloneAttempt:
     # --- while it runs ---
 
     def _run_in(
-        self, folder: str, environment: Environment, inputs: dict[str, str]
+        self, folder: str, environment: StandaloneEnvironment, inputs: dict[str, str]
     ) -> dict[str, Any]:
         try:
             config = configuration(self._order, self._ticket, environment, folder)
-            runner = Runner(environment.kit, config, inherited(), folder, spawn=self._ticket.spawn)
+            runner = StandaloneRunner(
+                environment.kit, config, inherited(), folder, spawn=self._ticket.spawn
+            )
         except OSError as error:
             raise Ending(endings.no_runner(error)) from error
         reading = threading.Thread(target=self._read, args=(runner,), daemon=True)
@@ -210,7 +213,7 @@ class StandaloneAttempt:
         reading.join()
         return end
 
-    def _claim(self, runner: Runner) -> None:
+    def _claim(self, runner: StandaloneRunner) -> None:
         """It begins when that is on disk: of two processes for one attempt, one gets past this."""
         devices = list(self._ticket.devices or ())
         self._outbox.add({"type": "began", "at": time.time(), "devices": devices})
@@ -244,7 +247,7 @@ class StandaloneAttempt:
             None if self._is_code else ticket.renderer,
         )
 
-    def _read(self, runner: Runner) -> None:
+    def _read(self, runner: StandaloneRunner) -> None:
         """Passes on what the job tells; waits where that is more than is received."""
 
         def heard(frame: Frame) -> None:
@@ -260,7 +263,7 @@ class StandaloneAttempt:
         runner.frames(heard)
         self._events.put(("gone", None))
 
-    def _watch(self, runner: Runner) -> dict[str, Any]:
+    def _watch(self, runner: StandaloneRunner) -> dict[str, Any]:
         limit = int(self._order.needs.get("memory_gb", 0.0) * GIB)
         while True:
             kind, said = self._next(WEIGH_S if limit else None)
@@ -298,17 +301,17 @@ class StandaloneAttempt:
             raise Ending(None)
         return kind, said
 
-    def _death(self, runner: Runner) -> Failure:
+    def _death(self, runner: StandaloneRunner) -> Failure:
         if runner.garbled:
             return endings.GARBLED
         said = runner.stderr.decode(errors="replace").strip()
         if said and self._order.secrets:
-            from corral.runtime.redaction import Redactor
+            from corral.runtime.channels.redaction import Redactor
 
             said = Redactor(self._order.secrets).text(said)
         return endings.of_death(runner.process.returncode, said, began=self._began)
 
-    def _let_end(self, runner: Runner, grace_s: float) -> None:
+    def _let_end(self, runner: StandaloneRunner, grace_s: float) -> None:
         """Asks it to end, and gives it so long; what it says then of its end no longer counts."""
         until = time.monotonic() + grace_s
         runner.say(Cancel(self._order.job, self._order.attempt))

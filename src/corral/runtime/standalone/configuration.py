@@ -6,14 +6,14 @@ import os
 import sys
 from typing import Any
 
-from corral.runtime.standalone.environment import Environment
+from corral.runtime.standalone.environment import StandaloneEnvironment
 from corral.runtime.standalone.ticket import AttemptOrder, AttemptTicket
 
 GIB = 1 << 30
 
 
 def configuration(
-    order: AttemptOrder, ticket: AttemptTicket, environment: Environment, folder: str
+    order: AttemptOrder, ticket: AttemptTicket, environment: StandaloneEnvironment, folder: str
 ) -> dict[str, Any]:
     return {
         "limits": {"memory_bytes": int(order.needs.get("memory_gb", 0.0) * GIB) or None},
@@ -44,7 +44,7 @@ def inherited() -> dict[str, str]:
 
 
 def _environ(
-    order: AttemptOrder, ticket: AttemptTicket, environment: Environment, folder: str
+    order: AttemptOrder, ticket: AttemptTicket, environment: StandaloneEnvironment, folder: str
 ) -> dict[str, str]:
     programs, path = os.path.dirname(environment.python), os.environ.get("PATH", "")
     work, tmp = os.path.join(folder, "work"), os.path.join(folder, "tmp")

@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 from corral.runtime.failures import TransferFailed
+from corral.runtime.files.transfer import Transfer, check_answer
 from corral.runtime.standalone.ticket import AttemptOrder, AttemptTicket, decode
-from corral.runtime.transfer import Transfer, check_answer
 
 PATIENCE_S = 24 * 3600.0
 """How long a controller may be away before a process that nobody asks for any more ends itself."""
@@ -22,7 +22,7 @@ Over = TransferFailed
 """The controller does not want to hear more: the attempt is over, or never was this one's."""
 
 
-class Door(Transfer):
+class DoorClient(Transfer):
     """One connection, for one thread at a time."""
 
     def __init__(self, ticket: AttemptTicket) -> None:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from corral.runtime import endings, failures, kit, uv
+from corral.runtime import endings, failures
+from corral.runtime.environments import kit, uv
 from corral.runtime.failures import AttemptFailed, Failure
 from corral.runtime.standalone.ticket import AttemptTicket
 
@@ -26,7 +27,7 @@ _PYTHON = re.compile(r"\d+\.\d+")
 
 
 @dataclass(frozen=True)
-class Environment:
+class StandaloneEnvironment:
     python: str
     path: str
     base: str
@@ -35,13 +36,13 @@ class Environment:
     """What the runner brings into it: the folder of Corral and cloudpickle."""
 
 
-def own() -> Environment:
-    return Environment(sys.executable, sys.prefix, sys.base_prefix, KIT)
+def own() -> StandaloneEnvironment:
+    return StandaloneEnvironment(sys.executable, sys.prefix, sys.base_prefix, KIT)
 
 
 def prepared(
     document: dict[str, Any], ticket: AttemptTicket, folder: str, say: Callable[[str], None]
-) -> Environment:
+) -> StandaloneEnvironment:
     """AttemptFailed where it cannot be made. In `folder` environments are kept."""
     python = document.get("python") or uv.own_minor()
     requirements = tuple(sorted(line.strip() for line in document.get("requirements", ())))
@@ -63,7 +64,9 @@ def prepared(
         kept = kit.kept_in(os.path.join(folder, "kits"))
     except OSError as error:
         raise _failed(endings.no_environment(error)) from error
-    return Environment(uv.python_in(place), place, os.path.dirname(os.path.dirname(base)), kept)
+    return StandaloneEnvironment(
+        uv.python_in(place), place, os.path.dirname(os.path.dirname(base)), kept
+    )
 
 
 def _failed(failure: Failure) -> AttemptFailed:
@@ -166,7 +169,7 @@ class _Build:
     def _supervised(self, command: list[str]) -> list[str]:
         if sys.platform == "win32" or not self._ticket.isolate:
             return command
-        from corral.runtime import confined
+        from corral.runtime.sandbox import run_command
 
         python_folder = os.path.dirname(os.path.dirname(os.path.realpath(uv.own_python())))
         config = {
@@ -174,4 +177,4 @@ class _Build:
             "read_paths": [*self._ticket.read_paths, sys.prefix, sys.base_prefix, python_folder],
             "write_paths": [self._building, self._pythons],
         }
-        return [sys.executable, "-I", "-S", confined.__file__, json.dumps(config), *command]
+        return [sys.executable, "-I", "-S", run_command.__file__, json.dumps(config), *command]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from corral.runtime.standalone.door import Door, Over
+from corral.runtime.standalone.door import DoorClient, Over
 
 BATCH_BYTES, BATCH_MESSAGES = 256 * 1024, 500
 ROOM_BYTES = 1 << 20
@@ -27,7 +27,7 @@ class Told(NamedTuple):
 
 
 class Outbox:
-    def __init__(self, door: Door, on_over: Callable[[str], None]) -> None:
+    def __init__(self, door: DoorClient, on_over: Callable[[str], None]) -> None:
         self._door, self._on_over = door, on_over
         self._waiting: deque[Told] = deque()
         self._bytes = 0

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import IO, Any
 
-from corral.runtime import system
-from corral.runtime.kit import RUNNER
+from corral.runtime.environments.kit import RUNNER
 from corral.runtime.order import Cancel, Order
+from corral.runtime.process import system
 from corral.runtime.standalone.frames import Frame
 
 PACKET = 32 * 1024
@@ -28,7 +28,7 @@ SURVIVED = 70
 """The exit code of a supervisor that could not end everything below it."""
 
 
-class Runner:
+class StandaloneRunner:
     def __init__(
         self, kit: str, config: dict[str, Any], environ: dict[str, str], folder: str, *, spawn: bool
     ) -> None:
@@ -107,7 +107,7 @@ class Runner:
     def _tree(self) -> list[int]:
         """All its processes, the supervisor last; none where only the system can list them."""
         if sys.platform != "win32":
-            from corral.runtime.descendants import descendants
+            from corral.runtime.process.descendants import descendants
 
             return [*descendants(self.process.pid), self.process.pid]
         return []

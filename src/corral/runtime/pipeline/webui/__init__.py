@@ -6,6 +6,6 @@ says what. So names are looked up before (`stock`), everything that decides a pi
 """
 
 from corral.runtime.pipeline.webui.backend import WebUI
-from corral.runtime.pipeline.webui.probing import Probe, ProbedModel, probe
+from corral.runtime.pipeline.webui.probing import ProbedModel, WebUIProbe, probe
 
-__all__ = ["Probe", "ProbedModel", "WebUI", "probe"]
+__all__ = ["ProbedModel", "WebUI", "WebUIProbe", "probe"]

@@ -10,13 +10,13 @@ from typing import Any
 from PIL.Image import Image
 
 from corral import job
-from corral.core.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
+from corral.core.images.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
 from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell
 from corral.runtime.pipeline.webui import payloads, truth
 from corral.runtime.pipeline.webui.errand import Errand
 from corral.runtime.pipeline.webui.payloads import Look
-from corral.runtime.pipeline.webui.server import ANSWER_S, Down, Server
-from corral.runtime.pipeline.webui.stock import Stock, plain
+from corral.runtime.pipeline.webui.server import ANSWER_S, Down, WebUIServer
+from corral.runtime.pipeline.webui.stock import ServerStock, plain
 from corral.runtime.pipeline.webui.truth import Expected, Info
 from corral.runtime.pipeline.webui.turn import Turn
 
@@ -38,9 +38,9 @@ class WebUI:
         folder: str = "",
         answer_s: float = ANSWER_S,
     ) -> None:
-        self._server = Server(url, username, password, answer_s=answer_s)
+        self._server = WebUIServer(url, username, password, answer_s=answer_s)
         self._folder = folder
-        self._stock = Stock(self._server)
+        self._stock = ServerStock(self._server)
         self._settings: frozenset[str] | None = None
 
     def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:

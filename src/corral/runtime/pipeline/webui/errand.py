@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from corral.runtime.pipeline.backend import Rendered, StageFailed
-from corral.runtime.pipeline.webui.server import Down, Late, Server, State
+from corral.runtime.pipeline.webui.server import Down, Late, ServerState, WebUIServer
 from corral.runtime.pipeline.webui.turn import Turn
 
 POLL_S = 0.2
@@ -42,7 +42,7 @@ class Errand:
     has the turn until it ends, even where its caller is gone: an interrupt of ours that is still
     on its way must not meet the next one's job."""
 
-    def __init__(self, server: Server, turn: Turn, work: Callable[[Errand], Rendered]) -> None:
+    def __init__(self, server: WebUIServer, turn: Turn, work: Callable[[Errand], Rendered]) -> None:
         self._server = server
         self._turn = turn
         self._work = work
@@ -133,7 +133,7 @@ class Errand:
                 raise Stopped
             down_s += 1.0
 
-    def idle(self) -> State:
+    def idle(self) -> ServerState:
         """Waits until the server is. What was left there by one of us who died is interrupted, and
         again: an interrupt that comes before its job has begun is forgotten. What somebody else
         does there is waited for."""
@@ -157,7 +157,7 @@ class Errand:
             f"{OTHERS_S / 60:g} minutes.",
         )
 
-    def _look(self, sent: _Call) -> State | None:
+    def _look(self, sent: _Call) -> ServerState | None:
         try:
             return self._server.state()
         except Late:
@@ -169,7 +169,7 @@ class Errand:
         except StageFailed:
             return None  # progress is a courtesy; the call is what counts
 
-    def _hear(self, state: State, fresh: bool) -> None:
+    def _hear(self, state: ServerState, fresh: bool) -> None:
         """Until the job has begun to count, its steps are those of the job before."""
         place, count = self.share
         if not fresh or state.jobs < 0:
@@ -224,7 +224,7 @@ class Errand:
 class _Call:
     """A request that nobody can break off."""
 
-    def __init__(self, server: Server, path: str, body: dict[str, Any]) -> None:
+    def __init__(self, server: WebUIServer, path: str, body: dict[str, Any]) -> None:
         self._server, self._path, self._body = server, path, body
         self.done = threading.Event()
         self._answer: tuple[Any, float] | None = None

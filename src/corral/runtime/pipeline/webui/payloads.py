@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import Struct
 from PIL.Image import Image
 
-from corral.core.pipeline import ADetailer, Hires, Img2Img, Record, Stage, Txt2Img, Upscale
+from corral.core.images.pipeline import ADetailer, Hires, Img2Img, Record, Stage, Txt2Img, Upscale
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.webui.stock import Model, Stock, Word
+from corral.runtime.pipeline.webui.stock import ServerModel, ServerStock, Word
 
 SAMPLER = "Euler"
 """Where the record names none."""
@@ -97,7 +97,7 @@ OVERRIDDEN = (*FIXED, "sd_model_checkpoint", "sd_vae", MODULES, "CLIP_stop_at_la
 class Look(Struct, frozen=True):
     """A record in the server's own words."""
 
-    model: Model
+    model: ServerModel
     vae: str
     modules: tuple[str, ...]
     """Instead of a VAE, at a Forge."""
@@ -109,7 +109,7 @@ class Look(Struct, frozen=True):
     """The prompt for what ADetailer finds, where it is another one."""
     clip_skip: int
     loras: tuple[str, ...]
-    refiner: Model | None
+    refiner: ServerModel | None
     settings: frozenset[str]
     """Those that the server knows: an unknown one is an error to it."""
 
@@ -125,7 +125,7 @@ class Look(Struct, frozen=True):
         return {name: value for name, value in wanted.items() if name in self.settings}
 
 
-def look_of(stage: Stage, record: Record, stock: Stock, settings: frozenset[str]) -> Look:
+def look_of(stage: Stage, record: Record, stock: ServerStock, settings: frozenset[str]) -> Look:
     """Raises `model_missing` for what the server does not have."""
     if not record.model:
         raise StageFailed(
@@ -226,7 +226,7 @@ def _closed(
 
 
 def txt2img(
-    stage: Txt2Img, record: Record, look: Look, seeds: Sequence[int], stock: Stock
+    stage: Txt2Img, record: Record, look: Look, seeds: Sequence[int], stock: ServerStock
 ) -> dict[str, Any]:
     body = _closed(record, look, seeds, (record.width, record.height))
     body["enable_hr"] = stage.hires is not None
@@ -292,7 +292,7 @@ def img2img(
     return body
 
 
-def upscale(stage: Upscale, image: Image, stock: Stock) -> dict[str, Any]:
+def upscale(stage: Upscale, image: Image, stock: ServerStock) -> dict[str, Any]:
     wide, tall = grown(image.size, stage.factor)
     if wide * tall > MOST_UPSCALED:
         raise StageFailed(

@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.core.pipeline import STAGES
-from corral.runtime.models import model_name
+from corral.core.images.pipeline import STAGES
+from corral.runtime.files.models import model_name
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.webui.server import Server
-from corral.runtime.pipeline.webui.stock import DETAILER, Stock
+from corral.runtime.pipeline.webui.server import WebUIServer
+from corral.runtime.pipeline.webui.stock import DETAILER, ServerStock
 
 
 class ProbedModel(Struct, frozen=True):
@@ -22,7 +22,7 @@ class ProbedModel(Struct, frozen=True):
     """Empty until the server has hashed it, which it does when it first loads it."""
 
 
-class Probe(Struct, frozen=True):
+class WebUIProbe(Struct, frozen=True):
     models: tuple[ProbedModel, ...]
     samplers: tuple[str, ...]
     schedules: tuple[str, ...]
@@ -31,18 +31,18 @@ class Probe(Struct, frozen=True):
     versions: dict[str, str]
 
 
-def probe(config: Mapping[str, Any], *, thorough: bool = False) -> Probe:
+def probe(config: Mapping[str, Any], *, thorough: bool = False) -> WebUIProbe:
     """Of an entry of `worker.backends`. Raises `StageFailed` where the server does not answer.
     Thorough: with the server's own version, for which it takes stock of itself."""
-    server = Server(
+    server = WebUIServer(
         str(config.get("url") or "http://127.0.0.1:7860"),
         str(config.get("username") or ""),
         str(config.get("password") or ""),
     )
     try:
-        stock = Stock(server)
+        stock = ServerStock(server)
         detailer = stock.has_detailer()
-        return Probe(
+        return WebUIProbe(
             models=tuple(
                 ProbedModel(model_name(model.title.rsplit("/", 1)[-1]), model.title, model.sha256)
                 for model in stock.models()
@@ -57,7 +57,7 @@ def probe(config: Mapping[str, Any], *, thorough: bool = False) -> Probe:
         server.close()
 
 
-def _versions(server: Server, detailer: bool, thorough: bool) -> dict[str, str]:
+def _versions(server: WebUIServer, detailer: bool, thorough: bool) -> dict[str, str]:
     """Where the server says so; nothing depends on them."""
     found: dict[str, str] = {}
     places = [("webui", "internal/sysinfo", "Version")] if thorough else []

@@ -46,7 +46,7 @@ class Down(StageFailed):
         """And what it did is gone with it. One that hangs may come back to it."""
 
 
-class State(NamedTuple):
+class ServerState(NamedTuple):
     """`/progress`, which is about whatever the server does and names no job."""
 
     jobs: int
@@ -64,7 +64,7 @@ class State(NamedTuple):
         return self.jobs == 0
 
 
-class Server:
+class WebUIServer:
     def __init__(
         self, url: str, username: str = "", password: str = "", *, answer_s: float = ANSWER_S
     ) -> None:
@@ -129,13 +129,13 @@ class Server:
             taken = min(float(answer.headers.get("X-Process-Time", taken)), taken)
         return self._read(answer), taken
 
-    def state(self) -> State:
+    def state(self) -> ServerState:
         """Raises Late: the next one may be in time."""
         answer = self._read(
             self._ask("GET", "sdapi/v1/progress", params={"skip_current_image": "true"})
         )
         state = answer.get("state") or {}
-        return State(
+        return ServerState(
             jobs=int(state.get("job_count") or 0),
             fraction=float(answer.get("progress") or 0.0),
             step=int(state.get("sampling_step") or 0),

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.webui.server import Server
+from corral.runtime.pipeline.webui.server import WebUIServer
 
 FRESH_S = 60.0
 LORAS_FRESH_S = 600.0
@@ -55,7 +55,7 @@ def folded(name: str) -> str:
     return letters.replace("++", "pp").replace("ancestral", "a")
 
 
-class Model(Struct, frozen=True):
+class ServerModel(Struct, frozen=True):
     title: str
     name: str
     file: str
@@ -93,19 +93,19 @@ class Word(Struct, frozen=True):
     """Of a sampler: the one that `Automatic` means."""
 
 
-class Stock:
+class ServerStock:
     """Lists are asked for when they are needed, and again when they are old or lack something."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: WebUIServer) -> None:
         self._server = server
         self._lists: dict[str, tuple[float, Any]] = {}
 
     def forget(self) -> None:
         self._lists.clear()
 
-    def models(self) -> list[Model]:
+    def models(self) -> list[ServerModel]:
         return [
-            Model(
+            ServerModel(
                 title=str(one.get("title") or ""),
                 name=str(one.get("model_name") or ""),
                 file=str(one.get("filename") or ""),
@@ -119,7 +119,7 @@ class Stock:
         """Whether the server knows a model by exactly this name."""
         return any(name in model.aliases for model in self.models())
 
-    def model(self, name: str) -> Model:
+    def model(self, name: str) -> ServerModel:
         found = _model(name, self.models())
         if len(found) > 1:
             titles = ", ".join(model.title for model in found)
@@ -277,7 +277,7 @@ class Stock:
         return known
 
 
-def _model(name: str, models: Sequence[Model]) -> list[Model]:
+def _model(name: str, models: Sequence[ServerModel]) -> list[ServerModel]:
     """As exactly as it can be: by title or hash, by file with its ending, by any spelling. One that
     is asked for with its hash is no other of the same name."""
     exact = [model for model in models if name in (model.title, model.sha256, model.hash)]

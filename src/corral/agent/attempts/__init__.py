@@ -1,0 +1,1 @@
+"""The attempts of this worker: those that wait, run, and ended."""

@@ -1,0 +1,98 @@
+"""How attempts end badly, in sentences: what happened, and what to do next."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from msgspec.structs import asdict
+
+from corral.agent.attempts.attempt import HeldAttempt
+from corral.agent.inventory import GIB
+from corral.agent.runners.runner import Runner
+from corral.core.job import Failure, Workload
+from corral.runtime import endings
+from corral.runtime.channels.redaction import Redactor
+
+OTHER_DOCUMENT = Failure(
+    code="wrong_document",
+    message="The job document does not have the digest it was announced with; "
+    "submit the job again.",
+)
+CODE_REFUSED = Failure(
+    code="workload_refused",
+    message="This worker does not run code (worker.allow_code is off); "
+    "another worker must take the job.",
+)
+IMAGES_REFUSED = Failure(**endings.IMAGES_REFUSED)
+CANCELLED = Failure(**endings.CANCELLED)
+REVOKED = Failure(code="worker_lost", message="The worker was revoked.")
+CANCELLED_BEFORE = Failure(**endings.CANCELLED_BEFORE)
+STOPPING = Failure(**endings.STOPPING)
+GARBLED = Failure(**endings.GARBLED)
+
+NEAR_LIMIT = 0.9
+
+
+def refused(workload: Workload) -> Failure:
+    """It is sent what it does not accept."""
+    match workload:
+        case Workload.PYTHON:
+            return CODE_REFUSED
+        case Workload.PIPELINE:
+            return IMAGES_REFUSED
+        case _:
+            assert_never(workload)
+
+
+def unreadable_document(error: Exception) -> Failure:
+    return Failure(
+        code="wrong_document",
+        message=f"The job document cannot be read by this worker: {error}.",
+    )
+
+
+def survived(failure: Failure) -> Failure:
+    return Failure(**endings.survived(asdict(failure)))
+
+
+def no_runner(error: Exception) -> Failure:
+    return Failure(**endings.no_runner(error))
+
+
+def over_duration(attempt: HeldAttempt) -> Failure:
+    return Failure(**endings.over_duration(attempt.dispatch.duration_s))
+
+
+def over_memory(attempt: HeldAttempt) -> Failure:
+    limit_gb = attempt.dispatch.needs.memory_gb
+    return Failure(**endings.over_memory(attempt.memory_seen / GIB, limit_gb))
+
+
+def of_error(failure: Failure, attempt: HeldAttempt) -> Failure:
+    """What the runner said, or better: a kill at the memory limit is the kernel's doing."""
+    brings_code = attempt.recipe.workload.brings_code
+    said = endings.of_error(asdict(failure), is_code=brings_code)
+    if said["code"] != failure.code:
+        return Failure(**said)
+    killed = failure.code in ("killed_by_signal", "process_died")
+    if killed and _at_memory_limit(attempt):
+        return over_memory(attempt)
+    return failure
+
+
+def _at_memory_limit(attempt: HeldAttempt) -> bool:
+    limit = attempt.dispatch.needs.memory_gb * GIB
+    return limit > 0 and attempt.memory_seen >= limit * NEAR_LIMIT
+
+
+def of_death(runner: Runner, attempt: HeldAttempt) -> Failure:
+    """The runner ended without saying how the attempt did."""
+    if runner.garbled:
+        return GARBLED
+    if runner.code is not None and runner.code < 0 and _at_memory_limit(attempt):
+        return over_memory(attempt)
+    said = runner.stderr.decode(errors="replace").strip()
+    if said and attempt.dispatch.secrets:
+        said = Redactor(attempt.dispatch.secrets).text(said)
+    began, started = attempt.started is not None, runner.tree is not None
+    return Failure(**endings.of_death(runner.code, said, began=began, started=started))

@@ -1,0 +1,1 @@
+"""What jobs import: virtual environments, and the kit that every runner has."""

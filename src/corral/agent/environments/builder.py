@@ -1,0 +1,360 @@
+"""Job environments: virtual environments built by uv, once for each digest of what is in them.
+
+A build happens in a directory of its own and is moved into place when complete; each is proven when
+an agent uses it first, and made anew where it is damaged. Old ones go when all together outgrow the
+limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import site
+import stat
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from corral.agent.environments import manifest
+from corral.agent.environments.build_steps import BuildSteps, Confine, Workplace
+from corral.agent.inventory import DIFFUSERS_EXTRA, GIB, python_minor
+from corral.agent.runners.cgroups import Cgroups
+from corral.agent.runners.run_directory import remove_tree
+from corral.core.job import Failure
+from corral.home import make_folder
+from corral.runtime import endings
+from corral.runtime.environments import uv
+
+log = structlog.get_logger("corral.agent.environments.builder")
+
+RECORD = "corral-environment.json"
+MAX_DEPTH = 100
+"""Deeper folders are no environment's."""
+FAILURE_KEPT_S = 10.0
+"""For this long a failed build is not tried again: many jobs may wait for the same one."""
+KEEP_S = 30 * 86_400.0
+"""How long an environment is kept that no job uses."""
+_PYTHON = re.compile(r"\d+\.\d+")
+
+
+class Spec(Struct, frozen=True):
+    """What makes an environment."""
+
+    python: str
+    requirements: tuple[str, ...] = ()
+    system_site_packages: bool = False
+
+    @property
+    def digest(self) -> str:
+        if not self.python:
+            return "own"
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:20]
+
+
+OWN = Spec(python="")
+"""The environment that Corral itself is installed in: of what is Corral's own code, an image
+pipeline. No job comes to it by naming a Python."""
+
+
+class Environment(Struct, frozen=True):
+    digest: str
+    path: Path
+    python: Path
+    base: Path
+    """Where the interpreter itself lives; jobs must be able to read it."""
+
+
+class EnvironmentRecord(Struct):
+    """Kept inside each environment."""
+
+    spec: Spec
+    size: int
+    built_at: float
+    base: str = ""
+    """Where its interpreter lives, as it was before anything was installed: jobs may read all of
+    that, so it is not asked of links that an installation can change."""
+
+
+class BuildFailed(Exception):
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Environments:
+    """Finds and builds environments. `in_use` names the digests that must stay."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        limit_gb: float,
+        keep_s: float = KEEP_S,
+        system_site_packages: bool,
+        environ: Mapping[str, str],
+        in_use: Callable[[], set[str]],
+        compile_kit: Callable[[Path], list[str]],
+        kit_compiled: Callable[[], object] = lambda: None,
+        confine: Confine | None = None,
+        memory_gb: float = 0.0,
+        cgroups: Cgroups | None = None,
+    ) -> None:
+        self._root = root
+        self._steps = BuildSteps(environ, confine, int(memory_gb * GIB), cgroups)
+        self._limit, self._keep_s = limit_gb * GIB, keep_s
+        self._system = system_site_packages
+        self._in_use = in_use
+        self._compile_kit, self._kit_compiled = compile_kit, kit_compiled
+        self._own = python_minor()
+        self._ready: dict[Spec, Environment] = {}
+        self._used_at: dict[str, float] = {}
+        self._builds: dict[Spec, asyncio.Task[Environment]] = {}
+        self._failed: dict[Spec, tuple[float, BuildFailed]] = {}
+        self._specs: dict[tuple[str, tuple[str, ...]], Spec] = {}
+
+    def clear_leftovers(self) -> None:
+        """Remove what builds and cleanups that were cut short left behind."""
+        make_folder(self._root)
+        for path in self._root.glob(".*"):
+            _discard(path)
+
+    def spec(self, python: str, requirements: tuple[str, ...]) -> Spec:
+        known = self._specs.get((python, requirements))
+        if known is None:
+            known = Spec(
+                python=python or self._own,
+                requirements=tuple(sorted(line.strip() for line in requirements)),
+                system_site_packages=self._system,
+            )
+            self._specs[python, requirements] = known
+        return known
+
+    def ready(self, spec: Spec) -> Environment | None:
+        """The environment if it is here and proven: the only question asked for most attempts."""
+        if spec == OWN and OWN not in self._ready:
+            self._ready[OWN] = own_environment()
+        found = self._ready.get(spec)
+        if found is not None:
+            self._used_at[found.digest] = time.time()
+        return found
+
+    def _whole(self, spec: Spec) -> Environment | None:
+        """One that is whole on disk: built just now, or by an earlier agent."""
+        path = self._root / spec.digest
+        python = _python_in(path)
+        try:
+            os.utime(path / RECORD)
+            record = msgspec.json.decode((path / RECORD).read_bytes(), type=EnvironmentRecord)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        if not python.exists() or not record.base or not manifest.is_whole(path):
+            log.warning("environment_not_proven", environment=spec.digest)
+            return None
+        base = Path(record.base)
+        return Environment(digest=spec.digest, path=path, python=python, base=base)
+
+    def forget(self, spec: Spec) -> None:
+        """Somebody removed or broke it: look again, and build again if need be."""
+        self._ready.pop(spec, None)
+
+    async def get(self, spec: Spec) -> Environment:
+        """The environment, built if need be; all who ask meanwhile wait for the same build."""
+        found = self.ready(spec)
+        if found is not None:
+            return found
+        failed_at, failure = self._failed.get(spec, (0.0, None))
+        if failure is not None and time.monotonic() - failed_at < FAILURE_KEPT_S:
+            raise failure
+        build = self._builds.get(spec)
+        if build is None:
+            build = asyncio.create_task(self._make(spec))
+            self._builds[spec] = build
+            build.add_done_callback(lambda done: self._finished(spec, done))
+        return await asyncio.shield(build)
+
+    def _finished(self, spec: Spec, done: asyncio.Task[Environment]) -> None:
+        del self._builds[spec]
+        if done.cancelled():
+            return
+        error = done.exception()
+        if isinstance(error, BuildFailed):
+            self._failed[spec] = (time.monotonic(), error)
+        elif error is None:
+            self._failed.pop(spec, None)
+
+    async def close(self) -> None:
+        for build in list(self._builds.values()):
+            build.cancel()
+        await asyncio.gather(*self._builds.values(), return_exceptions=True)
+
+    async def _make(self, spec: Spec) -> Environment:
+        path = self._root / spec.digest
+        try:
+            found = await asyncio.to_thread(self._whole, spec)
+            fresh = found is None
+            if found is None:
+                # Something damaged in its place is in the way: a broken interpreter, for one.
+                await self._remove(path)
+                await self._build(spec, path)
+                found = await asyncio.to_thread(self._whole, spec)
+            if found is None:
+                raise FileNotFoundError(f"uv made no Python in {path}")
+            self._ready[spec] = found
+            self._used_at[spec.digest] = time.time()
+            if fresh:
+                await self.clean(spec.digest)
+        except OSError as error:
+            raise BuildFailed(Failure(**endings.no_environment(error))) from error
+        return found
+
+    async def _build(self, spec: Spec, path: Path) -> None:
+        started = time.monotonic()
+        place = Workplace(self._root / f".building-{spec.digest}-{os.getpid()}")
+        building = place.environment
+        try:
+            base = await self._fill(spec, place)
+            size = await asyncio.to_thread(_size, building)
+            record = EnvironmentRecord(spec=spec, size=size, built_at=time.time(), base=str(base))
+            (building / RECORD).unlink(missing_ok=True)  # not followed, should it be a link
+            (building / RECORD).write_bytes(msgspec.json.encode(record))
+            await asyncio.to_thread(manifest.finish, building, path)
+        finally:
+            await asyncio.to_thread(_discard, place.path)
+        log.info(
+            "environment_built",
+            environment=spec.digest,
+            python=spec.python,
+            requirements=len(spec.requirements),
+            seconds=round(time.monotonic() - started, 2),
+        )
+
+    async def _fill(self, spec: Spec, place: Workplace) -> Path:
+        """Makes the environment; where its interpreter lives."""
+        if not _PYTHON.fullmatch(spec.python):
+            raise BuildFailed(Failure(**endings.odd_python(spec.python)))
+        await asyncio.to_thread(_discard, place.path)
+        place.make()
+        building = place.environment
+        options = ["--python", uv.own_python() if spec.python == self._own else spec.python]
+        if spec.system_site_packages:
+            options.append("--system-site-packages")
+        code, said = await self._steps.venv(place, *options)
+        if code and spec.python == self._own:
+            raise OSError(f"uv said: {said}")
+        if code:
+            raise BuildFailed(Failure(**endings.no_python(self._own, spec.python, said)))
+        python = _python_in(building)
+        interpreter = python.resolve()  # before anything of a package could change it
+        if spec.system_site_packages and sys.prefix != sys.base_prefix:
+            await asyncio.to_thread(_show_own_packages, building)
+        if spec.requirements:
+            listing = building / "requirements.txt"
+            listing.write_text("\n".join(spec.requirements) + "\n", encoding="utf-8")
+            code, said = await self._steps.install(place, python, listing)
+            if code:
+                raise BuildFailed(Failure(**endings.requirements_failed(spec.requirements, said)))
+            await self._steps.compile(place, interpreter)
+        if spec.python != self._own:
+            await self._steps.compile_kit(place, self._compile_kit(interpreter))
+            await asyncio.to_thread(self._kit_compiled)
+        return interpreter.parent.parent
+
+    async def clean(self, fresh: str = "") -> None:
+        """Remove what nobody used for too long, and the longest unused ones while all together
+        are over the limit."""
+        for digest, used_at in self._used_at.items():
+            with suppress(OSError):  # the next agent goes by this
+                os.utime(self._root / digest / RECORD, (used_at, used_at))
+        kept = await asyncio.to_thread(_records, self._root)
+        total = sum(size for _, size, _ in kept)
+        old = time.time() - self._keep_s
+        for used_at, size, path in sorted(
+            (self._used_at.get(path.name, touched), size, path) for touched, size, path in kept
+        ):
+            if total <= self._limit and used_at > old:
+                return
+            if path.name != fresh and path.name not in self._in_use():
+                total -= size
+                log.info("environment_removed", environment=path.name, bytes=size)
+                await self._remove(path)
+
+    async def _remove(self, path: Path) -> None:
+        self._ready = {
+            spec: found for spec, found in self._ready.items() if found.digest != path.name
+        }
+        # Renamed first, so that nobody finds half an environment under its digest.
+        gone = path.with_name(f".removing-{path.name}-{os.getpid()}")
+        with suppress(OSError):
+            path.rename(gone)
+        await asyncio.to_thread(_discard, gone)
+
+
+def _records(root: Path) -> list[tuple[float, int, Path]]:
+    """When each environment was last taken up by an agent, its size, and where it is."""
+    found = []
+    for path in root.iterdir():
+        with suppress(OSError, msgspec.DecodeError):
+            record = msgspec.json.decode((path / RECORD).read_bytes(), type=EnvironmentRecord)
+            found.append(((path / RECORD).stat().st_mtime, record.size, path))
+    return found
+
+
+def own_environment() -> Environment:
+    return Environment(
+        digest=OWN.digest,
+        path=Path(sys.prefix),
+        python=Path(sys.executable),
+        base=Path(sys.base_prefix),
+    )
+
+
+def own_packages() -> list[str]:
+    """Folders with what a pipeline imports, wherever Corral was installed: a runner looks at its
+    interpreter's own alone."""
+    specs = map(find_spec, ("msgspec", "PIL", "httpx", "websockets", *DIFFUSERS_EXTRA))
+    places = (str(Path(spec.origin).parent.parent) for spec in specs if spec and spec.origin)
+    return list(dict.fromkeys(places))
+
+
+def _show_own_packages(building: Path) -> None:
+    """Corral itself may live in a virtual environment, with PyTorch beside it: uv links only the
+    Python underneath, so these are named by hand."""
+    pattern = "Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"
+    for folder in building.glob(pattern):
+        text = "\n".join(site.getsitepackages()) + "\n"
+        (folder / "corral-worker.pth").write_text(text, encoding="utf-8")
+
+
+def _python_in(path: Path) -> Path:
+    return path / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _size(path: Path) -> int:
+    """OSError where it is no tree of files, folders and links that we would walk again."""
+    total, todo = 0, [(str(path), 0)]
+    while todo:
+        folder, depth = todo.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode) and depth < MAX_DEPTH:
+                    todo.append((entry.path, depth + 1))
+                elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+                    total += status.st_size
+                else:
+                    raise OSError(f"its installation left {entry.name!r}, which is no plain file")
+    return total
+
+
+def _discard(path: Path) -> None:
+    with suppress(OSError):
+        remove_tree(str(path))

@@ -1,0 +1,1 @@
+"""Image servers on this machine: what they have, and starting them again."""

@@ -1,0 +1,1 @@
+"""The processes that run attempts: started, kept warm, limited, ended."""

@@ -1,0 +1,315 @@
+"""One runner process as the agent holds it: its pipes, the frames it says, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+import msgspec
+
+from corral.agent import system
+from corral.agent.environments.builder import Environment
+from corral.agent.runners.cgroups import Cgroup
+from corral.agent.runners.frames import AnyFrame, Ready, decode_lines
+from corral.agent.runners.orders import way_of_orders
+from corral.agent.runners.process_tree import Tree
+from corral.agent.runners.run_directory import RunDirectory
+from corral.core.text.malformed import MALFORMED
+
+if TYPE_CHECKING:
+    from corral.agent.attempts.attempt import HeldAttempt
+
+STDERR_KEPT = 4000
+LINE_LIMIT = 2 << 20
+"""Of a line of a runner, and so of a message about an attempt: the longest traceback with the
+exception itself is about half of it."""
+AHEAD_S = 0.004
+MOST_AHEAD = 32
+DRAIN_S = 1.0
+"""How long the last output of a dead runner is waited for."""
+
+
+class _Named(msgspec.Struct):
+    job: str
+    attempt: int
+
+
+_decode_name = msgspec.json.Decoder(_Named).decode
+
+
+Owner = tuple[str, bool]
+"""The user whose job it is, and whether an admin said so and not that user's own token."""
+NOBODY: Owner = ("", False)
+
+
+class Makeup(NamedTuple):
+    """Everything that makes the process. Attempts with equal makeups may share a warm one."""
+
+    environment: str
+    env: tuple[tuple[str, str], ...] = ()
+    devices: tuple[str, ...] = ()
+    memory_gb: float = 0.0
+    cpus: int = 0
+    """How many processors it is pinned to; 0 means all."""
+    secrets: str = ""
+    """A digest of the secrets in its environment, names and values; it says nothing of either."""
+    owner: Owner = NOBODY
+    """What ran in a process may have left something there that reads or changes what runs next."""
+
+
+class Listener(Protocol):
+    def heard(self, runner: Runner, frames: list[AnyFrame]) -> None: ...
+    def gone(self, runner: Runner) -> None: ...
+
+
+class Runner(asyncio.SubprocessProtocol):
+    """Exactly one attempt at a time runs in it. Short ones are sent ahead of their turn, so that
+    it need not wait for us between two."""
+
+    def __init__(
+        self,
+        name: str,
+        makeup: Makeup,
+        environment: Environment,
+        directory: RunDirectory,
+        listener: Listener,
+        home: str,
+        *,
+        spawn: bool = False,
+        group: Cgroup | None = None,
+    ) -> None:
+        self.name = name
+        self.group = group
+        self._home = home
+        self.makeup = makeup
+        self.environment = environment
+        self.directory = directory
+        self.listener = listener
+        self.orders: deque[HeldAttempt] = deque()
+        """Sent and not answered, in their order; the first is the one that runs, as far as we
+        have heard."""
+        self._spawn = spawn
+        self._way = way_of_orders(self.write, spawn=spawn)
+        self.typical_s = 0.0
+        """How long its attempts take, lately; 0 before it has answered one."""
+        self.processors: tuple[int, ...] = ()
+        self.used = 0
+        self.models: tuple[str, ...] = ()
+        """What its last attempt worked with: a function that is called again finds it loaded."""
+        self.idle_since = 0.0
+        self.tree: Tree | None = None
+        """Its processes, once it was started."""
+        self.code: int | None = None
+        self.stderr = b""
+        self.garbled = False
+        """What it said could not be read; nothing more of it is."""
+        self.ending = False
+        self.settled = False
+        """While it is being ended: its job has come to an end by itself."""
+        self.spawned = asyncio.Event()
+        self.over = asyncio.Event()
+        self.ready: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._stdin: asyncio.WriteTransport | None = None
+        self._lines: list[bytes] = []
+        self._rest = b""
+        self._paused = False
+        self._stdout_closed = False
+
+    @property
+    def attempt(self) -> HeldAttempt | None:
+        return self.orders[0] if self.orders else None
+
+    def held_by(self, enforced: Mapping[str, str]) -> str:
+        """What keeps together all that its job starts, so that none of it outlives the runner."""
+        if not enforced.get("files"):
+            return "process_tree"  # which a job can leave: nothing keeps it from writing elsewhere
+        if self.group is not None:
+            return "cgroup"
+        return "landlock" if system.scopes_signals() else "process_tree"
+
+    def order(self, attempt: HeldAttempt, line: bytes) -> None:
+        self.orders.append(attempt)
+        self._way.send(line)
+
+    def takes_ahead(self) -> bool:
+        """Whether one more order may wait in it: only as many as it goes through in a moment."""
+        if not self._way.ahead:
+            return False
+        ahead = AHEAD_S / self.typical_s if self.typical_s else 0
+        return len(self.orders) <= min(ahead, MOST_AHEAD)
+
+    def take_back(self, *, everything: bool = False) -> list[HeldAttempt]:
+        """The attempts that it had not begun; it will not begin them any more. The first one
+        stays, unless `everything` is taken, or the runner took a later one just while we took
+        that one back. Of those that are left only the last can still be running: the others have
+        ended, and that is on its way."""
+        if len(self.orders) <= (0 if everything else 1):
+            return []
+        untaken = {}
+        for packet in self._way.take_back():
+            with suppress(*MALFORMED):  # a part of a large order, which counts as begun
+                named = _decode_name(packet)
+                untaken[named.job, named.attempt] = packet
+        back = [attempt for attempt in self.orders if attempt.key in untaken]
+        if len(back) == len(self.orders) and not everything:
+            self._way.send(untaken[back.pop(0).key])
+        for attempt in back:
+            self.orders.remove(attempt)
+        return back
+
+    async def spawn(self, command: list[str], environ: dict[str, str], first_line: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        self._lines.insert(0, first_line)
+        try:
+            await loop.subprocess_exec(
+                lambda: self,
+                *command,
+                self._way.word,
+                env=environ,
+                cwd=self.directory.path,
+                pass_fds=self._way.inherited,
+                **system.apart(),
+            )
+            if self.group is not None:
+                await self._enter(self.group)
+        except (OSError, ValueError) as error:
+            self.stderr = str(error).encode()
+            self._finish()
+        finally:
+            self.spawned.set()
+
+    def write(self, line: bytes) -> None:
+        if self._stdin is None:
+            self._lines.append(line)
+        else:
+            self._stdin.write(line)
+
+    def close_stdin(self) -> None:
+        """The runner takes this as the death of its agent, and ends itself with all it started."""
+        if self._stdin is not None:
+            self._stdin.close()
+
+    def ask_to_stop(self) -> None:
+        """To a forked runner this comes as a signal to its whole tree, from `Tree.end`."""
+        if self._spawn:
+            self.write(b'{"stop":true}\n')
+
+    def pause(self) -> None:
+        """Stop reading: the job then waits in its own writes."""
+        if not self._paused and self._stdout is not None:
+            self._paused = True
+            self._stdout.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and self._stdout is not None:
+            self._paused = False
+            self._stdout.resume_reading()
+
+    @property
+    def _stdout(self) -> asyncio.ReadTransport | None:
+        if self._transport is None or self._stdout_closed:
+            return None
+        return cast(asyncio.ReadTransport, self._transport.get_pipe_transport(1))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+        self._way.close()
+
+    # --- called by the event loop --------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self.tree = Tree(
+            self._transport.get_pid(),
+            home=self._home,
+            runner=self.name,
+            signals=not self._spawn,
+            group=self.group,
+        )
+        if self.group is None:
+            self._say_first()
+
+    async def _enter(self, group: Cgroup) -> None:
+        """Beside the start of its interpreter, which takes longer; so nobody waits for this."""
+        assert self.tree is not None
+        if not await asyncio.to_thread(group.take_in, self.tree.pid):
+            group.remove()
+            self.group = self.tree.group = None
+        self._say_first()
+
+    def _say_first(self) -> None:
+        """Until then it starts nothing."""
+        assert self._transport is not None
+        stdin = self._transport.get_pipe_transport(0)
+        if stdin is not None:  # it is not gone already
+            self._stdin = cast(asyncio.WriteTransport, stdin)
+            self._stdin.write(b"".join(self._lines))
+            self._lines.clear()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd != 1:
+            self.stderr = (self.stderr + data)[-STDERR_KEPT:]
+            return
+        if self._rest:
+            data = self._rest + data
+        cut = data.rfind(b"\n") + 1
+        if cut == len(data):
+            self._rest = b""
+        else:
+            self._rest = data[cut:]
+            if len(self._rest) > LINE_LIMIT:
+                return self._nonsense()
+            data = data[:cut]
+        if data:
+            try:
+                frames = decode_lines(data)
+            except MALFORMED:
+                return self._nonsense()
+            if frames and not self.ready.done() and isinstance(frames[0], Ready):
+                self.ready.set_result(frames[0].enforced)
+            self.listener.heard(self, frames)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1:
+            self._stdout_closed = True
+            if self.code is not None:
+                self._finish()
+            else:
+                # Without it the runner cannot report: it is as good as dead.
+                asyncio.get_running_loop().call_later(DRAIN_S, self._finish)
+
+    def process_exited(self) -> None:
+        assert self._transport is not None
+        self.code = self._transport.get_returncode()
+        if self.tree is not None:
+            self.tree.exited()
+        if self._stdout_closed:
+            self._finish()
+        else:
+            asyncio.get_running_loop().call_later(DRAIN_S, self._finish)
+
+    def _finish(self) -> None:
+        if self.over.is_set():
+            return
+        if self._paused and not self.ending:
+            # What it said last is still unread.
+            asyncio.get_running_loop().call_later(DRAIN_S, self._finish)
+            return
+        self.over.set()
+        if self._transport is not None:
+            self._transport.close()  # it is over, and nobody else may be left to say so
+        if not self.ready.done():
+            self.ready.set_result({})
+        if not self.ending:
+            self.listener.gone(self)
+
+    def _nonsense(self) -> None:
+        self.garbled = True
+        self._rest = b""
+        self._stdout_closed = True
+        self._finish()

@@ -1,0 +1,1 @@
+"""What worker machines ask for: to join, and their socket."""

@@ -1,0 +1,1 @@
+"""Commands about a controller: its life, its home, its measure."""

@@ -1,0 +1,103 @@
+"""Changing what happens to jobs: cancel, retry, front."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from corral.cli.terminal import output
+from corral.cli.terminal.arguments import AsJson, JobsArgument, client_of_this_home
+from corral.cli.terminal.job_names import find
+from corral.core.errors import CorralError, JobNotFound
+
+if TYPE_CHECKING:
+    from corral.contract.views import JobView
+    from corral.sdk.client import Client, Handle
+    from corral.sdk.images.batches import BatchHandle
+
+
+JobsOrBatches = Annotated[
+    list[str],
+    typer.Argument(metavar="JOB", help="Job ids, beginnings of them, last, or batches."),
+]
+AGAIN = ("failed", "rejected", "cancelled")
+
+
+@output.guarded
+def cancel(job: JobsOrBatches, as_json: AsJson = False) -> None:
+    """Cancels jobs, waiting or running, or all of a batch."""
+    from corral.contract.plain import plain
+
+    told: list[Any] = []
+    with client_of_this_home() as client:
+        for word in job:
+            try:
+                told.append(plain(find(client, word).cancel()))
+            except JobNotFound as error:
+                batch = _batch(client, word, error)
+                told.append({"batch": batch.id, "cancelled": batch.cancel()})
+    if as_json:
+        output.show_json(told)
+        return
+    for one in told:
+        if "batch" in one and "job_id" not in one:
+            count = one["cancelled"]
+            output.show(f"{one['batch']}: {count} job{'s' * (count != 1)} cancelled")
+        else:
+            output.show(f"{one['job_id']} {one['state']}")
+
+
+@output.guarded
+def retry(job: JobsOrBatches, as_json: AsJson = False) -> None:
+    """Submits ended jobs again, each as a new job; of a batch those that did not succeed."""
+    handles: list[tuple[Handle, str]] = []
+    with client_of_this_home() as client:
+        for word in job:
+            try:
+                handles.append((find(client, word).retry(), word))
+            except JobNotFound as error:
+                batch = _batch(client, word, error)
+                lost = _unsuccessful(batch.jobs())
+                handles += [(client.job(one).retry(), one) for one in lost]
+                if not lost:
+                    output.say(f"Nothing of {batch.id} failed that was not tried again.")
+    if as_json:
+        output.show_json([{"job_id": handle.id, "retry_of": one} for handle, one in handles])
+        return
+    for warning in dict.fromkeys(one for handle, _ in handles for one in handle.warnings):
+        output.say(warning, style="yellow")
+    for handle, _ in handles:
+        output.show(handle.id)
+
+
+def _batch(client: Client, name: str, error: JobNotFound) -> BatchHandle:
+    """The batch of this name; where there is none, it was a job that was meant."""
+    found = client.open_batch(name)
+    try:
+        found.progress()
+    except CorralError:
+        raise error from None
+    return found
+
+
+def _unsuccessful(jobs: Sequence[JobView]) -> list[str]:
+    """Those that nobody has tried again yet."""
+    again = {job.retry_of for job in jobs}
+    return [job.job_id for job in jobs if job.state in AGAIN and job.job_id not in again]
+
+
+@output.guarded
+def front(job: JobsArgument, as_json: AsJson = False) -> None:
+    """Moves waiting jobs to the front of their line, the first one named first."""
+    from corral.contract.plain import plain
+
+    with client_of_this_home() as client:
+        found = [find(client, one) for one in job]
+        views = [handle.to_front() for handle in reversed(found)][::-1]
+    if as_json:
+        output.show_json([plain(view) for view in views])
+        return
+    for view in views:
+        output.show(f"{view.job_id} is next in its line")

@@ -1,0 +1,55 @@
+"""`corral put`: input files, stored ahead of the jobs that name them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from corral.cli.terminal import output
+from corral.core.assets import is_digest
+from corral.core.errors import InvalidJob
+
+if TYPE_CHECKING:
+    from corral.sdk.aio import AsyncClient
+    from corral.sdk.files.assets import Asset
+
+
+@output.guarded
+def put(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files to store.")],
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+) -> None:
+    """Stores files for jobs and prints their sha256. What is there already is not sent again."""
+    found = asyncio.run(_put(files))
+    if as_json:
+        output.show_json([dataclasses.asdict(one) for one in found])
+        return
+    for one in found:
+        output.show(f"{one.sha256}  {one.name}")
+
+
+async def _put(files: list[Path]) -> list[Asset]:
+    from corral.sdk.aio import AsyncClient
+
+    async with AsyncClient() as client:
+        return [await client.put(file) for file in files]
+
+
+async def inputs_of(client: AsyncClient, texts: list[str] | None) -> dict[str, Asset]:
+    """`--input NAME=FILE`, or the sha256 of a file that was put before."""
+    from corral.sdk.files.assets import Asset
+
+    found = {}
+    for text in texts or ():
+        name, sign, given = text.partition("=")
+        if not sign or not name or not given:
+            raise InvalidJob(f"--input is written NAME=FILE; got {text!r}.")
+        if is_digest(given) and not Path(given).exists():
+            found[name] = Asset(sha256=given, size=0, name=name)
+        else:
+            found[name] = await client.put(given)
+    return found

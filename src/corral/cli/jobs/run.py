@@ -1,0 +1,400 @@
+"""`corral run` and `corral submit`: sending scripts and folders, and following them to the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from corral.cli.jobs.put import inputs_of
+from corral.cli.terminal import output
+from corral.cli.terminal.wording import in_options
+from corral.core.errors import CorralError, InvalidJob
+
+if TYPE_CHECKING:
+    from corral.contract.views import Ended, Event
+    from corral.sdk.aio import AsyncClient
+    from corral.sdk.handles import AsyncHandle
+
+Target = Annotated[
+    Path, typer.Argument(metavar="TARGET", help="A script, or a folder with an entry.")
+]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="ARGS", help="Passed to the script as they are.")
+]
+Entry = Annotated[
+    str | None,
+    typer.Option(help="What to run in a folder: a file, or package.module:function. [main.py]"),
+]
+Gpus = Annotated[int | None, typer.Option(help="Whole GPUs.")]
+GpuMemory = Annotated[float | None, typer.Option(help="A share of one GPU, 0.1 to 1.0 in tenths.")]
+VramGb = Annotated[float | None, typer.Option(help="VRAM that each GPU must have.")]
+Cpus = Annotated[float | None, typer.Option(help="Processors. [1]")]
+MemoryGb = Annotated[float | None, typer.Option(help="Memory reserved for it, and its limit.")]
+WorkerName = Annotated[str, typer.Option(help="auto, local, or a worker's name.")]
+Model = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A model that it works with. Repeatable."),
+]
+WorkerLabel = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LABEL", help="A label the worker must have: key or key=value. Repeatable."
+    ),
+]
+Duration = Annotated[
+    str, typer.Option(help="After this long it is ended: seconds, or 90s, 30m, 12h, 2d.")
+]
+With = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="REQ", help="A requirement, as numpy>=2. Repeatable."),
+]
+Requirements = Annotated[Path | None, typer.Option(help="A requirements file.")]
+Env = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable. Repeatable.")]
+Secret = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A secret that it finds as a variable. Repeatable."),
+]
+InputFile = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME=FILE", help="A file that it finds as NAME. Repeatable."),
+]
+Notify = Annotated[
+    str | None, typer.Option(metavar="URL", help="Told when it fails and when its batch is done.")
+]
+QueueClassName = Annotated[
+    str | None, typer.Option("--class", metavar="CLASS", help="interactive or batch.")
+]
+Priority = Annotated[int, typer.Option(help="-100 to 100; higher is earlier.")]
+Retries = Annotated[int, typer.Option(help="Further tries when it fails.")]
+Name = Annotated[str | None, typer.Option(help="What to call it. [the script's name]")]
+Label = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A label of the job. Repeatable.")
+]
+User = Annotated[str | None, typer.Option(help="Who it is for.")]
+Key = Annotated[
+    str | None, typer.Option(help="Idempotency key: the same key again is the same job.")
+]
+Batch = Annotated[str | None, typer.Option(help="The batch it belongs to.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="A new process, never a warm one.")]
+Wait = Annotated[
+    bool | None,
+    typer.Option("--wait/--no-wait", help="Wait for a worker that can take it, or be refused."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+
+
+@output.guarded
+def run(
+    target: Target,
+    args: Arguments = None,
+    entry: Entry = None,
+    gpus: Gpus = None,
+    gpu_memory: GpuMemory = None,
+    vram_gb: VramGb = None,
+    cpus: Cpus = None,
+    memory_gb: MemoryGb = None,
+    worker: WorkerName = "auto",
+    worker_label: WorkerLabel = None,
+    model: Model = None,
+    duration: Duration = "1h",
+    with_: With = None,
+    requirements: Requirements = None,
+    env: Env = None,
+    secret: Secret = None,
+    input_: InputFile = None,
+    notify: Notify = None,
+    queue_class: QueueClassName = None,
+    priority: Priority = 0,
+    retries: Retries = 0,
+    name: Name = None,
+    label: Label = None,
+    user: User = None,
+    key: Key = None,
+    batch: Batch = None,
+    fresh: Fresh = False,
+    wait: Wait = None,
+    as_json: AsJson = False,
+) -> None:
+    """Runs a script or folder on a worker, shows its output and passes its exit code on."""
+    asked = dict(locals())
+    raise typer.Exit(asyncio.run(_run(asked, as_json=as_json)))
+
+
+@output.guarded
+def submit(
+    target: Target,
+    args: Arguments = None,
+    entry: Entry = None,
+    gpus: Gpus = None,
+    gpu_memory: GpuMemory = None,
+    vram_gb: VramGb = None,
+    cpus: Cpus = None,
+    memory_gb: MemoryGb = None,
+    worker: WorkerName = "auto",
+    worker_label: WorkerLabel = None,
+    model: Model = None,
+    duration: Duration = "1h",
+    with_: With = None,
+    requirements: Requirements = None,
+    env: Env = None,
+    secret: Secret = None,
+    input_: InputFile = None,
+    notify: Notify = None,
+    queue_class: QueueClassName = None,
+    priority: Priority = 0,
+    retries: Retries = 0,
+    name: Name = None,
+    label: Label = None,
+    user: User = None,
+    key: Key = None,
+    batch: Batch = None,
+    fresh: Fresh = False,
+    wait: Wait = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hands a script or folder over and prints its job id."""
+    asked = dict(locals())
+    handle = asyncio.run(_submit(asked))
+    if as_json:
+        output.show_json({"job_id": handle.id, "warnings": handle.warnings})
+    else:
+        for warning in handle.warnings:
+            output.say(warning, style="yellow")
+        output.show(handle.id)
+
+
+async def _run(asked: dict[str, Any], *, as_json: bool) -> int:
+    from corral.sdk.aio import AsyncClient
+
+    async with AsyncClient() as client:
+        handle = await _hand_over(client, asked, default_class="interactive")
+        if not as_json:
+            for warning in handle.warnings:
+                output.say(warning, style="yellow")
+        return await follow(handle, as_json=as_json)
+
+
+async def _submit(asked: dict[str, Any]) -> AsyncHandle:
+    from corral.sdk.aio import AsyncClient
+
+    async with AsyncClient() as client:
+        return await _hand_over(client, asked, default_class="batch")
+
+
+async def _hand_over(
+    client: AsyncClient, asked: dict[str, Any], *, default_class: Any
+) -> AsyncHandle:
+    try:
+        return await _submit_script(client, asked, default_class)
+    except CorralError as error:
+        error.message = in_options(error.message)
+        raise
+
+
+async def _submit_script(
+    client: AsyncClient, asked: dict[str, Any], default_class: Any
+) -> AsyncHandle:
+    from corral.sdk.submit.requirements import resolve
+
+    same = ("gpus", "gpu_memory", "vram_gb", "cpus", "memory_gb", "worker", "priority")
+    return await client.submit_script(
+        asked["target"],
+        asked["args"] or (),
+        entry=asked["entry"],
+        requirements=[*resolve(asked["with_"]), *resolve(asked["requirements"])],
+        worker_labels=asked["worker_label"] or (),
+        models=asked["model"] or (),
+        duration=seconds(asked["duration"]),
+        env=pairs("--env", asked["env"]),
+        labels=pairs("--label", asked["label"]),
+        secrets=asked["secret"] or (),
+        inputs=await inputs_of(client, asked["input_"]),
+        notify=asked["notify"],
+        queue_class=asked["queue_class"] or default_class,
+        idempotency_key=asked["key"],
+        **{word: asked[word] for word in same},
+        **{word: asked[word] for word in ("retries", "name", "user", "batch", "fresh", "wait")},
+    )
+
+
+def seconds(text: str, option: str = "--duration") -> float:
+    """A duration in seconds.
+
+    >>> seconds("90"), seconds("1.5h"), seconds("2d")
+    (90.0, 5400.0, 172800.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
+    if not found:
+        raise InvalidJob(f"{option} is a number of seconds, or 90s, 30m, 12h, 2d; got {text!r}.")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+
+
+def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+    found = {}
+    for text in texts or ():
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise InvalidJob(f"{option} is written KEY=VALUE; got {text!r}.")
+        found[name] = value
+    return found
+
+
+WAITING_S = 2.0
+"""How long a job may wait in silence."""
+
+# --- following ---------------------------------------------------------------------------------
+
+
+async def follow(handle: AsyncHandle, *, as_json: bool) -> int:
+    """Shows everything until the job ends, or until the person leaves; the exit code. Ctrl-C is
+    taken as an event like any other, so that it never strikes in the middle of something."""
+    screen = JsonLines() if as_json else Screen()
+    interrupts: asyncio.Queue[str] = asyncio.Queue()
+    with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C just ends the command
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGINT, interrupts.put_nowait, "interrupt"
+        )
+    showing = asyncio.create_task(_show(handle, screen))
+    waiting = asyncio.get_running_loop().call_later(WAITING_S, screen.say_waiting, handle.id)
+    cancelled = False
+    try:
+        while True:
+            interrupted = asyncio.create_task(interrupts.get())
+            await asyncio.wait({showing, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+            if showing.done():
+                interrupted.cancel()
+                return exit_code(showing.result())
+            if cancelled:
+                return 130  # asked to stop, and not willing to wait for it
+            screen.hold()
+            decision = await _ask(handle.id, interrupts)
+            if decision != "follow" and decision != "cancel":
+                return 0 if decision == "detach" else 130
+            if decision == "cancel":
+                cancelled = True
+                output.say(f"Cancelling job {handle.id} …", style="dim")
+                await handle.cancel()
+            screen.release()
+    finally:
+        waiting.cancel()
+        showing.cancel()
+
+
+async def _show(handle: AsyncHandle, screen: Screen) -> Ended:
+    from corral.contract.views import Ended
+
+    async for event in handle.events():
+        await screen.free.wait()
+        screen.show(event)
+        if isinstance(event, Ended):
+            return event
+    raise AssertionError("a job's events end with its end")
+
+
+async def _ask(job_id: str, interrupts: asyncio.Queue[str]) -> str:
+    """What Ctrl-C meant; a second one means cancel. Where nobody can answer, the job goes on and
+    the command ends."""
+    goes_on = (
+        f"Job {job_id} goes on. Follow it with `corral logs -f {job_id}`, cancel it with "
+        f"`corral cancel {job_id}`."
+    )
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        output.say(goes_on)
+        return "interrupted"
+    loop = asyncio.get_running_loop()
+    output.say("\n[d]etach, [c]ancel, or Enter to go on following? ", end="")
+    loop.add_reader(sys.stdin, lambda: interrupts.put_nowait(sys.stdin.readline() or "detach"))
+    try:
+        answer = (await interrupts.get()).strip().lower()
+    finally:
+        loop.remove_reader(sys.stdin)
+    if answer == "interrupt":
+        output.say("")
+    if answer.startswith("d"):
+        output.say(goes_on)
+        return "detach"
+    return "cancel" if answer.startswith("c") or answer == "interrupt" else "follow"
+
+
+class Screen:
+    """A job on a terminal: its output as it is, its progress below, its end as a sentence."""
+
+    def __init__(self) -> None:
+        from corral.cli.terminal.bar import Bar
+
+        self.free = asyncio.Event()
+        self.free.set()
+        self._bar = Bar()
+        self._waits = True
+
+    def hold(self) -> None:
+        """Nothing is shown while a question stands there."""
+        self.free.clear()
+        self._bar.close()
+
+    def release(self) -> None:
+        self.free.set()
+
+    def say_waiting(self, job_id: str) -> None:
+        if self._waits and self.free.is_set():
+            output.say(f"waiting; `corral why {job_id}` says for what", style="dim")
+
+    def show(self, event: Event) -> None:
+        from corral.contract import views
+
+        self._waits = self._waits and getattr(event, "state", "") == "queued"
+        if isinstance(event, views.Output):
+            gap = f"\n[… {event.skipped} bytes left out …]\n".encode() if event.skipped else b""
+            self._bar.write(event.stream, gap + event.data)
+        elif isinstance(event, views.Progress):
+            self._bar.update(event.fraction, event.message)
+        elif isinstance(event, views.StateChanged):
+            if event.code:
+                self._bar.clear()
+                output.say(f"Attempt {event.attempt}: {event.message}", style="yellow")
+        elif isinstance(event, views.Ended):
+            self._bar.close()
+            _say_end(event)
+
+
+class JsonLines(Screen):
+    """A job for a program: each event as one line of JSON."""
+
+    def say_waiting(self, job_id: str) -> None:
+        """The events say it."""
+
+    def show(self, event: Event) -> None:
+        from corral.contract.plain import plain_event
+
+        output.show_json_line(plain_event(event))
+
+
+def _say_end(ended: Ended) -> None:
+    from corral.sdk.results import error_of
+
+    if ended.state != "succeeded":
+        failure = ended.failure
+        if failure and failure.traceback and failure.code == "exception":
+            output.say(failure.traceback.rstrip())
+        output.say(error_of(ended.job_id, ended.state, failure).message, style="red")
+    elif sys.stderr.isatty():
+        output.say(f"Job {ended.job_id} succeeded in {output.span(ended.seconds)}.", style="dim")
+
+
+def exit_code(ended: Ended) -> int:
+    """The script's own code; as shells have it, 128 and the signal's number for a killed one."""
+    if ended.state == "succeeded":
+        return 0
+    if ended.state == "cancelled":
+        return 130
+    code = ended.failure.exit_code if ended.failure else None
+    if not code:
+        return 1
+    return 128 - code if code < 0 else code

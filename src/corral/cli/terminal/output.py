@@ -1,0 +1,218 @@
+"""How commands speak: data on stdout, sentences on stderr, both as JSON where `--json` asks.
+
+An error is one sentence and an exit code; a traceback is nobody's answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import typer
+
+from corral.core.errors import CorralError, InvalidJob, InvalidPlan
+from corral.core.text.printable import printable, printable_json
+
+if TYPE_CHECKING:
+    from corral.contract.views import QueueView
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def guarded(command: Callable[P, T]) -> Callable[P, T]:
+    """LoopTurns whatever a command raises into a sentence and an exit code."""
+
+    @functools.wraps(command)
+    def guard(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return command(*args, **kwargs)
+        except CorralError as error:
+            complain(error, as_json=bool(kwargs.get("as_json")))
+            raise typer.Exit(2 if isinstance(error, InvalidJob | InvalidPlan) else 1) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The reader of a pipe has enough; flushing at exit must not complain either.
+            sys.stdout = None
+            raise typer.Exit(141) from None
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            told = str(error.strerror or error).removesuffix(".")  # ours are sentences already
+            complain(CorralError(f"{place}{told}."), kwargs.get("as_json"))
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            where = _keep(traceback.format_exc())
+            sentence = f"Corral stumbled over {type(error).__name__}: {error}. This is a mistake "
+            complain(CorralError(f"{sentence}of ours; {where}."), kwargs.get("as_json"))
+        raise typer.Exit(1)
+
+    return guard
+
+
+def complain(error: CorralError, as_json: object = False) -> None:
+    if as_json:
+        print(json.dumps(error.view()), file=sys.stderr)
+    else:
+        say(error.message, style="red")
+
+
+def _keep(report: str) -> str:
+    from corral import settings
+
+    path = settings.default_home() / "log" / "cli.log"
+    try:
+        path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(report)
+    except OSError:
+        return f"its traceback could not be kept in {path}"
+    return f"its traceback is in {path}"
+
+
+def say(sentence: str, *, style: str = "", end: str = "\n") -> None:
+    """A sentence for the person, on stderr; coloured where stderr is a terminal. It may hold words
+    of a plan, a pack or a worker."""
+    sentence = printable(sentence)
+    code = {"red": "31", "green": "32", "yellow": "33", "dim": "2"}.get(style, "")
+    if code and sys.stderr.isatty():
+        sentence = f"\x1b[{code}m{sentence}\x1b[0m"
+    print(sentence, file=sys.stderr, end=end, flush=True)
+
+
+def show_json(value: object) -> None:
+    """One JSON document on stdout."""
+    import msgspec
+
+    from corral.contract.plain import rounded
+
+    print(as_json(rounded(msgspec.to_builtins(value)), indent=2))
+
+
+def as_json(value: object, indent: int | None = None) -> str:
+    """JSON as people read it, with what would steer a terminal escaped as JSON has it."""
+    return printable_json(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def show(text: str = "", *, ours: str = "") -> None:
+    """Text for the person on stdout: an answer, a name, a path. Commands print in no other way,
+    because any word may be a job's or a worker's; what comes before it is ours and may have a
+    colour. Only a job's own output goes through raw, as any program's does."""
+    print(f"{ours}{printable(text)}", flush=True)
+
+
+def show_json_line(value: object, indent: int | None = None) -> None:
+    """JSON for whoever gets several documents, or one as it is."""
+    print(as_json(value, indent), flush=True)
+
+
+def show_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, spare: Sequence[str] = ()
+) -> None:
+    """A table that shrinks to the terminal, `spare` columns first and the first column never, and
+    keeps its width on a pipe."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    listed = [tuple(map(printable, row)) for row in rows]
+    room = terminal_width()
+    kept = list(columns)
+    for column in spare:
+        if table_width(kept, listed_of(columns, kept, listed)) > room:
+            kept.remove(column)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in kept:
+        table.add_column(column, overflow="fold", no_wrap=column == columns[0])
+    for row in listed_of(columns, kept, listed):
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    console = Console(width=room, highlight=False)
+    if sys.stdout.isatty():
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; a pipe has as many as anybody needs."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+
+
+def table_width(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
+    lines = zip(columns, *rows, strict=True)
+    return sum(max(len(line) for cell in one for line in cell.split("\n")) + 2 for one in lines) - 2
+
+
+def listed_of(
+    columns: Sequence[str], kept: Sequence[str], rows: Iterable[Sequence[str]]
+) -> list[tuple[str, ...]]:
+    """The cells of the kept columns."""
+    places = [columns.index(column) for column in kept]
+    return [tuple(row[place] for place in places) for row in rows]
+
+
+def show_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    """Names and values, one below the other; empty values are left out."""
+    kept = [(name, value) for name, value in pairs if value]
+    width = max((len(name) for name, _ in kept), default=0)
+    for name, value in kept:
+        lines = printable(value).splitlines() or [""]
+        show(f"{name:<{width}}  {lines[0]}")
+        for line in lines[1:]:
+            show(f"{'':<{width}}  {line}")
+
+
+STYLES = {
+    "succeeded": "green",
+    "running": "cyan",
+    "placed": "cyan",
+    "stopping": "yellow",
+    "failed": "red",
+    "rejected": "red",
+    "cancelled": "yellow",
+}
+
+
+def ago(at: float) -> str:
+    """A moment as people say it."""
+    return f"{span(max(time.time() - at, 0))} ago" if at else ""
+
+
+def paused(queue: QueueView) -> str:
+    by = f" by {queue.paused_by}" if queue.paused_by else ""
+    return f"paused {ago(queue.paused_at)}{by}"
+
+
+def span(seconds: float) -> str:
+    """A duration as people say it.
+
+    >>> span(0.0123), span(75), span(7300), span(200_000)
+    ('0.01 s', '75 s', '2.0 h', '2.3 d')
+    """
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    for size, name in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size * 2 or name == "min":
+            break
+    return f"{seconds / size:.1f} {name}"
+
+
+def size_of(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

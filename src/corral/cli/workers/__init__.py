@@ -1,0 +1,1 @@
+"""Commands about worker machines, and the invitations to them."""

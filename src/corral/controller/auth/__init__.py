@@ -1,0 +1,1 @@
+"""Who may come in, as client or as worker, and the secrets of a home."""

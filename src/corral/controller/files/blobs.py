@@ -1,0 +1,234 @@
+"""Packages, results, artifacts and checkpoints on the controller's disk, known by their sha256."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from pathlib import Path
+
+from corral.core.errors import (
+    ArtifactPruned,
+    BlobNotFound,
+    InvalidJob,
+    PackageTooLarge,
+    StorageFailed,
+    TooLarge,
+)
+from corral.core.job import Blob
+from corral.home import sync_folder
+
+CHUNK = 1 << 20
+NOTED = ".pruned"
+"""An empty file with this ending says that the bytes were here, and were removed on purpose."""
+COUNTED_ON_S = 3600.0
+SMALL_PIECES, SMALL, QUICK_S = 4, 1 << 18, 0.002
+_NAME = re.compile(rf"[0-9a-f]{{64}}({re.escape(NOTED)})?")
+
+
+class Blobs:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._incoming = folder / "incoming"
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        for leftover in self._incoming.iterdir():
+            leftover.unlink()
+        self._put_s = QUICK_S
+        """How long a few small ones take lately."""
+        self._settled: set[str] = set()
+        """Folders whose names are known to be durable, but for those on their way in."""
+        self._arriving: set[str] = set()
+        self._asked_for: dict[str, float] = {}
+        """When somebody last counted on these bytes: a job that names them may be on its way."""
+        self.received = self.sent = 0
+        """Bytes since the start."""
+
+    def path(self, sha256: str) -> Path:
+        if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+            raise BlobNotFound(f"{sha256[:80]!r} is no sha256.")
+        return self.folder / sha256[:2] / sha256
+
+    def has(self, sha256: str) -> bool:
+        """Whether the bytes are here to stay: a name that a power cut could still take back does
+        not count."""
+        path = self.path(sha256)
+        if sha256 in self._arriving or not path.exists():
+            return False
+        self._asked_for[sha256] = time.monotonic()
+        if path.parent.name not in self._settled:
+            sync_folder(path.parent)  # it may come from a process that died before doing so
+            sync_folder(self.folder)
+            self._settled.add(path.parent.name)
+        return True
+
+    def open_path(self, sha256: str) -> Path:
+        path = self.path(sha256)
+        if not path.exists():
+            self.check_not_pruned(sha256)
+            raise BlobNotFound(f"No bytes with sha256 {sha256} are stored here.")
+        return path
+
+    def size(self, sha256: str) -> int:
+        return self.open_path(sha256).stat().st_size
+
+    async def put_bytes(self, data: bytes) -> Blob:
+        """Durable when this returns."""
+        blob = Blob.of(data, inline=False)
+        if not self.has(blob.sha256):
+            await asyncio.to_thread(self._put, data, blob.sha256)
+            self.received += len(data)
+        return blob
+
+    async def put_all(self, parts: Sequence[bytes]) -> list[Blob]:
+        """Small ones, which then wait for the disk together. Durable when this returns."""
+
+        def put() -> list[Blob]:
+            began = time.perf_counter()
+            blobs = [Blob.of(data, inline=False) for data in parts]
+            for blob, data in zip(blobs, parts, strict=True):
+                self._put(data, blob.sha256)
+            if few:
+                self._put_s += (time.perf_counter() - began - self._put_s) / 8
+            return blobs
+
+        size = sum(map(len, parts))
+        few = len(parts) <= SMALL_PIECES and size <= SMALL
+        if few and self._put_s < QUICK_S:
+            # On a quick disk it is over sooner than two threads have met.
+            blobs = put()
+        else:
+            blobs = await asyncio.to_thread(put)
+        self.received += size
+        return blobs
+
+    def _put(self, data: bytes, sha256: str) -> None:
+        incoming = self._incoming / secrets.token_hex(8)
+        try:
+            with open(incoming, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            self._adopt(incoming, sha256)
+        except OSError as error:
+            incoming.unlink(missing_ok=True)
+            raise _not_stored(error) from error
+
+    def _adopt(self, incoming: Path, sha256: str) -> None:
+        final = self.path(sha256)
+        self._asked_for[sha256] = time.monotonic()
+        self._arriving.add(sha256)
+        try:
+            try:
+                os.replace(incoming, final)
+            except FileNotFoundError:  # there are 256 folders; each is made once
+                final.parent.mkdir(exist_ok=True)
+                os.replace(incoming, final)
+            sync_folder(final.parent)
+            if final.parent.name not in self._settled:
+                sync_folder(self.folder)
+                self._settled.add(final.parent.name)
+        finally:
+            self._arriving.discard(sha256)
+
+    async def put(
+        self,
+        chunks: AsyncIterable[bytes],
+        *,
+        limit: int,
+        expected: str | None = None,
+        too_large: type[TooLarge] = PackageTooLarge,
+        setting: str = "package_limit",
+    ) -> Blob:
+        """Stores a stream; refuses it past `limit` or where its digest is not as `expected`."""
+        incoming = self._incoming / secrets.token_hex(8)
+        digest, size = hashlib.sha256(), 0
+        try:
+            with open(incoming, "wb") as file:
+                async for chunk in chunks:
+                    size += len(chunk)
+                    if size > limit:
+                        raise too_large(f"More than {setting} = {limit:,} bytes.")
+                    digest.update(chunk)
+                    if len(chunk) < 1 << 16:
+                        file.write(chunk)
+                    else:
+                        await asyncio.to_thread(file.write, chunk)
+                file.flush()
+                await asyncio.to_thread(os.fsync, file.fileno())
+            sha256 = digest.hexdigest()
+            if expected is not None and expected != sha256:
+                raise InvalidJob(f"The bytes have sha256 {sha256}, not {expected} as announced.")
+            await asyncio.to_thread(self._adopt, incoming, sha256)
+            self.received += size
+        except OSError as error:
+            raise _not_stored(error) from error
+        finally:
+            incoming.unlink(missing_ok=True)
+        return Blob(sha256=sha256, size=size)
+
+    async def read(self, sha256: str) -> AsyncIterator[bytes]:
+        with open(self.open_path(sha256), "rb") as file:
+            while chunk := await asyncio.to_thread(file.read, CHUNK):
+                self.sent += len(chunk)
+                yield chunk
+
+    # --- removing what retention no longer keeps ---
+
+    def check_not_pruned(self, sha256: str) -> None:
+        """Raises ArtifactPruned for bytes that were here and were removed on purpose."""
+        if _note(self.path(sha256)).exists():
+            raise ArtifactPruned(
+                f"The bytes with sha256 {sha256} were removed after the time or for the room that "
+                "the settings retention.* give them. Run the job again to have them again."
+            )
+
+    def stored(self) -> dict[str, os.stat_result]:
+        """Every blob with its size and age; any thread may ask."""
+        found = {}
+        for folder in self.folder.iterdir():
+            if folder == self._incoming or not folder.is_dir():
+                continue
+            for entry in os.scandir(folder):
+                # Whatever else somebody put there is not ours to remove.
+                if _NAME.fullmatch(entry.name):
+                    with contextlib.suppress(FileNotFoundError):
+                        found[entry.name] = entry.stat()
+        return found
+
+    def remove(self, sha256: str, *, noted: bool) -> Path | None:
+        """Takes a blob out of the way, unless somebody counts on it just now. `noted`: whoever
+        asks for it later is told that it was pruned. The room is free once the path that this
+        returns is unlinked, which may take its time and is left to the caller."""
+        asked_at = self._asked_for.get(sha256)
+        if sha256 in self._arriving or (
+            asked_at is not None and time.monotonic() - asked_at < COUNTED_ON_S
+        ):
+            return None
+        self._asked_for.pop(sha256, None)
+        path, gone = self.path(sha256), self._incoming / f"pruned-{secrets.token_hex(8)}"
+        note = _note(path)
+        if noted:
+            note.touch(mode=0o600)
+        else:
+            note.unlink(missing_ok=True)
+        try:
+            os.replace(path, gone)
+        except FileNotFoundError:
+            return None
+        return gone
+
+
+def _note(path: Path) -> Path:
+    return path.with_name(f"{path.name}{NOTED}")
+
+
+def _not_stored(error: OSError) -> StorageFailed:
+    return StorageFailed(
+        f"The bytes could not be stored ({error.strerror}). Free some space on the controller's "
+        "disk, then send them again."
+    )

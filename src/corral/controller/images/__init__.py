@@ -1,0 +1,1 @@
+"""Image batches: plans, presets, and what is learned from them."""

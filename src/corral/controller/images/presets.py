@@ -1,0 +1,143 @@
+"""Presets: bases of plans that are kept under a name, each in a file of the home."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from corral.core.errors import (
+    Conflict,
+    InvalidRequest,
+    PresetNotFound,
+    StorageFailed,
+)
+from corral.core.text.malformed import MALFORMED
+from corral.home import sync_folder, write_private_json
+
+MAX_PRESETS = 1_000
+MAX_BYTES = 1 << 20
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+
+class Preset(Struct, frozen=True):
+    name: str
+    saved_at: float
+    value: dict[str, Any]
+
+
+class PresetFiles:
+    def __init__(
+        self, folder: Path, check: Callable[[dict[str, Any]], object] = lambda value: None
+    ) -> None:
+        """`check` raises where a value cannot be the base of a plan."""
+        self._folder, self._check = folder, check
+        self._changing = asyncio.Lock()
+
+    def names(self) -> list[tuple[str, float]]:
+        """Names and when each was saved, by name."""
+        found = []
+        for path in self._paths():
+            try:
+                found.append((path.stem, path.stat().st_mtime))
+            except FileNotFoundError:
+                continue  # removed this very moment
+        return sorted(found)
+
+    def _paths(self) -> list[Path]:
+        if not self._folder.is_dir():
+            return []
+        return [one for one in self._folder.glob("*.json") if NAME.fullmatch(one.stem)]
+
+    def get(self, name: str) -> Preset:
+        path = self._path(name)
+        try:
+            value = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+            return Preset(name, path.stat().st_mtime, value)
+        except FileNotFoundError:
+            raise PresetNotFound(
+                f"There is no preset {name[:100]!r}. `corral presets list` shows which there are, "
+                f"`corral presets save {name[:100]} FILE` saves one."
+            ) from None
+        except (OSError, *MALFORMED) as error:
+            raise StorageFailed(
+                f"The preset in {path} cannot be read ({error}). Save it again, or remove it."
+            ) from error
+
+    def by_name(self) -> Mapping[str, dict[str, Any]]:
+        """For who builds plans elsewhere than on the loop: only what is asked for is read."""
+        return _ByName(self)
+
+    async def save(self, name: str, data: bytes) -> Preset:
+        """In the place of an older one of this name. Durable when this returns."""
+        path, value = self._path(name), _value(data)
+        self._check(value)
+        async with self._changing:
+            if not path.exists() and len(self._paths()) >= MAX_PRESETS:
+                raise Conflict(f"There are {MAX_PRESETS:,} presets. Remove some first.")
+            try:
+                await asyncio.to_thread(self._write, path, value)
+            except RecursionError:
+                raise InvalidRequest("This preset is nested too deeply.") from None
+            except OSError as error:
+                raise StorageFailed(
+                    f"{path} could not be written ({error.strerror}). Free some space, then try "
+                    "again."
+                ) from error
+            return self.get(name)
+
+    def _write(self, path: Path, value: dict[str, Any]) -> None:
+        if not self._folder.is_dir():
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            sync_folder(self._folder.parent)
+        write_private_json(path, value)
+
+    async def remove(self, name: str) -> Preset:
+        async with self._changing:
+            found = self.get(name)
+            self._path(name).unlink(missing_ok=True)
+            await asyncio.to_thread(sync_folder, self._folder)
+        return found
+
+    def _path(self, name: str) -> Path:
+        if not NAME.fullmatch(name):
+            raise InvalidRequest(
+                "A preset's name has 1 to 64 letters, digits and _.-, and begins with none of the "
+                f"last two; got {name[:100]!r}."
+            )
+        return self._folder / f"{name}.json"
+
+
+class _ByName(Mapping[str, dict[str, Any]]):
+    def __init__(self, presets: PresetFiles) -> None:
+        self._presets = presets
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        try:
+            return self._presets.get(name).value
+        except (PresetNotFound, InvalidRequest):
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._presets.names())
+
+    def __len__(self) -> int:
+        return len(self._presets.names())
+
+
+def _value(data: bytes) -> dict[str, Any]:
+    if len(data) > MAX_BYTES:
+        raise InvalidRequest(f"A preset has up to {MAX_BYTES:,} bytes; this one has {len(data):,}.")
+    try:
+        found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
+    except MALFORMED as error:
+        raise InvalidRequest(
+            "A preset is the base of a plan, an object with settings by stage, as "
+            f'{{"txt2img": {{"steps": 20}}}}; this is none: {error}.'
+        ) from None
+    return found

@@ -1,0 +1,168 @@
+"""What is known of jobs, living and ended: from memory of young ones, else from the journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from corral.controller.history.ended import EndedJob
+from corral.controller.journal.database import Journal
+from corral.controller.journal.listeners import Change
+from corral.controller.journal.record import JournalRecord
+from corral.controller.recovery.start import folded
+from corral.controller.world import World
+from corral.core.errors import JobNotFound
+from corral.core.events import JobRejected, JobSubmitted, Journaled
+from corral.core.job import Head, JobId
+from corral.core.lifecycle import STORED
+
+RECENT_DOCUMENTS = 16 * 1024 * 1024
+"""Bytes of documents kept from submission to placement, so that short waits read no disk: the
+youngest that come to so much, and as many again that are a little older."""
+PAGE = 200
+"""Facts of one job that are read before others get their turn."""
+RECENT_JOBS = 1024
+"""The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
+RECENT_GROUP = 256
+"""Of a crowd that comes together nobody is followed by itself."""
+
+
+class Recent:
+    """A young job: all its changes, and whether it has told or printed anything."""
+
+    __slots__ = ("changes", "spoke")
+
+    def __init__(self, change: Change) -> None:
+        self.changes = [change]
+        self.spoke = False
+
+
+class JobReader:
+    """Reading of jobs. `Store` is one that also writes."""
+
+    def __init__(self, journal: Journal, world: World) -> None:
+        self.journal = journal
+        self.world = world
+        self.born: Head | None = None
+        """The job that came last, for the next one to share what they have in common."""
+        self.recent: dict[JobId, Recent] = {}
+        self._recent_order: deque[JobId] = deque()
+        self._documents: dict[JobId, bytes] = {}
+        self._older: dict[JobId, bytes] = {}
+        self._documents_size = 0
+
+    def head(self, job: JobId) -> Head:
+        """The head of a job, living or ended."""
+        head = self.world.heads.get(job)
+        if head is None and (recent := self.recent.get(job)) is not None:
+            head = recent.changes[-1].head
+        if head is None:
+            ended = self.journal.ended(job)
+            if ended is None:
+                raise JobNotFound(
+                    f"There is no job {job}. `corral jobs --all` lists them.", job_id=job
+                )
+            head = self._ended_head(ended)
+        return head
+
+    def history(self, head: Head, after: int = 0) -> list[JournalRecord]:
+        """A job's records behind `after`, oldest first."""
+        return self.journal.chain(head.last_seq, after)
+
+    def newest(self, head: Head) -> Iterator[tuple[int, Journaled]]:
+        """The same as facts with their numbers, the newest first, as far as somebody reads."""
+        recent = self.recent.get(head.id)
+        if recent is not None:
+            return ((one.seq, one.fact) for one in reversed(recent.changes))
+        return ((one.seq, one.fact()) for one in self.journal.backwards(head.last_seq))
+
+    def story(self, head: Head) -> list[Journaled]:
+        """How it went, oldest first: all but what was stored on the way."""
+        recent = self.recent.get(head.id)
+        if recent is not None:
+            return [one.fact for one in recent.changes if not isinstance(one.fact, STORED)]
+        return [record.fact() for record in self.journal.story(head.last_seq)]
+
+    async def pages(self, head: Head, after: int) -> AsyncIterator[Sequence[tuple[int, Journaled]]]:
+        """A job's facts behind `after`, oldest first, a page at a time."""
+        if head.id in self.recent:
+            yield self.facts(head, after)
+            return
+        later: list[int] = []
+        some: list[JournalRecord] = []
+        for record in self.journal.backwards(head.last_seq, after):
+            some.append(record)
+            if len(some) == PAGE:
+                later += [one.seq for one in some]
+                some.clear()
+                await asyncio.sleep(0)
+        yield [(one.seq, one.fact()) for one in reversed(some)]
+        while later:
+            seqs = later[-PAGE:]
+            del later[-PAGE:]
+            yield [(seq, self.journal.record(seq).fact()) for seq in reversed(seqs)]
+            await asyncio.sleep(0)
+
+    def facts(self, head: Head, after: int = 0) -> list[tuple[int, Journaled]]:
+        """The same as facts with their numbers, all of them at once; of a young job without
+        touching the disk."""
+        recent = self.recent.get(head.id)
+        if recent is not None:
+            return [(one.seq, one.fact) for one in recent.changes if after < one.seq]
+        return [(record.seq, record.fact()) for record in self.history(head, after)]
+
+    def document(self, head: Head) -> bytes:
+        return self._forget(head.id) or self.journal.document(head.submitted_seq)
+
+    def digest(self, head: Head) -> str:
+        """Of its document."""
+        sent = self.world.digests.get(head.id)
+        if sent is not None:
+            return sent
+        submitted = self.journal.record(head.submitted_seq).fact()
+        assert isinstance(submitted, (JobSubmitted, JobRejected))
+        return submitted.digest
+
+    def documents(self, heads: Sequence[Head]) -> dict[int, bytes]:
+        """Those that are not in memory, by the number of their submission, with one query."""
+        here = (self._documents, self._older)
+        away = [head.submitted_seq for head in heads if not any(head.id in one for one in here)]
+        return self.journal.documents(away) if len(away) > 1 else {}
+
+    def _ended_head(self, ended: EndedJob) -> Head:
+        head = folded(self.journal.story(ended.last_seq))
+        if head.last_seq == ended.last_seq:
+            return head
+        course = replace(head.course, story_seq=head.last_seq)
+        return replace(head, last_seq=ended.last_seq, course=course)
+
+    def _forget(self, job: JobId) -> bytes | None:
+        found = self._documents.pop(job, None)
+        if found is None:
+            return self._older.pop(job, None)
+        self._documents_size -= len(found)
+        return found
+
+    def _remember(self, job: JobId, document: bytes) -> None:
+        self._documents[job] = document
+        self._documents_size += len(document)
+        if self._documents_size > RECENT_DOCUMENTS:
+            # One by one they would leave holes all over the memory.
+            self._older, self._documents, self._documents_size = self._documents, {}, 0
+
+    def _keep_recent(self, changes: Sequence[Change]) -> None:
+        recent, few = self.recent, len(changes) <= RECENT_GROUP
+        for change in changes:
+            known = recent.get(change.head.id)
+            if known is not None:
+                known.changes.append(change)
+                if len(known.changes) > RECENT_JOBS:
+                    del recent[change.head.id]
+            elif few and change.seq == change.head.submitted_seq:
+                recent[change.head.id] = Recent(change)
+                self._recent_order.append(change.head.id)
+                if len(self._recent_order) > RECENT_JOBS:
+                    recent.pop(self._recent_order.popleft(), None)

@@ -1,0 +1,56 @@
+"""One record of the journal: numbered, checksummed, chained to its job's record before it."""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from typing import NamedTuple
+
+from corral.core.events import Journaled, decode_fact, encode_fact
+
+UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What reading damaged pages raises; the second where not even SQLite's own message is text."""
+
+
+class JournalRecord(NamedTuple):
+    seq: int
+    at: float
+    kind: str
+    job: str
+    prev: int
+    """The record of the same job before this one, 0 for its first: a chain, and no index."""
+    body: bytes
+    document: bytes | None
+    crc: int
+
+    def intact(self) -> bool:
+        try:
+            return self.crc == checksum(*self[:-1])
+        except (TypeError, ValueError):  # a flipped bit may change a column's very type
+            return False
+
+    def without_document(self) -> JournalRecord:
+        """For whoever keeps many, once it is proven."""
+        return self if self.document is None else self._replace(document=None)
+
+    def fact(self) -> Journaled:
+        return decode_fact(self.body)
+
+
+def record_of(fact: Journaled, seq: int, prev: int, document: bytes | None = None) -> JournalRecord:
+    return sealed(seq, fact.at, type(fact).__name__, fact.job, prev, encode_fact(fact), document)
+
+
+def checksum(
+    seq: int, at: float, kind: str, job: str, prev: int, body: bytes, document: bytes | None
+) -> int:
+    crc = zlib.crc32(f"{seq}|{float(at)!r}|{kind}|{job}|{prev}|".encode())
+    crc = zlib.crc32(body, crc)
+    return zlib.crc32(document, crc) if document is not None else crc
+
+
+def sealed(
+    seq: int, at: float, kind: str, job: str, prev: int, body: bytes, document: bytes | None
+) -> JournalRecord:
+    crc = checksum(seq, at, kind, job, prev, body, document)
+    return JournalRecord(seq, at, kind, job, prev, body, document, crc)

@@ -1,0 +1,1 @@
+"""Starts, and what is done about damage: proof, repair, backup, restore."""

@@ -1,0 +1,196 @@
+"""The controller's log of what happens to jobs: a line for each submission, placement, start, end.
+
+Facts of one commit that belong to the same call and say the same share a line that names all of
+their jobs, so a map of thousands costs a microsecond or two for each, and whoever searches the
+log for a job id finds its lines. What went wrong always has a line of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from corral import logs
+from corral.controller.journal.listeners import Change
+from corral.core.events import (
+    AttemptPlaced,
+    AttemptStarted,
+    JobCancelled,
+    JobFailed,
+    JobRejected,
+    JobRequeued,
+    JobStopping,
+    JobSubmitted,
+    JobSucceeded,
+    ResultOrphaned,
+)
+from corral.core.job import Head
+
+log = structlog.get_logger()
+
+PER_LINE = 1000
+"""Jobs that one line names; more of them go on in the next."""
+MOMENT_S = 0.1
+"""How long a line may wait for others, and for a moment in which nobody waits for an answer."""
+MESSAGE = 500
+"""Characters of an error's message that are logged; the job has all of it."""
+
+Key = tuple[type, str, str, int]
+
+EVENTS: dict[type, tuple[str, str]] = {
+    JobSubmitted: ("job_submitted", "jobs_submitted"),
+    AttemptPlaced: ("attempt_placed", "attempts_placed"),
+    AttemptStarted: ("attempt_started", "attempts_started"),
+    JobSucceeded: ("attempt_succeeded", "attempts_succeeded"),
+    JobStopping: ("job_stopping", "jobs_stopping"),
+    JobCancelled: ("job_cancelled", "jobs_cancelled"),
+}
+"""Kinds that share lines: what one is called, and what many are."""
+
+
+class JobLog:
+    """Listens to a store. `names` are what people call the workers."""
+
+    def __init__(self, names: Callable[[], Mapping[str, str]]) -> None:
+        self._names = names
+        self._heard: list[Change] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._single: dict[type, Callable[[Change], None]] = {
+            JobFailed: self._failed,
+            JobRequeued: self._requeued,
+            JobRejected: self._rejected,
+            ResultOrphaned: self._orphaned,
+        }
+
+    def take(self, changes: Sequence[Change]) -> None:
+        """Remembers them for a moment: nobody's answer waits for a log line, and what follows
+        closely may share one."""
+        self._heard.extend(changes)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self.flush)
+
+    def flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        changes, self._heard = self._heard, []
+        groups: dict[Key, list[Change]] = {}
+        for change in changes:
+            kind, head = type(change.fact), change.head
+            if kind in EVENTS:
+                key = (kind, head.correlation_id, head.worker, head.attempt)
+                found = groups.get(key)
+                if found is None:
+                    groups[key] = [change]
+                else:
+                    found.append(change)
+            elif kind in self._single:
+                self._single[kind](change)
+        lines = []
+        for key, group in groups.items():
+            if len(group) == 1:
+                lines.append(self._one(key[0], group[0]))
+            else:
+                for start in range(0, len(group), PER_LINE):
+                    lines.append(self._many(key[0], group[start : start + PER_LINE]))
+        if lines:
+            logs.inform(lines)
+
+    # --- lines of the usual life ---
+
+    def _one(self, kind: type, change: Change) -> dict[str, Any]:
+        fact, head = change.fact, change.head
+        told: dict[str, Any] = {"event": EVENTS[kind][0], "job": head.id}
+        if kind is JobSubmitted:
+            _tell_submission(told, head)
+        elif head.worker:
+            told["attempt"] = head.attempt
+            told["worker"] = self._names().get(head.worker, head.worker)
+            if isinstance(fact, (JobSucceeded, JobCancelled)):
+                told["seconds"] = round(fact.seconds, 6)
+        told["correlation_id"] = head.correlation_id
+        return told
+
+    def _many(self, kind: type, group: Sequence[Change]) -> dict[str, Any]:
+        head = group[0].head
+        told: dict[str, Any] = {"event": EVENTS[kind][1], "count": len(group)}
+        if kind is JobSubmitted:
+            _tell_submission(told, head)
+        elif head.worker:
+            told["attempt"] = head.attempt
+            told["worker"] = self._names().get(head.worker, head.worker)
+        told["correlation_id"] = head.correlation_id
+        told["jobs"] = [change.head.id for change in group]
+        return told
+
+    def _of_attempt(self, head: Head) -> dict[str, Any]:
+        if not head.worker:
+            return {}
+        return {
+            "attempt": head.attempt,
+            "worker": self._names().get(head.worker, head.worker),
+        }
+
+    # --- lines of what went wrong ---
+
+    def _failed(self, change: Change) -> None:
+        fact = change.fact
+        assert isinstance(fact, JobFailed)
+        log.warning(
+            "job_failed",
+            job=fact.job,
+            **self._of_attempt(change.head),
+            code=fact.failure.code,
+            error=fact.failure.message[:MESSAGE],
+            seconds=round(fact.seconds, 6),
+            correlation_id=change.head.correlation_id,
+        )
+
+    def _requeued(self, change: Change) -> None:
+        fact = change.fact
+        assert isinstance(fact, JobRequeued)
+        say = log.info if fact.fault == "none" else log.warning
+        say(
+            "job_requeued",
+            job=fact.job,
+            attempt=fact.attempt,
+            code=fact.code,
+            error=fact.message[:MESSAGE],
+            correlation_id=change.head.correlation_id,
+        )
+
+    def _rejected(self, change: Change) -> None:
+        fact = change.fact
+        assert isinstance(fact, JobRejected)
+        log.warning(
+            "job_rejected",
+            job=fact.job,
+            code=fact.code,
+            error=fact.message[:MESSAGE],
+            correlation_id=change.head.correlation_id,
+        )
+
+    def _orphaned(self, change: Change) -> None:
+        fact = change.fact
+        assert isinstance(fact, ResultOrphaned)
+        log.warning(
+            "result_orphaned",
+            job=fact.job,
+            attempt=fact.attempt,
+            outcome=fact.outcome,
+            correlation_id=change.head.correlation_id,
+        )
+
+
+def _tell_submission(told: dict[str, Any], head: Head) -> None:
+    told["name"] = head.name
+    told["queue_class"] = head.shape.queue_class.value
+    if head.user:
+        told["user"] = head.user
+    if head.batch:
+        told["batch"] = head.batch
+    if head.retry_of:
+        told["retry_of"] = head.retry_of

@@ -1,0 +1,1 @@
+"""Webhooks: what they are told, and telling them."""

@@ -1,0 +1,1 @@
+"""How a machine or a client comes to a controller: found, invited, recognised."""

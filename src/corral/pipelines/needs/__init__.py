@@ -1,0 +1,1 @@
+"""What a record takes: VRAM and effort."""

@@ -1,0 +1,1 @@
+"""Prompts: packs of them, the slots in them, LoRAs."""

@@ -1,0 +1,1 @@
+"""How job process, supervisor and agent speak to each other."""

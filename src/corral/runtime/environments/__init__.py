@@ -1,0 +1,1 @@
+"""How an environment for a job is made, with an agent or without one."""

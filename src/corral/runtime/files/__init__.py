@@ -1,0 +1,1 @@
+"""Files of an attempt: code packages, inputs, artifacts, models, and their transfer."""

@@ -1,0 +1,1 @@
+"""ComfyUI, over HTTP and WebSocket."""

@@ -1,0 +1,1 @@
+"""Hugging Face diffusers, in the process of the job itself."""

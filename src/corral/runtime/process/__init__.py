@@ -1,0 +1,1 @@
+"""What the runtime asks of the system, POSIX or Windows, and of its processes."""

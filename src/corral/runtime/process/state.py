@@ -1,0 +1,144 @@
+"""What one attempt may change in a warm process and the next one must not find."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import signal
+import sys
+import threading
+from _signal import getsignal  # type: ignore[import-not-found]
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+from corral.runtime.process import system
+
+if TYPE_CHECKING:
+    from corral.runtime.channels.runner_ports import RoadPort
+
+
+def _stream(fd: int, errors: str) -> TextIO:
+    """A text stream on a captured descriptor; each line goes out when it is complete."""
+    raw = io.FileIO(fd, "w", closefd=False)
+    buffer = io.BufferedWriter(raw)
+    return io.TextIOWrapper(buffer, "utf-8", errors, line_buffering=True)
+
+
+class ProcessState:
+    """Remembers a clean process and brings it back after each attempt."""
+
+    signals: tuple[int, ...] = system.SIGNALS
+
+    def __init__(self, road: RoadPort) -> None:
+        self._road = road
+        self._null = self._keep(os.open(os.devnull, os.O_RDONLY))
+        os.dup2(self._null, 0)
+        road.capture()
+        self._open_streams()
+        self._environ = dict(os.environ)
+        self._given: Mapping[str, str] = {}
+        self._entered = dict(_raw_environ())
+        self._umask = os.umask(0o022)
+        os.umask(self._umask)
+        self._found_path, self._path = sys.path, list(sys.path)
+        self._found_argv, self._argv = sys.argv, list(sys.argv)
+        self._threads = _lasting_threads()
+        self._depth = sys.getrecursionlimit()
+        self._handlers = {number: getsignal(number) for number in self.signals}
+
+    def _keep(self, fd: int) -> int:
+        return fd
+
+    def _open_streams(self) -> None:
+        self._stdin = open(0, closefd=False)  # noqa: SIM115
+        self._stdout, self._stderr = _stream(1, "surrogateescape"), _stream(2, "backslashreplace")
+        self._set_streams()
+
+    def _set_streams(self) -> None:
+        sys.stdin = sys.__stdin__ = self._stdin  # type: ignore[misc]
+        sys.stdout = sys.__stdout__ = self._stdout  # type: ignore[misc,assignment]
+        sys.stderr = sys.__stderr__ = self._stderr  # type: ignore[misc,assignment]
+
+    def quiet(self) -> None:
+        """User code is over: what it set running or narrowed must not meet our own code, and
+        whatever Python still holds of its output goes into the pipes."""
+        if sys.getrecursionlimit() != self._depth:
+            sys.setrecursionlimit(self._depth)
+        for stream in (sys.stdout, sys.stderr, self._stdout, self._stderr):
+            try:
+                stream.flush()
+            except Exception:  # noqa: S112 - closed, or replaced by something that cannot
+                continue
+        system.flush_c()
+
+    def restore(self) -> None:
+        os.dup2(self._null, 0)
+        self._road.capture()
+        if self._stdin.closed or self._stdout.closed or self._stderr.closed:
+            self._open_streams()
+        elif sys.stdout is not self._stdout or sys.stderr is not self._stderr:
+            self._set_streams()
+        if _raw_environ() != self._entered:
+            self._restore_environ()
+        os.umask(self._umask)
+        if sys.path is not self._found_path or sys.path != self._path:
+            sys.path = self._found_path
+            sys.path[:] = self._path
+        if sys.argv is not self._found_argv or sys.argv != self._argv:
+            sys.argv = self._found_argv
+            sys.argv[:] = self._argv
+        if not gc.isenabled():
+            gc.enable()
+        socket = sys.modules.get("socket")
+        if socket is not None:
+            socket.setdefaulttimeout(None)
+        for number, handler in self._handlers.items():
+            if getsignal(number) != handler:
+                signal.signal(number, handler)
+
+    def enter(self, environ: Mapping[str, str], own: Mapping[str, str]) -> None:
+        """Set the variables of the next attempt: Corral's, which it overwrites each time, and the
+        job's own, which must be gone afterwards. What the agent gave the process stands: a job
+        cannot show itself another job's GPU."""
+        if sys.platform == "win32":
+            environ = {**environ, "TEMP": environ["TMPDIR"], "TMP": environ["TMPDIR"]}
+        for name, value in environ.items():
+            if self._given.get(name) != value:
+                os.environ[name] = value
+        self._given = environ
+        self._entered = dict(_raw_environ())
+        if sys.platform == "win32":  # where names of variables are the same in any case
+            own = {name.upper(): value for name, value in own.items()}
+        for name in own.keys() - self._environ.keys():
+            os.environ[name] = own[name]
+
+    def _restore_environ(self) -> None:
+        self._given = {}
+        for name in os.environ.keys() - self._environ.keys():
+            del os.environ[name]
+        for name, value in self._environ.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+
+    def threads_left(self) -> bool:
+        """Threads of the attempt that somebody meant to wait for; daemons live on by design."""
+        return _lasting_threads() > self._threads
+
+    def children_left(self) -> bool:
+        """Processes that the attempt started and did not wait for."""
+        return system.children_left()
+
+    def bounds_moved(self) -> bool:
+        """The attempt changed what the system lets this process do: not always to be undone."""
+        return False
+
+
+def _lasting_threads() -> int:
+    return sum(not thread.daemon for thread in threading.enumerate())
+
+
+def _raw_environ() -> dict[Any, Any]:
+    """The environment without decoding every value: this is asked after every attempt."""
+    raw: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]
+    return raw

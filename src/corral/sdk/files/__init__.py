@@ -1,0 +1,1 @@
+"""Files that go to the controller, and those that come from it."""

@@ -1,0 +1,1 @@
+"""Image batches, as a program asks for them."""

@@ -1,0 +1,352 @@
+"""Batches of image jobs: handing over a plan, following what becomes of it, fetching the images."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import re
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from corral.contract.read_views import read, read_event
+from corral.core.errors import (
+    ArtifactPruned,
+    BlobNotFound,
+    CorralError,
+    Forbidden,
+    JobNotFound,
+    Unavailable,
+)
+from corral.core.job import Workload
+
+if TYPE_CHECKING:
+    from corral.contract import views
+    from corral.sdk.transport.connection import Connection
+
+T = TypeVar("T")
+Plan = Mapping[str, Any] | str | os.PathLike[str]
+"""As it stands in a plan file, or where that file is."""
+AT_ONCE = 8
+"""How many files are fetched side by side."""
+PAGE = 500
+IMAGE = re.compile(r"\.(png|json)$")
+"""The artifacts of an image job: images, and a replay card beside each."""
+NO_FILE = frozenset(
+    {errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EILSEQ}
+)
+"""What a system says to a name that it gives no file, or to one that lies in another's way."""
+
+
+class AsyncBatchHandle:
+    """One batch, for as long as somebody is interested in it. It holds nothing open by itself."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        batch: str,
+        *,
+        jobs: int = 0,
+        estimate_s: float | None = None,
+        warnings: tuple[str, ...] = (),
+    ) -> None:
+        self.id = batch
+        self.count = jobs
+        """How many jobs it was built of; 0 of one that was opened by its name."""
+        self.estimate_s = estimate_s
+        """About how long it takes, if nothing else ran; None where nobody knows."""
+        self.warnings = warnings
+        self._connection = connection
+        self._workload = Workload.PIPELINE if jobs else ""
+        """Decides how results are read; empty: to be asked."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    async def progress(self) -> views.BatchView:
+        """How far it is: by state, by worker, and about how long it still takes."""
+        from corral.contract import corral_pb2 as pb
+
+        request = pb.BatchRequest(batch=self.id)
+        view: views.BatchView = read(await self._connection.call("GetBatch", request))
+        return view
+
+    async def wait(self, timeout: float | None = None) -> views.BatchView:  # noqa: ASYNC109
+        """Until all of it has ended. TimeoutError leaves it running."""
+        try:
+            async with asyncio.timeout(timeout):
+                async for _ in self.ends():
+                    pass
+        except TimeoutError:
+            raise TimeoutError(
+                f"The batch {self.id} has not ended within {timeout:g} s; it goes on. Ask again, "
+                "or cancel() it."
+            ) from None
+        return await self.progress()
+
+    async def ends(self) -> AsyncGenerator[views.Ended, None]:
+        """How each of its jobs ended, in the order in which they do."""
+        from corral.contract import views
+
+        count = (await self.progress()).jobs
+        seen = set[str]()
+        watched = self._connection.watch(batch=self.id)
+        async with contextlib.aclosing(watched) as lists:
+            async for messages in lists:
+                for event in map(read_event, messages):
+                    if isinstance(event, views.Ended) and event.job_id not in seen:
+                        seen.add(event.job_id)
+                        yield event
+                if len(seen) >= count:
+                    return
+
+    async def results(self) -> AsyncIterator[tuple[str, Any]]:
+        """Each job's id and what it returned, as they end; an error in its place where it failed.
+        For an image job that says which images there are, and how long each stage took."""
+        from corral.sdk.handles import AsyncHandle, value
+
+        async for ended in self.ends():
+            workload = self._workload
+            if not workload:
+                workload = (await AsyncHandle(self._connection, ended.job_id).status()).workload
+            try:
+                yield ended.job_id, await value(self._connection, ended, workload)
+            except CorralError as error:
+                yield ended.job_id, error
+
+    async def jobs(self, states: Sequence[str] = ()) -> list[views.JobView]:
+        """All of them, or those in these states, in the order in which they were submitted."""
+        from corral.contract import corral_pb2 as pb
+
+        found: list[views.JobView] = []
+        while True:
+            before = found[-1].job_id if found else ""
+            request = pb.ListJobsRequest(batch=self.id, limit=PAGE, before=before, states=states)
+            reply = await self._connection.call("ListJobs", request)
+            found += [read(job) for job in reply.jobs]
+            if len(reply.jobs) < PAGE:
+                return found[::-1]
+
+    async def images(self) -> list[views.ImageView]:
+        """Every image that there is by now, in the order of the jobs."""
+        return [one for one in await self._files() if one.name.endswith(".png")]
+
+    async def _files(self) -> list[views.ImageView]:
+        """Images and their cards, also of jobs that have more than a list shows."""
+        from msgspec.structs import replace
+
+        from corral.sdk.handles import artifacts_of
+
+        found: list[views.ImageView] = []
+        for job in await self.jobs():
+            if job.more_artifacts:
+                every = await artifacts_of(self._connection, job.job_id)
+                job = replace(job, artifacts=every)
+            found += images_of(job)
+        return found
+
+    async def download(
+        self,
+        folder: str | os.PathLike[str],
+        progress: Callable[[int, int], object] | None = None,
+        left_out: Callable[[views.ImageView, Exception], object] | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> list[tuple[views.ImageView, Path]]:
+        """Fetches images and their replay cards into a folder, and leaves out what is there
+        already, byte for byte. Asked again, it goes on where it was. What is no longer there, has
+        a name that no file can have here, or would take another file's place without `overwrite`,
+        is told to `left_out` and costs no other."""
+        from corral.sdk.files import downloads
+
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        wanted = await self._files()
+        slots, done = asyncio.Semaphore(AT_ONCE), 0
+
+        async def fetch(one: views.ImageView) -> tuple[views.ImageView, Path] | None:
+            nonlocal done
+            try:
+                async with slots:
+                    path = downloads.place(target, _name(one))
+                    await downloads.fetch(
+                        self._connection,
+                        one.job_id,
+                        one.name,
+                        one.file_sha256,
+                        path,
+                        overwrite=overwrite,
+                    )
+            except (BlobNotFound, ArtifactPruned, JobNotFound, Forbidden, OSError) as error:
+                if isinstance(error, OSError) and error.errno not in NO_FILE:
+                    raise
+                if left_out is not None:
+                    left_out(one, error)
+                return None
+            finally:
+                done += 1
+                if progress is not None:
+                    progress(done, len(wanted))
+            return one, path
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(fetch(one)) for one in wanted]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [found for task in tasks if (found := task.result()) is not None]
+
+    async def cancel(self) -> int:
+        """Cancels everything of it that lives; how many."""
+        from corral.contract import corral_pb2 as pb
+
+        request = pb.BatchRequest(batch=self.id)
+        return int((await self._connection.call("CancelBatch", request)).cancelled)
+
+
+class BatchHandle:
+    """One batch of a synchronous program. See AsyncBatchHandle for what each method does."""
+
+    def __init__(self, handle: AsyncBatchHandle, bridge: Any) -> None:
+        self._handle, self._bridge = handle, bridge
+        self.id, self.count = handle.id, handle.count
+        self.estimate_s, self.warnings = handle.estimate_s, handle.warnings
+
+    def __repr__(self) -> str:
+        return f"<BatchHandle {self.id}>"
+
+    def progress(self) -> views.BatchView:
+        return self._call(self._handle.progress())
+
+    def wait(self, timeout: float | None = None) -> views.BatchView:
+        return self._call(self._handle.wait(timeout))
+
+    def results(self) -> Iterator[tuple[str, Any]]:
+        """Each job's id and what it returned, as they end; an error in its place where it failed.
+        For an image job that says which images there are, and how long each stage took."""
+        found: Iterator[tuple[str, Any]] = self._bridge.each(_alone(self._handle.results()))
+        return found
+
+    def jobs(self, states: Sequence[str] = ()) -> list[views.JobView]:
+        return self._call(self._handle.jobs(states))
+
+    def images(self) -> list[views.ImageView]:
+        return self._call(self._handle.images())
+
+    def download(
+        self,
+        folder: str | os.PathLike[str],
+        progress: Callable[[int, int], object] | None = None,
+        left_out: Callable[[views.ImageView, Exception], object] | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> list[tuple[views.ImageView, Path]]:
+        return self._call(self._handle.download(folder, progress, left_out, overwrite=overwrite))
+
+    def cancel(self) -> int:
+        return self._call(self._handle.cancel())
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        found: T = self._bridge.call(coroutine)
+        return found
+
+
+async def _alone(found: AsyncIterator[T]) -> AsyncGenerator[list[T], None]:
+    async for one in found:
+        yield [one]
+
+
+class Answered:
+    """What a controller said of a plan."""
+
+    def __init__(self) -> None:
+        self.batch, self.jobs = "", 0
+        self.estimate_s: float | None = None
+        self.warnings: tuple[str, ...] = ()
+        self.records: list[dict[str, Any]] = []
+
+
+async def build(
+    connection: Connection,
+    plan: Plan,
+    *,
+    key: str | None = None,
+    dry_run: bool = False,
+    before: Callable[[Answered], object] | None = None,
+) -> Answered:
+    """Hands a plan over; `before` hears what it means before any of it is submitted. The key makes
+    asking again the same batch, so an interrupted call is simply made again."""
+    from corral.contract import corral_pb2 as pb
+    from corral.sdk.images.plan_files import whole_plan
+
+    value = await whole_plan(connection, plan)
+    request = pb.BuildBatchRequest(
+        plan=json.dumps(value).encode(), dry_run=dry_run, key=key or os.urandom(16).hex()
+    )
+    patience = connection.patience()
+    while True:
+        answered = Answered()
+        lines: list[bytes] = []
+        try:
+            async with contextlib.aclosing(connection.stream("BuildBatch", request)) as replies:
+                async for reply in replies:
+                    if reply.records:
+                        lines.append(reply.records)
+                    else:
+                        answered.batch, answered.jobs = reply.batch, reply.jobs
+                        answered.warnings = tuple(reply.warnings)
+                        if reply.HasField("estimate_s"):
+                            answered.estimate_s = reply.estimate_s
+                        if before is not None:
+                            before(answered)
+                            before = None
+            if not dry_run and not answered.batch:
+                raise Unavailable("The controller hung up before it had answered.")
+        except CorralError as error:
+            await patience.pause(error)
+            continue
+        answered.records = [json.loads(line) for line in b"".join(lines).splitlines()]
+        return answered
+
+
+async def listed(connection: Connection, limit: int) -> list[views.BatchView]:
+    from corral.contract import corral_pb2 as pb
+
+    reply = await connection.call("ListBatches", pb.ListBatchesRequest(limit=limit))
+    return [read(one) for one in reply.batches]
+
+
+def images_of(job: views.JobView) -> list[views.ImageView]:
+    """Images of a job and their cards, by name."""
+    from corral.contract import views
+
+    return [
+        views.ImageView(
+            job_id=job.job_id,
+            name=one.name,
+            size=one.size,
+            file_sha256=one.file_sha256,
+            worker=job.worker,
+        )
+        for one in sorted(job.artifacts, key=lambda one: one.name)
+        if job.workload == Workload.PIPELINE and IMAGE.search(one.name)
+    ]
+
+
+def _name(image: views.ImageView) -> str:
+    """What it is called in a folder. A name without the id of its job, or a hidden one, is not one
+    that Corral gave, and might be another job's: it gets a folder."""
+    name = image.name
+    ours = image.job_id in name and not name.startswith(".")
+    return name if ours else f"{image.job_id}/{name}"

@@ -1,0 +1,164 @@
+"""What was learned from image jobs: rating them, reading all that the controller kept, and learning
+runs, which try one setting at several values."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from corral.contract import corral_pb2 as pb
+from corral.contract import views
+from corral.contract.read_views import read
+from corral.sdk.images.batches import AsyncBatchHandle, Plan
+from corral.sdk.images.plan_files import read as read_plan
+from corral.sdk.transport.connection import Connection
+
+
+class Chosen(TypedDict, total=False):
+    """Which records; what is left out chooses nothing."""
+
+    since: float
+    until: float
+    """Ended at or after, and before (seconds since the epoch)."""
+    batch: str
+    run: str
+
+
+class AsyncLearning:
+    """`client.learning`. Reading needs the role read, rating the role submit."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def rate(self, job_id: str, rating: int, note: str = "") -> views.RatingView:
+        """How good the images of a job are, 1 to 5; the last rating of a job counts."""
+        request = pb.RateJobRequest(job_id=job_id, rating=max(rating, 0), note=note)
+        view: views.RatingView = read(await self._connection.call("RateJob", request))
+        return view
+
+    async def records(self, **chosen: Unpack[Chosen]) -> AsyncIterator[dict[str, Any]]:
+        """One for each image job that succeeded, in the order in which they did, with its rating
+        or None."""
+        async with contextlib.aclosing(self.record_lists(**chosen)) as lists:
+            async for records in lists:
+                for record in records:
+                    yield record
+
+    async def record_lists(
+        self, **chosen: Unpack[Chosen]
+    ) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """The same, as many at a time as arrived together."""
+        async with contextlib.aclosing(self.lines(**chosen)) as chunks:
+            async for chunk in chunks:
+                yield [json.loads(line) for line in chunk.splitlines()]
+
+    async def lines(self, **chosen: Unpack[Chosen]) -> AsyncGenerator[bytes, None]:
+        """The same as JSON lines, many at a time."""
+        request = pb.ListLearningsRequest(**chosen)
+        async with contextlib.aclosing(self._connection.stream("ListLearnings", request)) as found:
+            async for one in found:
+                yield one.data
+
+    # --- learning runs ---
+
+    async def start(self, plan: Plan, *, dry_run: bool = False) -> views.LearningRunView:
+        """Submits the jobs of a learning plan as one batch; the same plan again is the same run."""
+        value = dict(plan) if isinstance(plan, Mapping) else read_plan(Path(plan))
+        request = pb.LearningPlan(plan=json.dumps(value).encode(), dry_run=dry_run)
+        return _run(await self._connection.call("StartLearningRun", request))
+
+    async def show(self, name: str) -> views.LearningRunView:
+        """A run and what came of it until now."""
+        request = pb.LearningRunRequest(name=name)
+        return _run(await self._connection.call("GetLearningRun", request))
+
+    async def runs(self) -> list[views.LearningRunView]:
+        """All of them, newest last, without their results."""
+        request = pb.ListLearningRunsRequest()
+        return [
+            _run(one) for one in (await self._connection.call("ListLearningRuns", request)).runs
+        ]
+
+    async def run(
+        self, plan: Plan, progress: Callable[[int, int], object] = lambda done, jobs: None
+    ) -> dict[str, Any]:
+        """Starts a run, waits for its end and returns its result. Whoever stops waiting leaves it
+        running."""
+        started = await self.start(plan)
+        await self.follow(started, progress)
+        return (await self.show(started.name)).result or {}
+
+    async def follow(
+        self, run: views.LearningRunView, progress: Callable[[int, int], object]
+    ) -> None:
+        """Until all its jobs have ended; told how many have, of how many."""
+        done = (run.result or {}).get("ended", 0)
+        progress(done, run.jobs)
+        if (run.result or {}).get("complete"):
+            return
+        seen = 0
+        async for _ in AsyncBatchHandle(self._connection, run.batch, jobs=run.jobs).ends():
+            seen += 1
+            progress(max(seen, done), run.jobs)
+
+
+def _run(message: pb.LearningRunView) -> views.LearningRunView:
+    return views.LearningRunView(
+        name=message.name,
+        batch=message.batch,
+        jobs=message.jobs,
+        started_at=message.started_at,
+        warnings=tuple(message.warnings),
+        result=json.loads(message.result) if message.result else None,
+    )
+
+
+class Learning:
+    """What was learned. See AsyncLearning for what each method does."""
+
+    def __init__(self, learning: AsyncLearning, bridge: Any) -> None:
+        self._learning, self._bridge = learning, bridge
+
+    def rate(self, job_id: str, rating: int, note: str = "") -> views.RatingView:
+        found: views.RatingView = self._bridge.call(self._learning.rate(job_id, rating, note))
+        return found
+
+    def records(self, **chosen: Unpack[Chosen]) -> Iterator[dict[str, Any]]:
+        found: Iterator[dict[str, Any]] = self._bridge.each(self._learning.record_lists(**chosen))
+        return found
+
+    def start(self, plan: Plan, *, dry_run: bool = False) -> views.LearningRunView:
+        found: views.LearningRunView = self._bridge.call(
+            self._learning.start(plan, dry_run=dry_run)
+        )
+        return found
+
+    def show(self, name: str) -> views.LearningRunView:
+        found: views.LearningRunView = self._bridge.call(self._learning.show(name))
+        return found
+
+    def runs(self) -> list[views.LearningRunView]:
+        found: list[views.LearningRunView] = self._bridge.call(self._learning.runs())
+        return found
+
+    def run(
+        self, plan: Plan, progress: Callable[[int, int], object] = lambda done, jobs: None
+    ) -> dict[str, Any]:
+        found: dict[str, Any] = self._bridge.call(self._learning.run(plan, progress))
+        return found
+
+    def follow(self, run: views.LearningRunView, progress: Callable[[int, int], object]) -> None:
+        self._bridge.call(self._learning.follow(run, progress))
+
+    def lines(self, **chosen: Unpack[Chosen]) -> Iterator[bytes]:
+        """JSON lines, many at a time."""
+
+        async def chunks() -> AsyncGenerator[list[bytes], None]:
+            async for chunk in self._learning.lines(**chosen):
+                yield [chunk]
+
+        found: Iterator[bytes] = self._bridge.each(chunks())
+        return found

@@ -1,0 +1,1 @@
+"""What a caller hands over, made into a submission."""
