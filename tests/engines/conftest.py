@@ -18,15 +18,23 @@ from fastapi import FastAPI, WebSocket
 from msgspec import Raw
 
 from corral.api.workers.worker_socket import Frames, WorkerSocket
-from corral.core.events import EngineReport
-from corral.core.job import Blob, FunctionCall, Job, Needs, document_digest, encode_document
+from corral.core.events import AttemptExited, EngineReport
+from corral.core.job import (
+    Blob,
+    FunctionCall,
+    Job,
+    Needs,
+    decode_document,
+    document_digest,
+    encode_document,
+)
 from corral.core.worker import Capabilities, Worker
 from corral.engines.agents import AgentsEngine
 from corral.engines.engine import Attempt, Engine
 from corral.engines.local_agent import LocalAgent
 from corral.engines.simulated import SimulatedEngine
 from corral.home import Home
-from tests.eventually import eventually_async
+from tests.eventually import PATIENCE_S, eventually_async
 
 LONG_S = 600
 
@@ -37,6 +45,10 @@ class Lab:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.reports: list[EngineReport] = []
+        self.patience_s = PATIENCE_S
+        self.on_disk = asyncio.Event()
+        """Cleared: ends that are read are not written down yet, and nothing else is asked for."""
+        self.on_disk.set()
         self._news = asyncio.Condition()
         self._number = 0
 
@@ -45,9 +57,11 @@ class Lab:
             async with self._news:
                 self.reports.extend(batch)
                 self._news.notify_all()
+            if any(isinstance(report, AttemptExited) for report in batch):
+                await self.on_disk.wait()
 
     async def until(self, kind: type[EngineReport], count: int = 1) -> list[EngineReport]:
-        async with asyncio.timeout(30), self._news:
+        async with asyncio.timeout(self.patience_s), self._news:
             await self._news.wait_for(lambda: len(self.seen(kind)) >= count)
         return self.seen(kind)
 
@@ -97,17 +111,12 @@ async def simulated_lab(home: Path) -> AsyncIterator[Lab]:
     can = Capabilities(cpus=2.0, memory_gb=4.0, workloads=("python",))
     worker = Worker(id="w", name="w", engine="simulated", capabilities=can)
 
-    def seconds(attempt: Attempt) -> float:
-        return LONG_S if b'"arguments"' in bytes(attempt.document) and _is_long(attempt) else 0.0
-
-    engine = SimulatedEngine([worker], seconds)
+    engine = SimulatedEngine([worker], lambda attempt: LONG_S if is_long(attempt) else 0.0)
     engine.open()
     yield SimulatedLab(engine)
 
 
-def _is_long(attempt: Attempt) -> bool:
-    from corral.core.job import decode_document
-
+def is_long(attempt: Attempt) -> bool:
     work = decode_document(attempt.document).work
     assert isinstance(work, FunctionCall)
     return b"sleep" in (work.function.data or b"")

@@ -1,6 +1,9 @@
-"""What every engine promises, tried on every engine."""
+"""What every engine promises (decision 0004), tried on every engine. That each of these can fail is
+shown by `test_contract_mutants.py`."""
 
 from __future__ import annotations
+
+from msgspec.structs import replace
 
 from corral.core.events import (
     AttemptBegan,
@@ -10,6 +13,7 @@ from corral.core.events import (
     WorkerLost,
 )
 from tests.engines.conftest import Lab
+from tests.eventually import eventually_async
 
 
 async def test_a_worker_joins_and_says_what_it_has(lab: Lab) -> None:
@@ -65,6 +69,49 @@ async def test_stop_of_an_unknown_attempt_does_nothing(lab: Lab) -> None:
     assert len(lab.seen(AttemptExited)) == 1
 
 
+async def test_stop_of_what_has_ended_does_nothing(lab: Lab) -> None:
+    attempt, other = await lab.attempt(), await lab.attempt()
+    lab.engine.start(attempt)
+    await lab.until(AttemptExited)
+    for unbegun in (True, False):
+        await lab.engine.stop(attempt.job, 1, grace_s=0.1, unbegun=unbegun)
+    lab.engine.start(other)
+    await lab.until(AttemptExited, 2)
+    assert not lab.seen(AttemptReturned)
+
+
+async def test_an_end_is_the_engines_to_answer_for_until_it_is_on_disk(lab: Lab) -> None:
+    """A controller that is killed meanwhile asks the next one's engine, and hears of it again."""
+    attempt = await lab.attempt()
+    key = (attempt.job, 1)
+    lab.on_disk.clear()
+    lab.engine.start(attempt)
+    await lab.until(AttemptExited)
+    assert key in await lab.engine.running()
+    lab.on_disk.set()
+
+    async def is_forgotten() -> bool:
+        return key not in await lab.engine.running()
+
+    await eventually_async(is_forgotten, "it is forgotten once it is on disk", lab.patience_s)
+
+
+async def test_every_report_carries_the_number_of_its_attempt(lab: Lab) -> None:
+    """It is the only fence: two attempts of one job are two."""
+    first = await lab.attempt(long=True)
+    second = replace(await lab.attempt(), job=first.job, attempt=2)
+    lab.engine.start(first)
+    await lab.until(AttemptBegan)
+    lab.engine.start(second)
+    (exited,) = await lab.until(AttemptExited)
+    assert isinstance(exited, AttemptExited)
+    assert (exited.job, exited.attempt, exited.failure) == (first.job, 2, None)
+    assert (first.job, 1) in await lab.engine.running()
+    await lab.engine.stop(first.job, 1, grace_s=2.0)
+    exits = await lab.until(AttemptExited, 2)
+    assert [one.attempt for one in exits if isinstance(one, AttemptExited)] == [2, 1]
+
+
 async def test_what_does_not_fit_waits_for_room(lab: Lab) -> None:
     first, second = await lab.attempt(long=True, cpus=2.0), await lab.attempt(cpus=2.0)
     lab.engine.start(first)
@@ -77,6 +124,10 @@ async def test_what_does_not_fit_waits_for_room(lab: Lab) -> None:
         first.job,
         second.job,
     ]
+    began = next(
+        one for one in lab.reports if isinstance(one, AttemptBegan) and one.job != first.job
+    )
+    assert lab.reports.index(exits[0]) < lab.reports.index(began)
 
 
 async def test_stop_of_a_waiting_attempt_ends_it_without_running(lab: Lab) -> None:
