@@ -261,6 +261,19 @@ def test_killed_with_all_its_processes(bench: Bench) -> None:
     assert (again.code, again.fault) == ("worker_lost", "worker")
 
 
+def test_a_controller_that_comes_back_at_another_address(bench: Bench) -> None:
+    """Its processes would not find it, and a job that nobody hears of must not wait for them."""
+    bench.controller.start()
+    job = bench.submit()
+    bench.started()
+    bench.controller.kill()
+    bench.controller.flags = (*bench.controller.flags, *free_port())
+    bench.controller.start()
+    bench.started(2)
+    bench.open_gate()
+    bench.proves(job, [1, 2])
+
+
 def test_a_process_that_dies_under_a_living_controller(bench: Bench) -> None:
     bench.controller.start()
     job = bench.submit()

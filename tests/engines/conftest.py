@@ -200,7 +200,7 @@ class ProcessesLab(Lab):
 
 
 @contextlib.asynccontextmanager
-async def processes_lab(path: Path) -> AsyncIterator[Lab]:
+async def processes_lab(path: Path, late_s: float = 30.0) -> AsyncIterator[ProcessesLab]:
     """Real processes, which fetch and post over HTTP."""
     home = Home(path)
     home.take()
@@ -213,7 +213,7 @@ async def processes_lab(path: Path) -> AsyncIterator[Lab]:
         local_id="w",
         ticket=lambda job, attempt: AttemptTicket(url, job, attempt, "t", folder=str(path / "s")),
     )
-    made = ProcessesLab(ProcessesEngine(context))
+    made = ProcessesLab(ProcessesEngine(context, late_s=late_s))
     app = FastAPI()
     app.get("/attempts/{job}/{attempt}/order")(made.order)
     app.post("/attempts/{job}/{attempt}/messages")(made.messages)

@@ -5,7 +5,9 @@ controller. Each holds the lock of its own file as long as it lives, so none is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import math
 import os
 import socket
 import subprocess
@@ -14,28 +16,25 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO
 
 import msgspec
+import psutil
 import structlog
 
 from corral.agent.inventory import capabilities
-from corral.core.events import AttemptExited, AttemptReturned, EngineReport, WorkerJoined
+from corral.core.events import AttemptReturned, EngineReport, WorkerJoined
 from corral.core.job import Failure, JobId, Workload
 from corral.core.worker import Capabilities, Capacity, Holding, Worker
 from corral.engines.engine import Attempt, EngineContext
-from corral.engines.posted import Mailbox
+from corral.engines.posted import Key, Mailbox
 from corral.home import is_locked, lock_file, make_folder, read_json
 from corral.settings import WorkerSettings
 from corral.variables import build_environment
 
 log = structlog.get_logger()
 
-FOLDER = "processes"
 LOOK_S = 0.1
 """How often it looks whether its processes live, as long as it has some."""
-
-Key = tuple[JobId, int]
 
 
 def build(context: EngineContext) -> ProcessesEngine:
@@ -48,11 +47,24 @@ class _Started:
     holding: Holding
     process: subprocess.Popen[bytes] | None = None
     """None: an earlier life of the controller started it."""
+    end_by: float = math.inf
+    """When it is killed, because it was asked to end and does not."""
 
     def is_gone(self) -> bool:
         if self.process is not None:
             return self.process.poll() is not None
         return not is_locked(self.file)
+
+    def kill(self) -> None:
+        """The job ends with it."""
+        if self.process is not None:
+            self.process.kill()
+            return
+        for process in psutil.process_iter(["cmdline"]):
+            if (process.info["cmdline"] or [""])[-1] == str(self.file):  # in no other's
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+                    process.wait(1.0)
 
     def how(self) -> Failure:
         code = None if self.process is None else self.process.returncode
@@ -63,12 +75,12 @@ class _Started:
 class ProcessesEngine:
     name = "processes"
 
-    def __init__(self, context: EngineContext) -> None:
+    def __init__(self, context: EngineContext, *, late_s: float = 30.0) -> None:
         self.mailbox = Mailbox(context)
         self.trouble = ""
         self.changed: Callable[[], None] = lambda: None
-        self._context = context
-        self._folder = context.home.path / FOLDER
+        self._context, self._late_s = context, late_s
+        self._folder = context.home.path / "processes"
         settings = context.settings.worker
         self._worker = Worker(
             id=context.local_id,
@@ -92,29 +104,30 @@ class ProcessesEngine:
         began, by the journal, and is lost; or it did not, and is started as the same attempt."""
         make_folder(self._folder)
         for file in sorted(self._folder.glob("*.json")):
-            if is_locked(file):
-                self._find(file)
-            else:
+            if not is_locked(file) or not self._find(file):
                 file.unlink()
-        now = time.time()
-        self._worker = msgspec.structs.replace(self._worker, connected=True, seen_at=now)
         worker, attempts = self._worker, tuple(self._started)
+        self._worker = msgspec.structs.replace(worker, connected=True, seen_at=time.time())
         self.mailbox.report(
             WorkerJoined(worker.id, worker.name, worker.capabilities, attempts, remembers=True)
         )
         self._looking = asyncio.create_task(self._look_after())
 
-    def _find(self, file: Path) -> None:
-        """One that an earlier life of the controller started."""
+    def _find(self, file: Path) -> bool:
+        """One that an earlier life of the controller started; False: it is of no use any more."""
         told = read_json(file)
         try:
             key = str(told["job"]), int(told["attempt"])
             holding = msgspec.convert(told["holding"], Holding)
-        except (LookupError, TypeError, ValueError) as error:  # somebody wrote to it
-            log.error("process_unknown", file=str(file), error=str(error))
-            return
+            if told["url"] != self._context.ticket(*key).url:
+                raise ValueError("it would try for a day to report where no controller is any more")
+        except (LookupError, TypeError, ValueError) as error:  # or somebody wrote to its file
+            log.warning("process_out_of_reach", file=str(file), error=str(error))
+            _Started(file, Holding(0.0, 0.0)).kill()
+            return False
         self.mailbox.expect(*key, self._worker.id)
         self._note(key, _Started(file, holding))
+        return True
 
     async def drain(self, grace_s: float) -> None:
         """Nothing here ends with the controller."""
@@ -133,7 +146,8 @@ class ProcessesEngine:
             return
         if Capacity(self._worker.capabilities).fits(attempt.needs) is None:
             told = "The engine `processes` has not that much here, and no GPUs."
-            self._end(attempt, Failure("workload_refused", told))
+            failure = Failure("workload_refused", told)
+            self.mailbox.gone(attempt.job, attempt.number, attempt.worker, failure)
             return
         self._waiting[attempt.job, attempt.number] = attempt
         self._start_what_fits()
@@ -145,10 +159,14 @@ class ProcessesEngine:
         if waiting is None:
             if not unbegun:
                 self.mailbox.cancel(job, attempt, grace_s)
+                if started := self._started.get((job, attempt)):
+                    end_by = time.monotonic() + grace_s + self._late_s
+                    started.end_by = min(end_by, started.end_by)
         elif unbegun:
             self.mailbox.report(AttemptReturned(job, attempt, waiting.worker, "It was recalled."))
         else:
-            self._end(waiting, Failure("cancelled", "It was cancelled before it began."))
+            failure = Failure("cancelled", "It was cancelled before it began.")
+            self.mailbox.gone(job, attempt, waiting.worker, failure)
         self._start_what_fits()
 
     async def running(self) -> Collection[Key]:
@@ -156,11 +174,6 @@ class ProcessesEngine:
 
     def events(self) -> AsyncIterator[Sequence[EngineReport]]:
         return self.mailbox.events()
-
-    def _end(self, attempt: Attempt, failure: Failure) -> None:
-        """It has no process."""
-        named = attempt.job, attempt.number, attempt.worker
-        self.mailbox.report(AttemptExited(*named, time.time(), 0.0, failure=failure))
 
     def _start_what_fits(self) -> None:
         for key, attempt in list(self._waiting.items()):
@@ -171,24 +184,22 @@ class ProcessesEngine:
             try:
                 self._note(key, self._spawn(attempt, holding))
             except OSError as error:
-                self.trouble = f"The engine `processes` cannot start a process: {error}."
+                self.trouble = why = f"The engine `processes` cannot start a process: {error}."
                 log.error("process_not_started", job=attempt.job, error=str(error))
-                returned = AttemptReturned(*key, attempt.worker, self.trouble, unasked=True)
-                self.mailbox.report(returned)
+                self.mailbox.report(AttemptReturned(*key, attempt.worker, why, unasked=True))
             else:
                 self.trouble = ""
 
     def _spawn(self, attempt: Attempt, holding: Holding) -> _Started:
         """Its file is its ticket, and what it holds here. The process inherits the lock: if the
         controller is killed at any point of this, the file is locked just if the process lives."""
-        job, number = attempt.job, attempt.number
-        ticket = replace(self._context.ticket(job, number), devices=())
-        file = self._folder / f"{job}-{number}.json"
+        ticket = replace(self._context.ticket(attempt.job, attempt.number), devices=())
+        file = self._folder / f"{ticket.job}-{ticket.attempt}.json"
         command = [sys.executable, "-P", "-m", "corral.runtime.standalone", str(file)]
-        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as written, self._log() as errors:
-            if not lock_file(fd):
-                raise OSError(f"{file} is held by another process")
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        said = self._context.home.log / "processes.log"  # little: jobs speak through the door
+        with os.fdopen(fd, "w", encoding="utf-8") as written, said.open("ab") as errors:
+            lock_file(fd)
             json.dump({**asdict(ticket), "holding": msgspec.to_builtins(holding)}, written)
             written.flush()
             process = subprocess.Popen(
@@ -203,11 +214,6 @@ class ProcessesEngine:
             )
         return _Started(file, holding, process)
 
-    def _log(self) -> IO[bytes]:
-        """What the processes themselves say, which is little: jobs speak through the door."""
-        file = self._context.home.log / "processes.log"
-        return os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
-
     def _note(self, key: Key, started: _Started) -> None:
         self._started[key] = started
         self._free.take(started.holding)
@@ -218,8 +224,11 @@ class ProcessesEngine:
             await self._any.wait()
             await asyncio.sleep(LOOK_S)
             for key, started in list(self._started.items()):
-                if started.is_gone():
-                    self._forget(key, started)
+                with contextlib.suppress(OSError):  # no descriptors, for one: asked again
+                    if started.is_gone():
+                        self._forget(key, started)
+                    elif time.monotonic() > started.end_by:
+                        started.kill()
             if not self._started:
                 self._any.clear()
 
@@ -236,6 +245,5 @@ class ProcessesEngine:
 def _offered(settings: WorkerSettings) -> Capabilities:
     """As an agent on this machine would say, so that both are one worker; but no GPUs, and image
     jobs are for agents, which ask their backends what they have."""
-    workloads = (Workload.PYTHON.value,) if settings.allow_code else ()
-    can = capabilities(settings)
-    return msgspec.structs.replace(can, gpus=(), workloads=workloads, ahead=0)
+    code = (Workload.PYTHON.value,) if settings.allow_code else ()
+    return msgspec.structs.replace(capabilities(settings), gpus=(), workloads=code, ahead=0)
