@@ -122,6 +122,21 @@ class Bench:
         folder = str(self.home / "processes")
         return [one for one in found if any(folder in word for word in one.info["cmdline"] or ())]
 
+    def agent(self) -> psutil.Process:
+        found = psutil.process_iter(["cmdline"])
+        lines = ((one, one.info["cmdline"] or ()) for one in found)
+        return next(
+            one for one, line in lines if "corral.agent.main" in line and str(self.home) in line
+        )
+
+    def reached_for(self, *workloads: str) -> None:
+        """The machine is one worker, and engines that take these reach it now."""
+        with self.client as client:
+            eventually(
+                lambda: [set(one.workloads) for one in client.workers()] == [set(workloads)],
+                f"a worker for {workloads}",
+            )
+
     def proves(self, job: str, attempts: list[int]) -> None:
         """It ended well, after these attempts, which each ran once; nothing is left."""
         with self.client as client:
@@ -139,11 +154,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    yield from benched(Bench(tmp_path, "processes"))
-
-
-def benched(bench: Bench) -> Iterator[Bench]:
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    bench = Bench(tmp_path, *getattr(request, "param", ["processes"]))
     try:
         yield bench
     finally:
@@ -287,11 +299,6 @@ def test_a_process_that_dies_under_a_living_controller(bench: Bench) -> None:
         assert client.job(job).status().attempt == 1
 
 
-@pytest.fixture
-def both(tmp_path: Path) -> Iterator[Bench]:
-    yield from benched(Bench(tmp_path, "processes", "agents"))
-
-
 PLAN = {
     "name": "castle",
     "seed": 42,
@@ -301,19 +308,45 @@ PLAN = {
 }
 
 
-def test_a_machine_that_two_engines_reach_is_one_worker(both: Bench) -> None:
+@pytest.mark.parametrize("bench", [["processes", "agents"]], indirect=True)
+def test_a_machine_that_two_engines_reach_is_one_worker(bench: Bench) -> None:
     """Code goes through the first of them; images, which it does not take, through the other."""
-    both.controller.start()
-    job = both.submit()
-    both.started()
-    with both.client as client:
+    bench.controller.start()
+    job = bench.submit()
+    bench.started()
+    with bench.client as client:
         batch = client.batch(PLAN)
         assert batch.wait(timeout=PATIENCE_S).states == {"succeeded": 1}
-    both.controller.kill()
-    both.controller.start()
-    both.open_gate()
-    both.proves(job, [1])
-    facts = [fact for story in stories(both.home).values() for _, fact in story]
+    bench.controller.kill()
+    bench.controller.start()
+    bench.open_gate()
+    bench.proves(job, [1])
+    facts = [fact for story in stories(bench.home).values() for _, fact in story]
     placed = [fact for fact in facts if isinstance(fact, AttemptPlaced)]
     assert [fact.engine for fact in placed] == ["processes", "agents", "processes"]
     assert len({fact.worker for fact in placed}) == 1
+
+
+@pytest.mark.parametrize("bench", [["agents", "processes"]], indirect=True)
+def test_while_the_agent_is_away_work_goes_on_through_processes(bench: Bench) -> None:
+    bench.environ["CORRAL_HEARTBEAT_S"] = "0.2"
+    bench.controller.start()
+    bench.reached_for("python", "pipeline")
+    job = bench.submit()
+    bench.started()
+    agent = bench.agent()
+    agent.suspend()
+    try:
+        bench.reached_for("python")
+        with bench.client as client:
+            assert client.run(abs, (-4,)) == 4
+        bench.controller.kill()
+        bench.controller.start()
+    finally:
+        agent.resume()
+    bench.reached_for("python", "pipeline")
+    bench.open_gate()
+    bench.proves(job, [1])
+    facts = [fact for story in stories(bench.home).values() for _, fact in story]
+    placed = [fact.engine for fact in facts if isinstance(fact, AttemptPlaced)]
+    assert placed == ["agents", "processes", "agents"]
