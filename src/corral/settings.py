@@ -124,7 +124,7 @@ class Webhook(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """What the controller does. Field comments are the documentation of `docs/settings.md`."""
 
-    engines: Annotated[tuple[Literal["agents"], ...], Meta(min_length=1)] = ("agents",)
+    engines: Annotated[tuple[Literal["agents", "processes"], ...], Meta(min_length=1)] = ("agents",)
     host: str = "127.0.0.1"
     advertise: str = ""
     discoverable: bool = True

@@ -52,6 +52,30 @@ async def test_the_engine_that_is_named_first_runs_what_both_can(tmp_path: Path)
         assert corral.store.head(job).attempt == 2, "it is still reached by the other one"
 
 
+async def test_an_engine_that_lacks_what_a_job_needs_is_passed_over(tmp_path: Path) -> None:
+    first = [worker(cpus=2, gpus=0, ahead=0)]
+    async with shell(tmp_path, first, lambda _: FOREVER, beside=[other()]) as corral:
+        plain, on_gpu = await corral.submit(), await corral.submit(needs=Needs(gpus=1))
+        await _running(corral, 2)
+        engines = [corral.store.head(job).engine for job in (plain, on_gpu)]
+        assert engines == ["simulated", "other"]
+
+
+async def test_nothing_waits_at_one_engine_for_what_the_other_holds(tmp_path: Path) -> None:
+    """It would start at once: an engine knows nothing of what the other one has there."""
+    first = [worker(cpus=2, ahead=100, workloads=("pipeline", "python"))]
+    beside = other()
+    async with shell(tmp_path, first, lambda _: FOREVER, beside=[beside]) as corral:
+        corral.engine.lose("w1")
+        jobs = [await corral.submit(needs=Needs(cpus=1)) for _ in range(2)]
+        await _running(corral, 2)
+        corral.engine.restore("w1")
+        corral.engine.changed()
+        jobs += [await corral.submit(needs=Needs(cpus=1)) for _ in range(2)]
+        await corral.loop.turn()
+        assert [corral.store.head(job).engine for job in jobs] == ["other", "other", "", ""]
+
+
 async def test_what_one_engine_says_of_a_machine_ends_nothing_of_the_other(tmp_path: Path) -> None:
     beside = other()
     first = [worker(cpus=2, ahead=0, workloads=("pipeline",))]

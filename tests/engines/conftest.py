@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import cloudpickle
+import msgspec
 import pytest
 import uvicorn
-from fastapi import FastAPI, WebSocket
+from fastapi import FastAPI, Request, Response, WebSocket
 from msgspec import Raw
 
 from corral.api.workers.worker_socket import Frames, WorkerSocket
@@ -30,10 +31,14 @@ from corral.core.job import (
 )
 from corral.core.worker import Capabilities, Worker
 from corral.engines.agents import AgentsEngine
-from corral.engines.engine import Attempt, Engine
+from corral.engines.engine import Attempt, Engine, EngineContext
 from corral.engines.local_agent import LocalAgent
+from corral.engines.processes import ProcessesEngine
 from corral.engines.simulated import SimulatedEngine
 from corral.home import Home
+from corral.protocol.attempt_messages import AttemptMessages
+from corral.runtime.standalone.ticket import AttemptOrder, AttemptTicket
+from corral.settings import Settings, WorkerSettings
 from tests.eventually import PATIENCE_S, eventually_async
 
 LONG_S = 600
@@ -168,7 +173,78 @@ async def agents_lab(path: Path) -> AsyncIterator[Lab]:
         home.release()
 
 
-LABS = {"simulated": simulated_lab, "agents": agents_lab}
+class ProcessesLab(Lab):
+    """With as much of the attempts' door as one attempt after the other needs."""
+
+    engine: ProcessesEngine
+
+    def __init__(self, engine: ProcessesEngine) -> None:
+        super().__init__(engine)
+        self._given: dict[str, Attempt] = {}
+
+    async def attempt(self, *, long: bool = False, cpus: float = 1.0) -> Attempt:
+        made = await super().attempt(long=long, cpus=cpus)
+        self._given[made.job] = made
+        return made
+
+    def placed_on(self, job: str, attempt: int) -> str:
+        over = {one.job for one in self.reports if isinstance(one, AttemptExited)}
+        return self._given[job].worker if job in self._given and job not in over else ""
+
+    async def order(self, job: str, attempt: int) -> Response:
+        of = self._given[job]
+        order = AttemptOrder(job, attempt, of.document, of.digest, of.token, of.needs, 3600.0)
+        return Response(msgspec.json.encode(order))
+
+    async def messages(self, job: str, attempt: int, request: Request) -> Response:
+        worker = self.placed_on(job, attempt)
+        if not worker:
+            return Response(status_code=409)
+        batch = msgspec.json.decode(await request.body(), type=AttemptMessages)
+        answer = await self.engine.mailbox.post(job, attempt, worker, batch)
+        return Response(msgspec.json.encode(answer))
+
+    def lose_worker(self) -> None:
+        pytest.skip("its worker is the controller's own machine: neither is lost alone")
+
+
+@contextlib.asynccontextmanager
+async def processes_lab(path: Path, late_s: float = 30.0) -> AsyncIterator[ProcessesLab]:
+    """Real processes, which fetch and post over HTTP."""
+    home = Home(path)
+    home.take()
+    listening = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    context = EngineContext(
+        Settings(worker=WorkerSettings(cpus=2.0)),
+        home,
+        placed_on=lambda job, attempt: made.placed_on(job, attempt),
+        local_id="w",
+        ticket=lambda job, attempt: AttemptTicket(url, job, attempt, "t", folder=str(path / "s")),
+    )
+    made = ProcessesLab(ProcessesEngine(context, late_s=late_s))
+    app = FastAPI()
+    app.get("/attempts/{job}/{attempt}/order")(made.order)
+    app.post("/attempts/{job}/{attempt}/messages")(made.messages)
+    server = _Server(uvicorn.Config(app, log_config=None, lifespan="off"))
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    made.engine.open(())
+    try:
+        yield made
+    finally:
+        reading = asyncio.create_task(made.read())
+        for job, attempt in await made.engine.running():
+            await made.engine.stop(job, attempt, grace_s=0.0)
+        await eventually_async(lambda: not any((path / "processes").iterdir()), "no process left")
+        await made.engine.close()
+        server.should_exit = True
+        reading.cancel()
+        await asyncio.gather(serving, reading, return_exceptions=True)
+        listening.close()
+        home.release()
+
+
+LABS = {"simulated": simulated_lab, "agents": agents_lab, "processes": processes_lab}
 
 
 @pytest.fixture(params=LABS)

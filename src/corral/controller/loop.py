@@ -170,11 +170,12 @@ class Loop:
     ) -> list[AttemptPlaced]:
         """Placements as facts, of jobs that are known or just `submitted`."""
         fleet, heads = self.fleet, self._store.world.heads
-        new = {} if fleet.only else {fact.job: fact.workload for fact in submitted}
+        new: dict[JobId, Shape] = {}
+        if not fleet.only:
+            new = {of.job: Shape(of.needs, of.workload, of.queue_class) for of in submitted}
 
         def engine(one: Placement) -> str:
-            workload = new.get(one.job) or heads[one.job].shape.workload
-            return fleet.through(one.worker, workload)
+            return fleet.through(one.worker, new.get(one.job) or heads[one.job].shape)
 
         return [
             AttemptPlaced(

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from corral.core.job import Head
+from corral.core.job import Head, Shape
 from corral.core.worker import Worker
 from corral.engines.engine import Engine
+from corral.scheduler.fit import refuse_ever
 
 
 class Fleet:
@@ -49,16 +50,17 @@ class Fleet:
         if engine is not None:
             await engine.stop(head.id, head.attempt, grace_s=grace_s, unbegun=unbegun)
 
-    def through(self, worker: str, workload: str) -> str:
-        """The engine by which such work gets to this worker."""
-        able = ""
+    def through(self, worker: str, shape: Shape) -> str:
+        """The engine by which such work gets to this worker: the first that has all of what it
+        needs there, and may have it now."""
+        able: dict[int, str] = {}
         for name, engine in self.engines.items():
             for one in engine.workers():
-                if one.id == worker and workload in one.capabilities.workloads:
-                    if one.connected and not one.draining:
-                        return name
-                    able = able or name
-        return able
+                if one.id == worker and shape.workload in one.capabilities.workloads:
+                    lacks = refuse_ever(shape, one) is not None
+                    away = not one.connected or one.draining
+                    able.setdefault(2 * lacks + away, name)
+        return able[min(able)] if able else ""
 
     def trouble(self) -> dict[str, str]:
         """What is wrong with engines, by name."""
@@ -77,6 +79,8 @@ def _as_one(reached: Sequence[Worker]) -> Worker:
         left=all(worker.left for worker in reached),
         capabilities=replace(
             can,
+            # None of them knows what the others hold, so what waits, waits here.
+            ahead=min(worker.capabilities.ahead for worker in reached),
             gpus=max((worker.capabilities.gpus for worker in there), key=len),
             labels=_all(worker.capabilities.labels for worker in there),
             workloads=_all(worker.capabilities.workloads for worker in there),
