@@ -11,6 +11,7 @@ from typing import NoReturn
 import pytest
 from msgspec.structs import replace
 
+from corral.controller.intake import Intake
 from corral.controller.journal.database import Journal
 from corral.controller.output.feed import AT_ONCE
 from corral.controller.output.pages import Cursor
@@ -40,8 +41,9 @@ from corral.core.events import (
 )
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
 from corral.core.job import Blob, Failure, FunctionCall, Job, Needs, QueueClass, State
+from corral.scheduler.settle import Policy
 from tests.controller.shell import function_job, shell, worker
-from tests.eventually import eventually_async
+from tests.eventually import PATIENCE_S, eventually_async
 
 FOREVER = 1e6
 
@@ -588,7 +590,7 @@ async def test_an_engine_that_cannot_be_asked_is_silent_and_nothing_is_lost(tmp_
 
 async def test_an_engine_that_fails_is_asked_again(tmp_path: Path) -> None:
     async with shell(tmp_path, []) as corral:
-        intake, again = corral.intake, asyncio.Event()
+        again = asyncio.Event()
 
         class Failing:
             name, asked = "failing", 0
@@ -601,8 +603,17 @@ async def test_an_engine_that_fails_is_asked_again(tmp_path: Path) -> None:
                 yield []
                 await asyncio.Event().wait()
 
-        intake._engine = Failing()  # type: ignore[assignment]
+        intake = Intake(
+            Failing(),  # type: ignore[arg-type]
+            corral.store,
+            corral.spool,
+            policy=Policy(),
+            loop=corral.loop,
+            heard=lambda job: None,
+            stop_grace_s=1.0,
+        )
         task = asyncio.create_task(intake.run())
-        await asyncio.wait_for(again.wait(), 10)
+        async with asyncio.timeout(PATIENCE_S):
+            await again.wait()
         assert not task.done()
         task.cancel()

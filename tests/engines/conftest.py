@@ -76,15 +76,18 @@ class Lab:
     async def worker(self) -> Worker:
         return self.engine.workers()[0]
 
-    async def attempt(self, *, long: bool = False, cpus: float = 1.0) -> Attempt:
+    async def attempt(
+        self, *, long: bool = False, cpus: float = 1.0, after: Attempt | None = None
+    ) -> Attempt:
+        """Of a job of its own, or the next one `after` another."""
         self._number += 1
         work, given = (time.sleep, LONG_S) if long else (abs, -self._number)
         function = Blob.of(cloudpickle.dumps(work))
         arguments = Blob.of(cloudpickle.dumps(((given,), {})))
         document = encode_document(Job(work=FunctionCall(function=function, arguments=arguments)))
         return Attempt(
-            job=f"job{self._number}",
-            attempt=1,
+            job=f"job{self._number}" if after is None else after.job,
+            attempt=1 if after is None else after.number + 1,
             worker=(await self.worker()).id,
             document=Raw(document),
             digest=document_digest(document),
@@ -180,19 +183,23 @@ class ProcessesLab(Lab):
 
     def __init__(self, engine: ProcessesEngine) -> None:
         super().__init__(engine)
-        self._given: dict[str, Attempt] = {}
+        self._given: dict[tuple[str, int], Attempt] = {}
 
-    async def attempt(self, *, long: bool = False, cpus: float = 1.0) -> Attempt:
-        made = await super().attempt(long=long, cpus=cpus)
-        self._given[made.job] = made
+    async def attempt(
+        self, *, long: bool = False, cpus: float = 1.0, after: Attempt | None = None
+    ) -> Attempt:
+        made = await super().attempt(long=long, cpus=cpus, after=after)
+        self._given[made.job, made.number] = made
         return made
 
     def placed_on(self, job: str, attempt: int) -> str:
-        over = {one.job for one in self.reports if isinstance(one, AttemptExited)}
-        return self._given[job].worker if job in self._given and job not in over else ""
+        exits = (one for one in self.reports if isinstance(one, AttemptExited))
+        given = self._given.get((job, attempt))
+        is_over = (job, attempt) in {(one.job, one.attempt) for one in exits}
+        return "" if given is None or is_over else given.worker
 
     async def order(self, job: str, attempt: int) -> Response:
-        of = self._given[job]
+        of = self._given[job, attempt]
         order = AttemptOrder(job, attempt, of.document, of.digest, of.token, of.needs, 3600.0)
         return Response(msgspec.json.encode(order))
 
@@ -203,9 +210,6 @@ class ProcessesLab(Lab):
         batch = msgspec.json.decode(await request.body(), type=AttemptMessages)
         answer = await self.engine.mailbox.post(job, attempt, worker, batch)
         return Response(msgspec.json.encode(answer))
-
-    def lose_worker(self) -> None:
-        pytest.skip("its worker is the controller's own machine: neither is lost alone")
 
 
 @contextlib.asynccontextmanager
@@ -245,6 +249,8 @@ async def processes_lab(path: Path, late_s: float = 30.0) -> AsyncIterator[Proce
 
 
 LABS = {"simulated": simulated_lab, "agents": agents_lab, "processes": processes_lab}
+LOSABLE = ["simulated", "agents"]
+"""Engines with workers that are not the controller's own machine, which is lost with it."""
 
 
 @pytest.fixture(params=LABS)

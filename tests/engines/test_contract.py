@@ -3,7 +3,7 @@ shown by `test_contract_mutants.py`."""
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+import pytest
 
 from corral.core.events import (
     AttemptBegan,
@@ -12,7 +12,7 @@ from corral.core.events import (
     WorkerJoined,
     WorkerLost,
 )
-from tests.engines.conftest import Lab
+from tests.engines.conftest import LOSABLE, Lab
 from tests.eventually import eventually_async
 
 
@@ -99,7 +99,7 @@ async def test_an_end_is_the_engines_to_answer_for_until_it_is_on_disk(lab: Lab)
 async def test_every_report_carries_the_number_of_its_attempt(lab: Lab) -> None:
     """It is the only fence: two attempts of one job are two."""
     first = await lab.attempt(long=True)
-    second = replace(await lab.attempt(), job=first.job, attempt=2)
+    second = await lab.attempt(after=first)
     lab.engine.start(first)
     await lab.until(AttemptBegan)
     lab.engine.start(second)
@@ -156,6 +156,7 @@ async def test_asked_back_a_waiting_attempt_returns_and_a_running_one_stays(lab:
     assert not lab.seen(AttemptExited)
 
 
+@pytest.mark.parametrize("lab", LOSABLE, indirect=True)
 async def test_a_worker_that_is_gone_is_reported_with_nothing_left(lab: Lab) -> None:
     attempt = await lab.attempt(long=True)
     lab.engine.start(attempt)
