@@ -17,7 +17,7 @@ from corral.settings import FAST_PATHS
 ROOT = Path(__file__).parent.parent.parent
 HANGS_S = 900
 """None takes as long, however busy the machine is."""
-pytestmark = pytest.mark.timeout(HANGS_S + 60)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(HANGS_S + 60)]
 
 
 def test_a_small_round_measures_every_figure(tmp_path: Path) -> None:

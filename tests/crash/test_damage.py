@@ -27,7 +27,7 @@ from corral.core.job import Needs
 from tests.crash import scenario
 from tests.crash.books import end_of, records, stories
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.long]
 
 WAL, DATABASE, MARK = "corral.db-wal", "corral.db", "mark"
 FLIPS = 500

@@ -20,7 +20,7 @@ from tests.crash.books import end_of, stories
 from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.long]
 
 SIZE_MB = 8
 

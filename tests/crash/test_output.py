@@ -21,7 +21,7 @@ from tests.crash.conftest import free_port
 from tests.eventually import eventually
 from tests.live import LiveController
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.long]
 
 LINES = 400_000
 KILLS = 3

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from corral.simulate.comparison import compare, summed
 from corral.simulate.description import read
 from tests.docs.pages import ROOT, blocks, text
@@ -27,6 +29,7 @@ def test_the_example_prints_what_the_page_shows(tmp_path: Path) -> None:
     assert ran.stdout.strip() == command.output.strip()
 
 
+@pytest.mark.long
 def test_the_table_of_the_committed_trace_is_what_it_gives() -> None:
     described = read(ROOT / "examples" / "simulate" / "mixed.yaml")
     for row in rows(described.seeds):
