@@ -218,7 +218,7 @@ def work(yard: str, name: str, data: bytes) -> int:
     return len(name)
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3000)
 def test_real_controller_killed(ground: Path, covered: Callable[[str], None]) -> None:
     whole = Interrupted(ground / "whole").run()
     assert not whole["killed"]
