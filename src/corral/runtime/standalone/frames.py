@@ -18,9 +18,8 @@ def message_of(frame: Frame) -> tuple[dict[str, Any], int] | None:
                 binascii.a2b_base64(data)
             )
         text = frame["text"]
-        return {"type": "output", "stream": frame["stream"], "text": text}, max(
-            1, len(str.encode(text))  # TypeError where it is no text
-        )
+        size = len(str.encode(text))  # TypeError where it is no text
+        return {"type": "output", "stream": frame["stream"], "text": text}, max(1, size)
     if kind == "progress":
         told = {"fraction": frame["fraction"], "message": frame["message"]}
         return {"type": "progress", **told}, 1
