@@ -8,7 +8,6 @@ import queue
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from corral.runtime.standalone.door import DoorClient, Over
 from corral.runtime.standalone.environment import StandaloneEnvironment, prepared
 from corral.runtime.standalone.frames import Frame, end_of, message_of
 from corral.runtime.standalone.outbox import Outbox
+from corral.runtime.standalone.run_directories import new_run_directory
 from corral.runtime.standalone.runner import StandaloneRunner
 from corral.runtime.standalone.ticket import AttemptOrder, AttemptTicket, taken
 
@@ -129,7 +129,7 @@ class StandaloneAttempt:
             raise Ending(endings.IMAGES_REFUSED)
         try:
             home = _home(self._ticket.folder)
-            folder = tempfile.mkdtemp(prefix="attempt-", dir=home)
+            folder = new_run_directory(home)
         except OSError as error:
             raise Ending(endings.no_runner(error)) from error
         try:

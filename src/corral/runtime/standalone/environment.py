@@ -4,7 +4,6 @@ makes, once for each digest of what is in it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -12,13 +11,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from corral.runtime import endings, failures
 from corral.runtime.environments import kit, uv
 from corral.runtime.failures import AttemptFailed, Failure
+from corral.runtime.standalone.run_directories import locked
 from corral.runtime.standalone.ticket import AttemptTicket
 
 KIT = os.path.dirname(failures.PACKAGE)
@@ -54,7 +54,7 @@ def prepared(
     place = os.path.join(folder, "environments", hashlib.sha256(told).hexdigest()[:20])
     try:
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-        with _locked(f"{place}.lock"):
+        with locked(f"{place}.lock"):
             if not os.path.exists(place):
                 count = len(requirements)
                 what = f"{count} requirement{'s' * (count != 1)}" if count else f"Python {python}"
@@ -71,24 +71,6 @@ def prepared(
 
 def _failed(failure: Failure) -> AttemptFailed:
     return AttemptFailed(**failure)
-
-
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
-    """One process builds; the others wait for it. Whoever dies lets go."""
-    with open(path, "ab") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            while True:
-                with contextlib.suppress(OSError):  # it gives up after ten seconds
-                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-                    break
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 class _Build:
