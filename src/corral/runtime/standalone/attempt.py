@@ -149,7 +149,7 @@ class StandaloneAttempt:
                 for part in ("work", "output", "tmp", "inputs"):
                     os.mkdir(os.path.join(folder, part), 0o700)
                 document = self._order.document
-                environment = prepared(document, self._ticket, home, self._say)
+                environment = prepared(document, self._ticket, home, self._say, abandoned)
                 inputs = self._inputs(os.path.join(folder, "inputs"), abandoned)
                 self._events.put(("prepared", (environment, inputs)))
             except AttemptFailed as error:
