@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import shutil
 import signal
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 from corral.runtime import endings
 from corral.runtime.failures import AttemptFailed, Failure
 from corral.runtime.files.downloads import Abandoned, Download, Ticket
+from corral.runtime.files.removal import remove_tree
 from corral.runtime.order import Cancel, Endpoint, Order
 from corral.runtime.process import system
 from corral.runtime.standalone.configuration import configuration, inherited
@@ -136,7 +136,8 @@ class StandaloneAttempt:
             environment, inputs = self._prepared(home, folder)
             return self._run_in(folder, environment, inputs)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove_tree(folder)
 
     # --- before it runs ---
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+
+from corral.runtime.files.removal import remove_tree
 
 PREFIX = "attempt-"
 
@@ -36,7 +37,8 @@ def _left(home: str) -> list[Held]:
 
 def _remove(left: list[Held]) -> None:
     for place, fd in left:
-        shutil.rmtree(place, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_tree(place)
         os.close(fd)
 
 
