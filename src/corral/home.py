@@ -56,6 +56,7 @@ class Home:
         self.log_file = self.log / "controller.log"
         self.worker = path / "worker"
         self.agent = path / "worker" / "agent.json"
+        self.processes = path / "processes"
         self.private = (
             self.token,
             self.tokens,
@@ -71,6 +72,8 @@ class Home:
         self.kept_open = (
             KeptFolder(path, 1),
             KeptFolder(self.journal, 1, USE_FILE),
+            KeptFolder(self.processes, 1, USE_FILE),
+            KeptFolder(self.log, 1, USE_FILE),
             *(
                 KeptFolder(folder, 1)
                 for folder in (self.blobs, self.tls, self.learning, self.presets)

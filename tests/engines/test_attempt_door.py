@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from fastapi import Request
 
 from corral import Client
+from corral.api.attempt_door import AttemptDoor
+from corral.controller.auth.tokens import MESSAGES, AttemptTokens
+from corral.core.errors import Unavailable
+from corral.core.limits import InputLimits
 from corral.protocol.attempt_messages import MOST_BYTES, MOST_MESSAGES
 from tests.api.rest import Answer, Rest
 from tests.engines.test_standalone import live
@@ -134,3 +141,17 @@ def test_of_an_attempt_that_is_over_nobody_hears_more(door: Door) -> None:
     for again in (door.post(HELLO), door("POST", "/messages", {}), door("GET", "/order")):
         assert (again.status, again.code) == (409, "conflict")
         assert "is over" in again.json["error"]["message"]
+
+
+async def test_an_attempt_whose_engine_is_not_there_asks_again_later() -> None:
+    async def current(job: str, attempt: int) -> Any:
+        return SimpleNamespace(id=job, attempt=attempt, engine="processes")
+
+    none, tokens = cast(Any, None), AttemptTokens("key")
+    rest = {"limits": InputLimits(), "output_limit": 0, "artifacts": ""}
+    door = AttemptDoor(none, tokens, none, current=current, engines={}, **cast(Any, rest))
+    shown = f"Bearer {tokens.issue('j', 1, MESSAGES)}".encode()
+    request = Request({"type": "http", "headers": [(b"authorization", shown)]})
+    for asked in (door.order, door.messages):
+        with pytest.raises(Unavailable, match="not among `engines`"):
+            await asked(request, "j", 1)

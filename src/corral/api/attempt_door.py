@@ -15,7 +15,7 @@ from corral.api.rest.answers import body_of
 from corral.controller.auth.tokens import MESSAGES, AttemptTokens
 from corral.controller.auth.vault import Vault
 from corral.controller.store import Store
-from corral.core.errors import Conflict, CorralError
+from corral.core.errors import Conflict, CorralError, Unavailable
 from corral.core.job import Head, document_digest
 from corral.core.limits import InputLimits as Limits
 from corral.engines.engine import Engine
@@ -83,6 +83,9 @@ class AttemptDoor:
 
     def _mailbox_of(self, head: Head) -> Mailbox:
         engine = self._engines.get(head.engine)
+        if engine is None:  # as a worker that is away: its attempt goes on, and asks again
+            told = f"The engine {head.engine!r} of job {head.id} is not among `engines` here."
+            raise Unavailable(told, job_id=head.id)
         if isinstance(engine, Posted):
             return engine.mailbox
         told = f"Attempt {head.attempt} of job {head.id} reports through its worker."

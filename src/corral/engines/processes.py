@@ -80,7 +80,7 @@ class ProcessesEngine:
         self.trouble = ""
         self.changed: Callable[[], None] = lambda: None
         self._context, self._late_s = context, late_s
-        self._folder = context.home.path / "processes"
+        self._folder = context.home.processes
         settings = context.settings.worker
         self._worker = Worker(
             id=context.local_id,
@@ -197,12 +197,21 @@ class ProcessesEngine:
         file = self._folder / f"{ticket.job}-{ticket.attempt}.json"
         command = [sys.executable, "-P", "-m", "corral.runtime.standalone", str(file)]
         fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        told = {**asdict(ticket), "holding": msgspec.to_builtins(holding)}
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as written:
+                lock_file(fd)
+                json.dump(told, written)
+                written.flush()
+                return _Started(file, holding, self._process(command, fd))
+        except OSError:  # a full disk, for one: the same attempt comes again
+            file.unlink(missing_ok=True)
+            raise
+
+    def _process(self, command: list[str], fd: int) -> subprocess.Popen[bytes]:
         said = self._context.home.log / "processes.log"  # little: jobs speak through the door
-        with os.fdopen(fd, "w", encoding="utf-8") as written, said.open("ab") as errors:
-            lock_file(fd)
-            json.dump({**asdict(ticket), "holding": msgspec.to_builtins(holding)}, written)
-            written.flush()
-            process = subprocess.Popen(
+        with said.open("ab") as errors:
+            return subprocess.Popen(
                 command,
                 cwd=self._folder,
                 env=build_environment(),
@@ -212,7 +221,6 @@ class ProcessesEngine:
                 start_new_session=True,
                 pass_fds=(fd,),
             )
-        return _Started(file, holding, process)
 
     def _note(self, key: Key, started: _Started) -> None:
         self._started[key] = started

@@ -28,11 +28,11 @@ from corral.agent.environments import manifest
 from corral.agent.environments.build_steps import BuildSteps, Confine, Workplace
 from corral.agent.inventory import DIFFUSERS_EXTRA, GIB, python_minor
 from corral.agent.runners.cgroups import Cgroups
-from corral.agent.runners.run_directory import remove_tree
 from corral.core.job import Failure
 from corral.home import make_folder
 from corral.runtime import endings
 from corral.runtime.environments import uv
+from corral.runtime.files.removal import remove_tree
 
 log = structlog.get_logger("corral.agent.environments.builder")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import structlog
 
 from corral.agent.environments import manifest
-from corral.agent.runners.run_directory import remove_tree
 from corral.runtime.environments.kit import PACKAGES as PACKAGES
 from corral.runtime.environments.kit import RUNNER as RUNNER
 from corral.runtime.environments.kit import contents, write
+from corral.runtime.files.removal import remove_tree
 
 log = structlog.get_logger("corral.agent.environments.kit")
 

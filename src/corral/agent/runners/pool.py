@@ -24,8 +24,9 @@ from corral.agent.inventory import GIB
 from corral.agent.runners import process_tree
 from corral.agent.runners.cgroups import Cgroups
 from corral.agent.runners.processors import Processors
-from corral.agent.runners.run_directory import RunDirectory, remove_tree
+from corral.agent.runners.run_directory import RunDirectory
 from corral.agent.runners.runner import Listener, Makeup, Runner
+from corral.runtime.files.removal import remove_tree
 from corral.settings import WorkerSettings
 
 log = structlog.get_logger("corral.agent.runners.pool")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -17,13 +15,15 @@ from typing import Any
 from corral.runtime import endings
 from corral.runtime.failures import AttemptFailed, Failure
 from corral.runtime.files.downloads import Abandoned, Download, Ticket
+from corral.runtime.files.removal import remove_tree
 from corral.runtime.order import Cancel, Endpoint, Order
 from corral.runtime.process import system
 from corral.runtime.standalone.configuration import configuration, inherited
 from corral.runtime.standalone.door import DoorClient, Over
 from corral.runtime.standalone.environment import StandaloneEnvironment, prepared
-from corral.runtime.standalone.frames import Frame, message_of
+from corral.runtime.standalone.frames import Frame, end_of, message_of
 from corral.runtime.standalone.outbox import Outbox
+from corral.runtime.standalone.run_directories import new_run_directory
 from corral.runtime.standalone.runner import StandaloneRunner
 from corral.runtime.standalone.ticket import AttemptOrder, AttemptTicket, taken
 
@@ -71,7 +71,11 @@ class StandaloneAttempt:
         self._is_code = order.document["work"]["type"] != "pipeline"
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         """What happens to it, from all threads."""
-        self._outbox = Outbox(DoorClient(ticket), lambda why: self._events.put(("over", why)))
+        self._outbox = Outbox(
+            DoorClient(ticket),
+            lambda why: self._events.put(("over", why)),
+            lambda why: self._events.put(("refused", why)),
+        )
         self._since = 0.0
         self._began = False
         self._until = float("inf")
@@ -86,16 +90,28 @@ class StandaloneAttempt:
             if ending.failure is None:
                 return OVER
             end = {"failure": ending.failure}
-        self._outbox.add(
-            {
-                "type": "ended",
-                "at": time.time(),
-                "seconds": time.monotonic() - self._since if self._since else 0.0,
-                "digest": self._order.digest,
-                **end,
-            }
-        )
-        return 0 if self._outbox.emptied() else OVER
+        return 0 if self._tell_end(end) else OVER
+
+    def _tell_end(self, end: dict[str, Any]) -> bool:
+        """False: the controller wants none of it. An end, or something just before it, that is
+        taken for no message is one that the job made up, and that is told instead."""
+        ended = {
+            "type": "ended",
+            "at": time.time(),
+            "seconds": time.monotonic() - self._since if self._since else 0.0,
+            "digest": self._order.digest,
+        }
+        for how in (end, {"failure": endings.GARBLED}):
+            refusals = self._outbox.refusals
+            try:
+                self._outbox.add({**ended, **how})
+            except ValueError:  # no text, or no number
+                continue
+            if not self._outbox.emptied():
+                return False
+            if self._outbox.refusals == refusals:
+                return True
+        return False
 
     def _ask(self) -> None:
         """Hears that it is to end, also while it has nothing to tell."""
@@ -113,14 +129,15 @@ class StandaloneAttempt:
             raise Ending(endings.IMAGES_REFUSED)
         try:
             home = _home(self._ticket.folder)
-            folder = tempfile.mkdtemp(prefix="attempt-", dir=home)
+            folder = new_run_directory(home)
         except OSError as error:
             raise Ending(endings.no_runner(error)) from error
         try:
             environment, inputs = self._prepared(home, folder)
             return self._run_in(folder, environment, inputs)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove_tree(folder)
 
     # --- before it runs ---
 
@@ -133,7 +150,7 @@ class StandaloneAttempt:
                 for part in ("work", "output", "tmp", "inputs"):
                     os.mkdir(os.path.join(folder, part), 0o700)
                 document = self._order.document
-                environment = prepared(document, self._ticket, home, self._say)
+                environment = prepared(document, self._ticket, home, self._say, abandoned)
                 inputs = self._inputs(os.path.join(folder, "inputs"), abandoned)
                 self._events.put(("prepared", (environment, inputs)))
             except AttemptFailed as error:
@@ -256,12 +273,14 @@ class StandaloneAttempt:
                 self._began = True
                 self._events.put(("started", None))
             elif kind in ("result", "error"):
-                self._events.put((kind, frame))
+                self._events.put((kind, end_of(frame)))
             elif (told := message_of(frame)) is not None:
                 self._outbox.add(*told)
 
-        runner.frames(heard)
-        self._events.put(("gone", None))
+        try:
+            runner.frames(heard)
+        finally:
+            self._events.put(("gone", None))
 
     def _watch(self, runner: StandaloneRunner) -> dict[str, Any]:
         limit = int(self._order.needs.get("memory_gb", 0.0) * GIB)
@@ -270,9 +289,9 @@ class StandaloneAttempt:
             if kind == "started":
                 self._start_clock()
             elif kind == "result":
-                return {"result": said["result"]}
+                return {"result": said}
             elif kind == "error":
-                raise Ending(endings.of_error(said["failure"], is_code=self._is_code))
+                raise Ending(endings.of_error(said, is_code=self._is_code))
             elif kind == "gone":
                 runner.wait(DEATH_S)
                 raise Ending(self._death(runner))
@@ -296,9 +315,9 @@ class StandaloneAttempt:
             raise Ending(endings.CANCELLED, said)
         if kind == "stop":
             raise Ending(endings.STOPPING, KILL_GRACE_S)
-        if kind == "over":
+        if kind in ("over", "refused"):
             print(f"corral: {said}", file=sys.stderr)
-            raise Ending(None)
+            raise Ending(None if kind == "over" else endings.GARBLED)
         return kind, said
 
     def _death(self, runner: StandaloneRunner) -> Failure:

@@ -4,7 +4,6 @@ makes, once for each digest of what is in it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -12,13 +11,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from corral.runtime import endings, failures
 from corral.runtime.environments import kit, uv
 from corral.runtime.failures import AttemptFailed, Failure
+from corral.runtime.standalone.run_directories import locked
 from corral.runtime.standalone.ticket import AttemptTicket
 
 KIT = os.path.dirname(failures.PACKAGE)
@@ -41,9 +42,14 @@ def own() -> StandaloneEnvironment:
 
 
 def prepared(
-    document: dict[str, Any], ticket: AttemptTicket, folder: str, say: Callable[[str], None]
+    document: dict[str, Any],
+    ticket: AttemptTicket,
+    folder: str,
+    say: Callable[[str], None],
+    abandoned: threading.Event,
 ) -> StandaloneEnvironment:
-    """AttemptFailed where it cannot be made. In `folder` environments are kept."""
+    """AttemptFailed where it cannot be made, or is `abandoned`: from then on the steps of a build
+    are killed by others. In `folder` environments are kept."""
     python = document.get("python") or uv.own_minor()
     requirements = tuple(sorted(line.strip() for line in document.get("requirements", ())))
     if document["work"]["type"] == "pipeline" or (python == uv.own_minor() and not requirements):
@@ -54,12 +60,12 @@ def prepared(
     place = os.path.join(folder, "environments", hashlib.sha256(told).hexdigest()[:20])
     try:
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-        with _locked(f"{place}.lock"):
+        with locked(f"{place}.lock"):
             if not os.path.exists(place):
                 count = len(requirements)
                 what = f"{count} requirement{'s' * (count != 1)}" if count else f"Python {python}"
                 say(f"building environment ({what})")
-                _Build(place, python, requirements, ticket, folder).run()
+                _Build(place, python, requirements, ticket, folder, abandoned).run()
         base = os.path.realpath(uv.python_in(place))
         kept = kit.kept_in(os.path.join(folder, "kits"))
     except OSError as error:
@@ -73,24 +79,6 @@ def _failed(failure: Failure) -> AttemptFailed:
     return AttemptFailed(**failure)
 
 
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
-    """One process builds; the others wait for it. Whoever dies lets go."""
-    with open(path, "ab") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            while True:
-                with contextlib.suppress(OSError):  # it gives up after ten seconds
-                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-                    break
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 class _Build:
     """Made in a folder beside its place, and moved there when it is whole."""
 
@@ -101,7 +89,9 @@ class _Build:
         requirements: tuple[str, ...],
         ticket: AttemptTicket,
         folder: str,
+        abandoned: threading.Event,
     ) -> None:
+        self._abandoned = abandoned
         self._place, self._python, self._requirements = place, python, requirements
         self._ticket = ticket
         self._building = f"{place}.building"
@@ -144,7 +134,9 @@ class _Build:
 
     def _step(self, command: list[str]) -> tuple[int, str]:
         """Its exit code and the end of what it said. Behind walls: code of whoever published a
-        requirement may run in it."""
+        requirement may run in it. Of one that others killed the exit code says nothing: they have
+        collected it."""
+        self._go_on()
         with subprocess.Popen(
             self._supervised(command),
             stdin=subprocess.PIPE,  # held open: closed, it stands for our death
@@ -164,16 +156,21 @@ class _Build:
             while data := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
                 said = (said + data)[-4 * TAIL :]
             code = process.wait()
+        self._go_on()
         return code, said.decode(errors="replace").strip()[-TAIL:]
 
+    def _go_on(self) -> None:
+        if self._abandoned.is_set():
+            raise _failed(endings.CANCELLED_BEFORE)
+
     def _supervised(self, command: list[str]) -> list[str]:
-        if sys.platform == "win32" or not self._ticket.isolate:
+        if sys.platform == "win32":
             return command
         from corral.runtime.sandbox import run_command
 
         python_folder = os.path.dirname(os.path.dirname(os.path.realpath(uv.own_python())))
         config = {
-            "isolate": True,
+            "isolate": self._ticket.isolate,
             "read_paths": [*self._ticket.read_paths, sys.prefix, sys.base_prefix, python_folder],
             "write_paths": [self._building, self._pythons],
         }

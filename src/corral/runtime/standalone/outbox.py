@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from corral.runtime.files.transfer import TransferRefused
 from corral.runtime.standalone.door import DoorClient, Over
 
 BATCH_BYTES, BATCH_MESSAGES = 256 * 1024, 500
@@ -27,14 +28,21 @@ class Told(NamedTuple):
 
 
 class Outbox:
-    def __init__(self, door: DoorClient, on_over: Callable[[str], None]) -> None:
-        self._door, self._on_over = door, on_over
+    def __init__(
+        self,
+        door: DoorClient,
+        on_over: Callable[[str], None],
+        on_refused: Callable[[str], None],
+    ) -> None:
+        self._door, self._on_over, self._on_refused = door, on_over, on_refused
         self._waiting: deque[Told] = deque()
         self._bytes = 0
         self._received = 0
         """The number up to which the controller has it all."""
         self._news = threading.Condition()
         self._over = False
+        self.refusals = 0
+        """How often the controller took something for no message; what waited then is dropped."""
         self._posting = threading.Thread(target=self._post_all, daemon=True)
         self._posting.start()
 
@@ -62,7 +70,11 @@ class Outbox:
                 with self._news:
                     self._news.wait_for(lambda: self._waiting)
                     batch = self._next_batch()
-                answer = self._door.post(self._received, [one.message for one in batch])
+                try:
+                    answer = self._door.post(self._received, [one.message for one in batch])
+                except TransferRefused as error:
+                    self._drop(str(error))
+                    continue
                 with self._news:
                     self._note(batch, int(answer["received"]))
                     self._news.notify_all()
@@ -71,6 +83,15 @@ class Outbox:
                 self._over = True
                 self._news.notify_all()
             self._on_over(str(error))
+
+    def _drop(self, why: str) -> None:
+        """No runner says such a thing, so its job did. Told before anybody finds this empty."""
+        self._on_refused(why)
+        with self._news:
+            self.refusals += 1
+            self._waiting.clear()
+            self._bytes = 0
+            self._news.notify_all()
 
     def _next_batch(self) -> list[Told]:
         batch: list[Told] = []
