@@ -20,8 +20,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 START_S = 120.0
 """How long a start may take while its process lives: it may have a long journal to read."""
-WORKER_S = 5.0
-"""How long this machine's own worker is waited for then; it goes on by itself."""
+WORKER_S = 15.0
+"""How long this machine's own worker is waited for then, as the controller does with a submission;
+it goes on by itself."""
 _POLL_S = 0.05
 
 
