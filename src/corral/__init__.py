@@ -1,14 +1,13 @@
 """Corral: round up your GPUs.
 
 Public names load on first use, so that `from corral import job` costs nothing inside a job and
-needs nothing but the standard library there.
+needs nothing but the standard library there. Every runner waits for this import, so it loads no
+`typing` either: `TYPE_CHECKING` is what type checkers take it for.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -35,6 +34,8 @@ _HOMES = {
 __all__ = [*sorted(_HOMES), "job"]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from corral import job as job
     from corral.core.errors import CorralError as CorralError
     from corral.core.errors import ExceedsAllWorkers as ExceedsAllWorkers
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     if name == "job":
         return import_module("corral.job")
     if name in _HOMES:

@@ -136,10 +136,10 @@ def _shown(value: object, terminal: bool) -> str:
         plain = value.isprintable() and value and " " not in value
         return value if plain else repr(value)
     if isinstance(value, (list, tuple)):
-        words = [printable(str(one)) for one in value[: LISTED if terminal else None]]
+        words = [str(one) for one in value[: LISTED if terminal else None]]
         if len(words) < len(value):
             words.append(f"… {len(value) - len(words)} more")
-        return ",".join(words)
+        return printable(",".join(words))
     return printable(str(value))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import zipfile
+from contextlib import suppress
 from io import BytesIO
 
 import psutil
@@ -117,6 +118,41 @@ async def test_a_process_that_lies_about_an_empty_folder_is_not_used_again(
     await controller.completed(job.job)
     liar = int(controller.output(job.job).split()[0])
     await eventually_async(lambda: not psutil.pid_exists(liar), "the liar's end")
+
+
+def _supervisors(*, waiting: bool = False) -> list[int]:
+    """Those of the agent, which lives in this process; or only those that have no job process."""
+    found = []
+    for one in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if "runner.py" in " ".join(one.cmdline()) and not (waiting and one.children()):
+                found.append(one.pid)
+    return found
+
+
+async def test_one_supervisor_waits_for_the_next_runner(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start(**{"worker.cpus": 1.0, "worker.warm_idle_s": 2.0})
+
+    async def waits() -> int:
+        await eventually_async(lambda: len(_supervisors(waiting=True)) == 1, "one to wait")
+        return _supervisors(waiting=True)[0]
+
+    async def supervisor() -> int:
+        job = controller.job(os.getppid, fresh=True)
+        await controller.send(job)
+        found: int = await controller.value(job.job)
+        return found
+
+    await supervisor()
+    assert await waits() == await supervisor()
+    killed = await waits()
+    psutil.Process(killed).kill()
+    await eventually_async(lambda: not psutil.pid_exists(killed), "its end")
+    assert await supervisor() != killed
+    assert await waits() == await supervisor()
+    await eventually_async(lambda: not _supervisors(), "the end of those that nobody needs")
 
 
 async def test_functions_share_a_warm_process_and_fresh_ones_do_not(

@@ -26,6 +26,7 @@ from urllib.parse import unquote
 import cloudpickle
 
 from corral.agent.runners.orders import encode_line
+from corral.runtime.channels.configuration import encode
 from corral.runtime.order import Cancel, Endpoint, Order
 from tests.eventually import PATIENCE_S
 
@@ -167,17 +168,16 @@ class Runner:
         )
         ear.close()
         hand.close()
-        self.say(
-            {
-                "limits": {"memory_bytes": None, "cpus": None},
-                "isolate": True,
-                "python": sys.executable,
-                "write_paths": [str(folder)],
-                "environ": {},
-                **config,
-                "read_paths": [sys.prefix, sys.base_prefix, *config.get("read_paths", ())],
-            }
-        )
+        config = {
+            "limits": {"memory_bytes": None, "cpus": None},
+            "isolate": True,
+            "python": sys.executable,
+            "write_paths": [str(folder)],
+            "environ": {},
+            **config,
+            "read_paths": [sys.prefix, sys.base_prefix, *config.get("read_paths", ())],
+        }
+        self._mouth.sendall(encode(config))
         self.ready = self.next()
         assert self.ready["frame"] == "ready", self.ready
 

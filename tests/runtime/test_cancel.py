@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ import cloudpickle
 import pytest
 
 from corral import job
+from corral.runtime.channels.configuration import encode
 from tests.eventually import eventually
 from tests.runtime.harness import Runner, alive
 
@@ -300,7 +300,7 @@ def test_a_pipe_that_closes_says_the_same_as_a_socket(kit: Path) -> None:
     ):
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps({"python": sys.executable}).encode() + b"\n")
+        process.stdin.write(encode({"python": sys.executable}))
         assert b'"ready"' in process.stdout.readline()
         process.stdin.close()
         assert process.wait(10) == 0

@@ -310,3 +310,18 @@ def test_a_job_cannot_end_its_supervisor_by_what_they_share(runner: Runner) -> N
 
     assert runner.value(cut) > 0
     assert runner.value(os.getpid)
+
+
+SLOW_TO_LOAD = {"dataclasses", "enum", "functools", "json", "re", "signal", "typing"}
+
+
+def test_the_way_to_the_fork_loads_little(kit: Path) -> None:
+    """Every new runner waits for it."""
+    asked = f"import sys; sys.path[0] = {str(kit)!r}; import corral.runtime.sandbox.start as start"
+    told = f"{asked}; assert start.KIT == sys.path[0]; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", told], check=True, capture_output=True, text=True
+    )
+    loaded = set(done.stdout.split())
+    assert "corral.runtime.sandbox.rules" in loaded
+    assert not loaded & SLOW_TO_LOAD

@@ -228,7 +228,9 @@ class Loop:
 
     def _start(self, placed: Head, engine: Engine, document: bytes | None) -> None:
         head = self._store.world.heads.get(placed.id)
-        if head is None or head.state is not State.PLACED or head.attempt != placed.attempt:
+        if head is not placed and (
+            head is None or head.state is not State.PLACED or head.attempt != placed.attempt
+        ):
             return  # it went on in the same commit
         try:
             document = document or self._store.document(head)
@@ -246,21 +248,22 @@ class Loop:
         self, head: Head, engine: Engine, document: bytes, digest: str, secrets: Mapping[str, str]
     ) -> None:
         self._store.world.digests[head.id] = digest
+        course, shape, given = head.course, head.shape, head.given
         engine.start(
             Attempt(
                 job=head.id,
-                attempt=head.attempt,
-                worker=head.worker,
+                attempt=course.attempt,
+                worker=course.worker,
                 document=Raw(document),
                 digest=digest,
-                token=self._tokens.issue(head.id, head.attempt),
-                needs=head.shape.needs,
-                above_vram_gb=head.shape.above_vram_gb,
-                duration_s=head.duration_s,
-                queue_class=head.shape.queue_class,
-                priority=head.shape.priority,
-                checkpoint=head.checkpoint,
-                correlation_id=head.correlation_id,
+                token=self._tokens.issue(head.id, course.attempt),
+                needs=shape.needs,
+                above_vram_gb=shape.above_vram_gb,
+                duration_s=given.duration_s,
+                queue_class=shape.queue_class,
+                priority=shape.priority,
+                checkpoint=course.checkpoint,
+                correlation_id=given.correlation_id,
                 secrets=dict(secrets),
             )
         )

@@ -58,28 +58,28 @@ class World:
 
     def apply(self, head: Head) -> None:
         """Takes a job's new head, whatever its old one was."""
-        old = self.heads.get(head.id)
+        old, state, batch = self.heads.get(head.id), head.state, head.given.batch
         if old is not None:
             self._forget(old)
             if self.progress and (old.attempt != head.attempt or not head.state.held):
                 self.progress.pop(old.id, None)
-        elif not head.state.ended:
+        elif not state.ended:
             if head.key:
                 self.keys[head.key] = head.id
-            if head.batch:
-                self.batches[head.batch] = self.batches.get(head.batch, 0) + 1
-        if head.state.ended:
+            if batch:
+                self.batches[batch] = self.batches.get(batch, 0) + 1
+        if state.ended:
             self.digests.pop(head.id, None)
             if old is not None:
                 del self.heads[head.id]
                 self.keys.pop(head.key, None)
-                if head.batch:
-                    self.batches[head.batch] -= 1
-                    if not self.batches[head.batch]:
-                        del self.batches[head.batch]
+                if batch:
+                    self.batches[batch] -= 1
+                    if not self.batches[batch]:
+                        del self.batches[batch]
             return
         self.heads[head.id] = head
-        if head.state is State.QUEUED:
+        if state is State.QUEUED:
             self.digests.pop(head.id, None)
             self._wait(head)
         else:

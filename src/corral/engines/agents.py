@@ -23,7 +23,7 @@ from corral.core.events import (
 from corral.core.job import JobId
 from corral.core.worker import Wishes, Worker
 from corral.engines.dialled import Session
-from corral.engines.dialled_reports import REASON, AboutAttempt, report_of
+from corral.engines.dialled_reports import REASON, report_of
 from corral.engines.dialled_workers import DialledWorkers
 from corral.engines.engine import Attempt, EngineContext
 from corral.engines.graces import Graces
@@ -287,9 +287,10 @@ class AgentsEngine:
             elif isinstance(message, (wire.JobOutput, wire.JobProgress)) and message.n:
                 self._receipts.note(worker, (job, attempt), message.n)
             return
-        self._report(worker, report_of(worker, message, now, asked=self._asked(worker, message)))
+        asked = isinstance(message, wire.JobReturned) and self._asked(worker, message)
+        self._report(worker, report_of(worker, message, now, asked=asked))
 
-    def _asked(self, worker: str, message: AboutAttempt) -> bool:
+    def _asked(self, worker: str, message: wire.JobReturned) -> bool:
         """Whether somebody here wants the attempt back."""
         known = self._workers.get(worker)
         draining = self.stopping or (known is not None and known.draining)

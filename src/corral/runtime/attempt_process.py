@@ -9,11 +9,11 @@ import sys
 
 assert sys.platform != "win32"
 
-import json
 import os
 from typing import Any
 
 from corral.runtime import failures
+from corral.runtime.channels import configuration
 from corral.runtime.channels.frames import frame
 from corral.runtime.channels.inbox import Inbox
 from corral.runtime.channels.road import Road
@@ -24,7 +24,7 @@ KIT = os.path.dirname(failures.PACKAGE)
 
 def main() -> int:
     with open(int(sys.argv[2]), "rb") as file:
-        told = json.load(file)
+        told = configuration.decode(file.read())
     sys.argv = sys.argv[:1]
     own_errors: int = told["errors"]
     os.set_inheritable(own_errors, False)
@@ -42,7 +42,10 @@ def main() -> int:
 
 def _run(told: dict[str, Any]) -> None:
     config, enforced = told["config"], told["enforced"]
-    inbox, road = Inbox.taken_over(told["inbox"]), Road.taken_over(told["road"])
+    for fd in told["road"]:
+        os.set_inheritable(fd, False)
+    inbox, road = Inbox.taken_over(told["inbox"]), Road(told["road"])
+    os.set_inheritable(road.words_in, True)
     if config.get("secrets"):
         from corral.runtime.channels.redaction import Redactor
 

@@ -7,9 +7,10 @@ goes in as it came.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, NotRequired, TypedDict, TypeVar
+
+from corral.runtime.channels.frames import decode
 
 
 class OrderBytes(TypedDict):
@@ -102,7 +103,7 @@ class Cancel:
 
 
 def decode_order(line: bytes) -> Order[Document]:
-    told = json.loads(line)
+    told = decode(line)
     told["endpoint"] = _made(Endpoint, told["endpoint"])
     if told.get("renderer") is not None:
         told["renderer"] = _made(Renderer, told["renderer"])
@@ -111,7 +112,7 @@ def decode_order(line: bytes) -> Order[Document]:
 
 
 def decode_cancel(line: bytes) -> Cancel:
-    return _made(Cancel, json.loads(line))
+    return _made(Cancel, decode(line))
 
 
 Told = TypeVar("Told")

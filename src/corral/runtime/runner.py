@@ -20,6 +20,6 @@ if __name__ == "__main__":
     elif sys.argv[1] == "confined":
         from corral.runtime.attempt_process import main
     else:
-        from corral.runtime.supervisor import main
+        from corral.runtime.sandbox.start import main
 
     sys.exit(main())

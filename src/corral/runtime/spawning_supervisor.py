@@ -18,6 +18,7 @@ import sys
 import threading
 from typing import IO
 
+from corral.runtime.channels import configuration
 from corral.runtime.channels.frames import (
     CHUNK,
     COALESCE_S,
@@ -52,7 +53,7 @@ def main() -> int:
 
 class SpawningSupervisor:
     def __init__(self, config: bytes) -> None:
-        told = json.loads(config)
+        told = configuration.decode(config)
         self._config = config
         self._python: str = told["python"]
         self._environ: dict[str, str] = told.get("environ") or {}

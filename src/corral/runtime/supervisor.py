@@ -10,88 +10,34 @@ import sys
 
 assert sys.platform != "win32"
 
-import json
 import os
 import select
 import signal
 import time
-from typing import Any
+from collections.abc import Sequence
 
-from corral import permissions
 from corral.runtime.channels.frames import CANCEL, CHUNK, COALESCE_S, IDLE, STATE, WAITING
 from corral.runtime.channels.inbox import Inbox
 from corral.runtime.channels.road import Road
-from corral.runtime.process import posix
-from corral.runtime.sandbox import rules
+from corral.runtime.sandbox.hold import Hold
 
 SURVIVED = 70
 """Its exit code where something that the job started could not be ended."""
 
 
-def main() -> int:
-    posix.close_to_others()  # It may soon know secrets, and it holds the way to the agent.
-    inbox = Inbox(posix.move_high(os.dup(0)), posix.move_high(int(sys.argv[1])))
-    road = Road(posix.move_high(os.dup(1)))
-    own_errors = posix.move_high(os.dup(2))
-    line = inbox.first()
-    if line is None:
-        return 0
-    if b'"secrets"' in line:
-        hide_secrets(line, road)
-    hold = Hold(json.loads(line))
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        from corral.runtime.sandbox import start
-
-        try:
-            start.main(line, inbox, road, own_errors, parent)
-        except BaseException:
-            # Nothing of ours may unwind into the supervisor's half of the program. This is no
-            # word of a job, so it goes to the agent's own log.
-            import traceback
-
-            os.write(own_errors, traceback.format_exc().encode("utf-8", "replace"))
-        finally:
-            os._exit(1)
-    road.close_inputs()
-    return Supervisor(pid, inbox.fd, road, hold).run()
-
-
-def hide_secrets(config: bytes, road: Road) -> None:
-    """Both processes redact: what is found first in the pipes may be found by either."""
-    from corral.runtime.channels.redaction import Redactor
-
-    if values := json.loads(config).get("secrets"):
-        road.hide(Redactor(values))
-
-
-class Hold:
-    """How everything that the job ever starts is held together, to be ended at once."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self._group: str = config.get("cgroup", "")
-        """The control group of this runner: this process is in it too."""
-        self._scoped = bool(config.get("isolate")) and rules.scope_signals()
-        posix.become_subreaper()
-
-    def kill(self) -> bool:
-        """Everything below this process; False where some of it was not caught."""
-        return posix.kill_descendants(scoped=self._scoped)
-
-    def end(self) -> None:
-        """The whole group and this process with it, where there is one."""
-        if self._group:
-            permissions.restore(f"{self._group}/cgroup.kill")
-            with open(f"{self._group}/cgroup.kill", "w") as file:
-                file.write("1")
-
-
 class Supervisor:
-    def __init__(self, pid: int, agent_in: int, road: Road, hold: Hold) -> None:
+    def __init__(
+        self, pid: int, agent_in: int, road: Sequence[int], hold: Hold, secrets: dict[str, str]
+    ) -> None:
         self._pid = pid
         self._agent_in = agent_in
-        self._road = road
+        self._road = Road(road)
+        self._road.close_inputs()
+        if secrets:
+            from corral.runtime.channels.redaction import Redactor
+
+            # Both processes redact: what is found first in the pipes may be found by either.
+            self._road.hide(Redactor(secrets))
         self._hold = hold
         self._woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)

@@ -26,6 +26,7 @@ from corral.agent.runners.cgroups import Cgroups
 from corral.agent.runners.processors import Processors
 from corral.agent.runners.run_directory import RunDirectory
 from corral.agent.runners.runner import Listener, Makeup, Runner
+from corral.runtime.channels.configuration import encode
 from corral.runtime.files.removal import remove_tree
 from corral.settings import WorkerSettings
 
@@ -74,7 +75,9 @@ class Runners:
         self._idle: dict[str, Runner] = {}
         self._warm: dict[Makeup, list[Runner]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._spare: Runner | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
         self._key = os.urandom(32)
 
     def clear_leftovers(self) -> None:
@@ -163,11 +166,14 @@ class Runners:
     def give_back(self, runner: Runner) -> None:
         """Its attempt is over and its directory is empty: keep it warm."""
         self._processors.give(runner.processors)
-        runner.idle_since = asyncio.get_running_loop().time()
         self._idle[runner.name] = runner
         self._warm.setdefault(runner.makeup, []).append(runner)
         if len(self._idle) > self._max_idle:
             self._discard(next(iter(self._idle.values())))
+        self._rests(runner)
+
+    def _rests(self, runner: Runner) -> None:
+        runner.idle_since = asyncio.get_running_loop().time()
         if self._timer is None:
             self._look_again(self._settings.warm_idle_s)
 
@@ -189,8 +195,11 @@ class Runners:
         for runner in list(self._idle.values()):
             if now - runner.idle_since >= limit - 0.01:
                 self._discard(runner)
-        if self._idle:
-            oldest = min(runner.idle_since for runner in self._idle.values())
+        if self._spare is not None and now - self._spare.idle_since >= limit - 0.01:
+            self._end_spare()
+        left = [*self._idle.values(), *([self._spare] if self._spare else ())]
+        if left:
+            oldest = min(runner.idle_since for runner in left)
             self._look_again(max(oldest + limit - now, 0.01))
 
     def _forget_idle(self, runner: Runner) -> bool:
@@ -222,39 +231,53 @@ class Runners:
         listener: Listener,
         secrets: Mapping[str, str],
     ) -> Runner:
+        if self._spare is not None and self._spare.over.is_set():
+            self._end_spare()  # killed, by somebody who needed memory
+        runner = self._spare or self._supervised()
+        self._spare = None
+        if makeup.cpus:
+            runner.processors = self._processors.choose(makeup.cpus)
+        configuration = self._configuration(runner, makeup, environment)
+        if secrets:
+            # By its stdin: not in what the system shows of the process, and never to a log.
+            configuration["secrets"] = secrets
+        if runner.group is not None:
+            configuration["cgroup"] = runner.group.path
+        self._all[runner.name] = runner
+        runner.begin(makeup, environment, listener, encode(configuration))
+        # Then its own start no longer needs the processors for itself.
+        runner.ready.add_done_callback(self._start_spare)
+        log.debug("runner_started", runner=runner.name, environment=environment.digest)
+        return runner
+
+    def _supervised(self) -> Runner:
+        """A runner of which only the supervisor has started: it waits to be told what it is."""
         name = f"r{next(self._names)}"
         directory = RunDirectory(self._runs / name)
         directory.make()
         group = self._cgroups.make(name) if self._cgroups is not None else None
-        runner = Runner(
-            name,
-            makeup,
-            environment,
-            directory,
-            listener,
-            self.home,
-            spawn=self._spawn,
-            group=group,
-        )
-        if makeup.cpus:
-            runner.processors = self._processors.choose(makeup.cpus)
-        self._all[name] = runner
-        environ = self._environ(runner)
+        runner = Runner(name, directory, self.home, spawn=self._spawn, group=group)
         # Our own Python, and no variable of the job's: the environment's is executed by the
         # supervisor, behind the walls. Its own packages are none of the supervisor's business.
         command = [sys.executable, "-I", "-S", str(self._kit / kits.RUNNER)]
-        configuration = self._configuration(runner, environ)
-        if secrets:
-            # By its stdin: not in what the system shows of the process, and never to a log.
-            configuration["secrets"] = secrets
-        if group is not None:
-            configuration["cgroup"] = group.path
-        first_line = msgspec.json.encode(configuration) + b"\n"
-        task = asyncio.create_task(runner.spawn(command, self._own_environ(runner), first_line))
+        task = asyncio.create_task(runner.spawn(command, self._own_environ(runner)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        log.debug("runner_started", runner=name, environment=environment.digest)
         return runner
+
+    def _start_spare(self, _: object = None) -> None:
+        """One supervisor ahead of need: an interpreter's start less for the next new runner."""
+        if self._spare is None and not self._closed:
+            with suppress(OSError):  # a full disk, for one: whoever needs a runner will say so
+                self._spare = self._supervised()
+                self._rests(self._spare)
+
+    def _end_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            task = asyncio.create_task(self._end_idle(spare))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def _own_environ(self, runner: Runner) -> dict[str, str]:
         """What the supervisor finds: nothing that whoever submitted a job could set."""
@@ -263,9 +286,8 @@ class Runners:
     def _markers(self, runner: Runner) -> dict[str, str]:
         return {process_tree.HOME_MARKER: self.home, process_tree.RUNNER_MARKER: runner.name}
 
-    def _environ(self, runner: Runner) -> dict[str, str]:
-        environment = runner.environment
-        devices = ",".join(runner.makeup.devices)
+    def _environ(self, runner: Runner, makeup: Makeup, environment: Environment) -> dict[str, str]:
+        devices = ",".join(makeup.devices)
         programs = str(environment.python.parent)
         models = self._settings.model_paths
         inherited = self._passed.get("PATH", "")
@@ -274,7 +296,7 @@ class Runners:
             "PATH": f"{programs}{os.pathsep}{inherited}" if inherited else programs,
             "VIRTUAL_ENV": str(environment.path),
             **system.own_folders(runner.directory.work, runner.directory.tmp),
-            **dict(runner.makeup.env),
+            **dict(makeup.env),
             **({"CORRAL_MODEL_PATHS": os.pathsep.join(models)} if models else {}),
             # An attempt sees the GPUs it holds and no others, so these are not the user's to set.
             "CUDA_VISIBLE_DEVICES": devices,
@@ -282,8 +304,9 @@ class Runners:
             **self._markers(runner),
         }
 
-    def _configuration(self, runner: Runner, environ: dict[str, str]) -> dict[str, object]:
-        makeup, environment = runner.makeup, runner.environment
+    def _configuration(
+        self, runner: Runner, makeup: Makeup, environment: Environment
+    ) -> dict[str, object]:
         read = [str(self._kit), str(environment.path), str(environment.base)]
         if (certificate := Path(self.home) / CERTIFICATE).exists():
             read.append(str(certificate))
@@ -315,7 +338,7 @@ class Runners:
                 *self._settings.write_paths,
             ],
             "python": str(environment.python),
-            "environ": environ,
+            "environ": self._environ(runner, makeup, environment),
             "packages": packages,
         }
 
@@ -354,6 +377,8 @@ class Runners:
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._closed = True
+        self._end_spare()
         for runner in list(self._idle.values()):
             self._discard(runner)
         while self._tasks:

@@ -67,15 +67,16 @@ class Listener(Protocol):
 
 class Runner(asyncio.SubprocessProtocol):
     """Exactly one attempt at a time runs in it. Short ones are sent ahead of their turn, so that
-    it need not wait for us between two."""
+    it need not wait for us between two. Its supervisor may have been started before anybody knew
+    for whom: what makes it is told by its first line."""
+
+    makeup: Makeup
+    environment: Environment
 
     def __init__(
         self,
         name: str,
-        makeup: Makeup,
-        environment: Environment,
         directory: RunDirectory,
-        listener: Listener,
         home: str,
         *,
         spawn: bool = False,
@@ -84,10 +85,8 @@ class Runner(asyncio.SubprocessProtocol):
         self.name = name
         self.group = group
         self._home = home
-        self.makeup = makeup
-        self.environment = environment
         self.directory = directory
-        self.listener = listener
+        self._listener: Listener | None = None
         self.orders: deque[HeldAttempt] = deque()
         """Sent and not answered, in their order; the first is the one that runs, as far as we
         have heard."""
@@ -161,9 +160,15 @@ class Runner(asyncio.SubprocessProtocol):
             self.orders.remove(attempt)
         return back
 
-    async def spawn(self, command: list[str], environ: dict[str, str], first_line: bytes) -> None:
+    def begin(
+        self, makeup: Makeup, environment: Environment, listener: Listener, first_line: bytes
+    ) -> None:
+        """From here on it is somebody's."""
+        self.makeup, self.environment, self._listener = makeup, environment, listener
+        self.write(first_line)
+
+    async def spawn(self, command: list[str], environ: dict[str, str]) -> None:
         loop = asyncio.get_running_loop()
-        self._lines.insert(0, first_line)
         try:
             await loop.subprocess_exec(
                 lambda: self,
@@ -272,7 +277,8 @@ class Runner(asyncio.SubprocessProtocol):
                 return self._nonsense()
             if frames and not self.ready.done() and isinstance(frames[0], Ready):
                 self.ready.set_result(frames[0].enforced)
-            self.listener.heard(self, frames)
+            if self._listener is not None:
+                self._listener.heard(self, frames)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
@@ -305,8 +311,8 @@ class Runner(asyncio.SubprocessProtocol):
             self._transport.close()  # it is over, and nobody else may be left to say so
         if not self.ready.done():
             self.ready.set_result({})
-        if not self.ending:
-            self.listener.gone(self)
+        if not self.ending and self._listener is not None:
+            self._listener.gone(self)
 
     def _nonsense(self) -> None:
         self.garbled = True

@@ -112,13 +112,14 @@ class Feed:
         watchers = self._watchers
         for change in changes:
             head = change.head
-            if head.state.ended and head.batch:
+            batch = head.given.batch if head.state.ended else ""
+            if batch:
                 self._ends.append(change)
             if watchers:
                 self._all_read.pop(head.id, None)  # or nobody would see what an end says is missing
                 self._wake(head.id)
-                if head.batch and head.state.ended:
-                    self._wake(f"batch {head.batch}")
+                if batch:
+                    self._wake(f"batch {batch}")
 
     def _missed(self, changes: Sequence[Change]) -> None:
         """Everybody looks again, and ends are looked up in the journal."""

@@ -81,7 +81,8 @@ class JobLog:
         for change in changes:
             kind, head = type(change.fact), change.head
             if kind in EVENTS:
-                key = (kind, head.correlation_id, head.worker, head.attempt)
+                course = head.course
+                key = (kind, head.given.correlation_id, course.worker, course.attempt)
                 found = groups.get(key)
                 if found is None:
                     groups[key] = [change]

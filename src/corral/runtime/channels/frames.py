@@ -22,6 +22,13 @@ IDLE, RUNNING, ENDING = 0, 1, 2
 
 _quote = json.encoder.encode_basestring
 encode: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_read = json.JSONDecoder().raw_decode
+
+
+def decode(line: bytes) -> Any:
+    """One JSON document that begins with the line, as the agent and supervisors write them: what
+    `json.loads` looks for first, other encodings and spaces, takes a third of its time."""
+    return _read(line.decode())[0]
 
 
 def frame(kind: str, **fields: Any) -> bytes:

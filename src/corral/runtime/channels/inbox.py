@@ -12,12 +12,13 @@ import os
 import select
 import sys
 from _thread import allocate_lock
-from typing import TYPE_CHECKING, Any
 
 from corral.runtime.process import posix
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` itself would be waited for by every start of a runner
     import subprocess
+    from typing import Any
 
     from corral.runtime.cancellation import Cancellation
 

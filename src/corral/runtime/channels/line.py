@@ -15,6 +15,7 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING, Any
 
+from corral.runtime.channels import configuration
 from corral.runtime.channels.frames import CANCEL, IDLE, RUNNING, STATE, output_frame
 from corral.runtime.channels.marks import BEGIN, END, written
 from corral.runtime.process import system
@@ -42,7 +43,7 @@ class LoopbackLine:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.sendall(f"{token} line\n".encode())
         self._lines = self._socket.makefile("rb")
-        self.config: dict[str, Any] = json.loads(self._lines.readline())
+        self.config: dict[str, Any] = configuration.decode(self._lines.readline())
 
     def listen(self) -> None:
         """Once somebody handles the signal that a cancel becomes."""

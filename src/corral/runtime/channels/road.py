@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 assert sys.platform != "win32"
 
-PIPE_SIZE = 256 * 1024
 WORDS_READ = 1 << 20
 """More than the pipe of words ever holds, so that one read never cuts a line in two."""
 
@@ -46,28 +45,8 @@ WORDS_READ = 1 << 20
 class Road:
     """Captured pipes, the agent's end, and the page and lock that both processes share."""
 
-    def __init__(self, agent_fd: int) -> None:
-        memory = (posix.memory(), posix.memory(), posix.memory())
-        self._open((agent_fd, *memory, *_pipe(), *_pipe(), *_pipe(inheritable=True)))
-
-    @classmethod
-    def taken_over(cls, fds: Sequence[int]) -> Road:
-        """The same road in the program that another process executed."""
-        road = cls.__new__(cls)
-        for fd in fds:
-            os.set_inheritable(fd, False)
-        road._open(fds)
-        os.set_inheritable(road.words_in, True)
-        return road
-
-    def pass_on(self) -> Sequence[int]:
-        """What another program needs to take it over, once this process executes it."""
-        for fd in self._fds:
-            os.set_inheritable(fd, True)
-        return self._fds
-
-    def _open(self, fds: Sequence[int]) -> None:
-        self._fds = fds
+    def __init__(self, fds: Sequence[int]) -> None:
+        """The files that `sandbox.start` opened, here or in the program that executed this one."""
         self._agent_fd, page, lock, self._screen_fd, *pipes = fds
         self.output, self._output_in, self.errors, self._errors_in, *words = pipes
         self.words, self.words_in = words
@@ -211,15 +190,6 @@ class Road:
             self._write(data)
             self.page[STATE] = IDLE
             self.page[WAITING] = 0
-
-
-def _pipe(*, inheritable: bool = False) -> tuple[int, int]:
-    reads, writes = os.pipe()
-    reads, writes = posix.move_high(reads), posix.move_high(writes, inheritable=inheritable)
-    os.set_blocking(reads, False)
-    if not inheritable:
-        posix.enlarge_pipe(writes, PIPE_SIZE)
-    return reads, writes
 
 
 def _read(fd: int, size: int) -> bytes:

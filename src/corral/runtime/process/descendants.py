@@ -7,16 +7,20 @@ a list, and its child is not yet in it; so nothing here trusts a single look.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 assert sys.platform != "win32"
 
 CHILDREN_READ = 1 << 20
 THREADS_AT = 17
 """In what is told of a process, behind its name."""
+SIGKILL, SIGSTOP = 9, 19
+"""Numbers of Linux: see `posix`."""
 TWO = 32
 """Bytes that hold the numbers of two processes."""
 QUICK_LOOKS = 1000
@@ -103,7 +107,7 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def _signal(pids: list[int], number: signal.Signals) -> None:
+def _signal(pids: list[int], number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -119,10 +123,10 @@ def kill_descendants(patience_s: float = 5.0, *, scoped: bool = False) -> bool:
         if time.monotonic() > until:
             return False
         if scoped:
-            _signal([-1], signal.SIGKILL)  # No fork gets past it: the kernel goes over all at once.
+            _signal([-1], SIGKILL)  # No fork gets past it: the kernel goes over all at once.
         else:
             _freeze(until)
-            _signal(descendants(os.getpid()), signal.SIGKILL)
+            _signal(descendants(os.getpid()), SIGKILL)
         time.sleep(0.001)
     return True
 
@@ -151,6 +155,6 @@ def _freeze(until: float) -> None:
 def _stop(pids: list[int], stopped: set[int]) -> bool:
     """Whether there was one that had not been stopped yet."""
     new = [pid for pid in pids if pid not in stopped]
-    _signal(new, signal.SIGSTOP)
+    _signal(new, SIGSTOP)
     stopped.update(new)
     return bool(new)

@@ -10,14 +10,13 @@ import ctypes
 import fcntl
 import mmap
 import os
-import signal
 import sys
-from typing import TYPE_CHECKING
 
 assert sys.platform != "win32"
 
 from corral.runtime.process.descendants import kill_descendants as kill_descendants
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
 
@@ -39,7 +38,9 @@ HIGH_FD = 200
 
 OWN_GROUP = 0
 """Creation flags of a script's process; only Windows has them."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGKILL, SIGNALS = 9, (15, 2)
+"""Numbers: a runner's start would wait for `signal` and what it loads. Of the latter, the first
+asks a job to end, and either may come from a job to its whole group."""
 READ_NO_LINK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -90,7 +91,7 @@ def leave_session_keyring() -> bool:
 
 def die_with(parent: int) -> None:
     """End this process when its parent ends, also if that already happened."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -179,6 +180,8 @@ def children_left() -> bool:
 
 def interrupt(thread: int) -> None:
     """Wake the main thread with the signal that stops a job, also out of a system call."""
+    import signal
+
     signal.pthread_kill(thread, signal.SIGTERM)
 
 

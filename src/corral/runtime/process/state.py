@@ -123,7 +123,7 @@ class ProcessState:
 
     def threads_left(self) -> bool:
         """Threads of the attempt that somebody meant to wait for; daemons live on by design."""
-        return _lasting_threads() > self._threads
+        return threading.active_count() > self._threads and _lasting_threads() > self._threads
 
     def children_left(self) -> bool:
         """Processes that the attempt started and did not wait for."""

@@ -11,12 +11,16 @@ import resource
 import stat
 import struct
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any
 
-from corral.runtime.hints import Bounds
 from corral.runtime.process import posix
 from corral.runtime.sandbox import devices, seccomp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from corral.runtime.hints import Bounds
 
 assert sys.platform != "win32"
 
@@ -78,6 +82,8 @@ def allowed(config: Mapping[str, Any], kit: str) -> tuple[list[str], list[str]]:
 
 def bounds(config: Mapping[str, Any], kit: str, enforced: Mapping[str, str]) -> Bounds:
     """What was left to this process, for those who reckon with it or explain it."""
+    from corral.runtime.hints import Bounds
+
     memory_bytes = (config.get("limits") or {}).get("memory_bytes") or 0
     reads, writes = allowed(config, kit)
     writes += [OWN_PROCESS, *devices.allowed()]

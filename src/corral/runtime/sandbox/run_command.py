@@ -23,7 +23,7 @@ def main() -> int:
     sandbox = os.path.dirname(os.path.abspath(__file__))
     package = os.path.dirname(os.path.dirname(sandbox))
     sys.path.insert(0, os.path.dirname(package))  # wherever this Corral was installed
-    from corral.runtime.supervisor import Hold
+    from corral.runtime.sandbox.hold import Hold
 
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import IO, Any
 
+from corral.runtime.channels.configuration import encode
 from corral.runtime.environments.kit import RUNNER
 from corral.runtime.order import Cancel, Order
 from corral.runtime.process import system
@@ -52,7 +53,7 @@ class StandaloneRunner:
         self._saying = threading.Lock()
         self._listening = threading.Thread(target=self._hear_errors, daemon=True)
         self._listening.start()
-        self.say(config)
+        self._write(encode(config))
 
     def _orders(self) -> tuple[socket.socket | None, str, list[socket.socket]]:
         if self._spawn or sys.platform == "win32":
