@@ -19,9 +19,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
-import structlog
 
-from corral.core.text.printable import printable
+# structlog would load all of rich, to draw tracebacks that nobody draws here: the start of a
+# controller, and of an agent, waited for that.
+sys.modules.setdefault("rich", cast("Any", None))
+import structlog  # noqa: E402
+
+if sys.modules["rich"] is None:
+    del sys.modules["rich"]
+
+from corral.core.text.printable import printable  # noqa: E402
+
+get_logger = structlog.get_logger
 
 LOOK_BYTES = 1 << 16
 """How much is written between two looks at the size and the name of the file."""

@@ -28,7 +28,7 @@ from corral.core.events import (
     Journaled,
     ResultOrphaned,
 )
-from corral.core.job import Failure, Needs
+from corral.core.job import Failure, Needs, document_digest
 
 
 def open_store(folder: Path) -> Store:
@@ -50,7 +50,7 @@ async def test_facts_are_readable_after_a_restart(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     head = store.head("a")
     assert (head.attempt, head.worker, head.batch) == (1, "w", "b")
-    assert store.document(head) == b"document"
+    assert store.document(head) == (b"document", document_digest(b"document"))
     assert store.world.keys == {"k": "a"}
     await store.close()
 

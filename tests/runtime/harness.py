@@ -20,14 +20,14 @@ import zipfile
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import cloudpickle
 
 from corral.agent.runners.orders import encode_line
 from corral.runtime.channels.configuration import encode
-from corral.runtime.order import Cancel, Endpoint, Order
+from corral.runtime.order import Cancel, Order
 from tests.eventually import PATIENCE_S
 
 Frame = dict[str, Any]
@@ -229,18 +229,17 @@ class Runner:
         folder = folder or self.folder / f"a{self._count}"
         for name in ("work", "output", "tmp"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-        self.order(
-            Order(
-                job=f"job-{self._count}",
-                attempt=self._count,
-                document={"work": work, "env": env or {}},
-                endpoint=Endpoint(self._controller.url),
-                token=self._controller.token,
-                work_dir=str(folder),
-                checkpoint=checkpoint,
-                **more,
-            )
-        )
+        order: dict[str, Any] = {
+            "job": f"job-{self._count}",
+            "attempt": self._count,
+            "document": {"work": work, "env": env or {}},
+            "endpoint": {"url": self._controller.url},
+            "token": self._controller.token,
+            "work_dir": str(folder),
+            "checkpoint": checkpoint,
+            **more,
+        }
+        self.order(cast("Order[Any]", order))
         return folder
 
     def blob(self, data: bytes) -> Frame:
@@ -320,7 +319,9 @@ class Runner:
     # --- ending --------------------------------------------------------------------------------
 
     def say_cancel(self) -> None:
-        self._mouth.sendall(encode_line(Cancel(f"job-{self._count}", self._count)))
+        self._mouth.sendall(
+            encode_line(Cancel(job=f"job-{self._count}", attempt=self._count, cancel=True))
+        )
 
     def cancel(self) -> None:
         """As the agent does it: the line first, then the signal to the whole tree."""

@@ -130,7 +130,7 @@ def test_a_warm_runner_keeps_the_model(
     def begin(record: Record) -> None:
         runner.start_work(
             {"type": "pipeline", "record": msgspec.to_builtins(record)},
-            renderer=Renderer("here", "", [{"type": "diffusers"}]),
+            renderer=Renderer(worker="here", driver="", backends=[{"type": "diffusers"}]),
         )
 
     def outcome() -> dict[str, Any]:
@@ -179,7 +179,7 @@ def test_a_gpu_in_error_ends_the_process(tmp_path: Path, start_runner: StartRunn
     )
     runner.start_work(
         {"type": "pipeline", "record": msgspec.to_builtins(CASTLE)},
-        renderer=Renderer("here", "", [{"type": "diffusers"}]),
+        renderer=Renderer(worker="here", driver="", backends=[{"type": "diffusers"}]),
     )
     frame = runner.end(PATIENCE_S)
     assert frame["failure"]["code"] == "backend_down"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from msgspec import Raw
@@ -13,29 +13,30 @@ from corral.agent.runners.orders import encode_line
 from corral.core.job import KINDS, Blob, Failure
 from corral.runtime.channels.frames import error_frame, result_frame
 from corral.runtime.functions import result_bytes
-from corral.runtime.order import (
-    Cancel,
-    Document,
-    Endpoint,
-    Order,
-    Renderer,
-    decode_cancel,
-    decode_order,
-)
+from corral.runtime.order import Cancel, Document, Order, decode_cancel, decode_order
 
 DOCUMENT = b'{"work": {"type":"script","package":{"sha256":"ab","size":1},"entry":"m.py"}, "x":1.0}'
-FULL = Order(
-    "job-1",
-    3,
-    Raw(DOCUMENT),
-    Endpoint("https://here:1", "/there.pem", "bucket", 7.5),
-    "token",
-    "/runs/r1",
-    "ab12",
-    "corr-ä",
-    {"in.png": "/assets/1"},
-    Renderer("here", "550.1", [{"type": "sketch", "folder": "/turns"}]),
-)
+FULL: Order[Any] = {
+    "job": "job-1",
+    "attempt": 3,
+    "document": Raw(DOCUMENT),
+    "endpoint": {
+        "url": "https://here:1",
+        "certificate": "/there.pem",
+        "artifacts": "bucket",
+        "patience_s": 7.5,
+    },
+    "token": "token",
+    "work_dir": "/runs/r1",
+    "checkpoint": "ab12",
+    "correlation_id": "corr-ä",
+    "inputs": {"in.png": "/assets/1"},
+    "renderer": {
+        "worker": "here",
+        "driver": "550.1",
+        "backends": [{"type": "sketch", "folder": "/turns"}],
+    },
+}
 
 
 def test_an_order_arrives_as_it_was_sent() -> None:
@@ -43,36 +44,13 @@ def test_an_order_arrives_as_it_was_sent() -> None:
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert DOCUMENT in line, "nothing on a worker changes a document"
-    read = decode_order(line)
-    assert read.document == json.loads(DOCUMENT)
-    for name in set(Order.__dataclass_fields__) - {"document"}:
-        assert getattr(read, name) == getattr(FULL, name), name
-
-
-def test_what_an_order_leaves_open_has_its_default() -> None:
-    told = {"job": "j", "attempt": 1, "document": {}, "token": "t", "work_dir": "/r"}
-    read = decode_order(json.dumps({**told, "endpoint": {"url": "http://here"}}).encode())
-    assert read.endpoint == Endpoint("http://here")
-    assert (read.checkpoint, read.inputs, read.renderer) == ("", {}, None)
-
-
-def test_fields_of_a_newer_sender_are_passed_over() -> None:
-    told = json.loads(encode_line(FULL))
-    told["colour"] = told["endpoint"]["colour"] = told["renderer"]["colour"] = "blue"
-    read = decode_order(json.dumps(told).encode())
-    assert (read.job, read.endpoint, read.renderer) == ("job-1", FULL.endpoint, FULL.renderer)
-
-
-def test_an_order_without_what_it_needs_is_refused() -> None:
-    told = json.loads(encode_line(FULL))
-    del told["token"]
-    with pytest.raises(TypeError, match="token"):
-        decode_order(json.dumps(told).encode())
+    assert decode_order(line) == {**FULL, "document": json.loads(DOCUMENT)}
+    assert FULL.keys() == get_type_hints(Order).keys()
 
 
 def test_a_cancel_arrives_as_it_was_sent() -> None:
-    line = encode_line(Cancel("job-1", 3))
-    assert decode_cancel(line) == Cancel("job-1", 3)
+    line = encode_line(Cancel(job="job-1", attempt=3, cancel=True))
+    assert decode_cancel(line) == Cancel(job="job-1", attempt=3, cancel=True)
     assert json.loads(line)["cancel"] is True
 
 

@@ -46,7 +46,7 @@ def begin(runner: Runner, record: Record, *, checkpoint: str = "", **options: An
     runner.start_work(
         {"type": "pipeline", "record": msgspec.to_builtins(record)},
         checkpoint=checkpoint,
-        renderer=Renderer("here", "550.1", backends),
+        renderer=Renderer(worker="here", driver="550.1", backends=backends),
     )
 
 
@@ -206,7 +206,7 @@ def test_where_one_backend_is_down_the_next_renders(runner: Runner) -> None:
 def _order(runner: Runner, record: Record, *backends: dict[str, str]) -> None:
     runner.start_work(
         {"type": "pipeline", "record": msgspec.to_builtins(record)},
-        renderer=Renderer("here", "", list(backends)),
+        renderer=Renderer(worker="here", driver="", backends=list(backends)),
     )
 
 
@@ -217,7 +217,7 @@ def test_a_chain_may_begin_with_an_image(start_runner: StartRunner, tmp_path: Pa
     record = msgspec.structs.replace(CASTLE, stages=(Upscale(factor=1.5),), inputs=("in.png",))
     runner.start_work(
         {"type": "pipeline", "record": msgspec.to_builtins(record)},
-        renderer=Renderer("here", "", [{"type": "sketch"}]),
+        renderer=Renderer(worker="here", driver="", backends=[{"type": "sketch"}]),
         inputs={"in.png": str(path)},
     )
     assert result(runner.end())["images"][0]["size"] == [96, 48]
@@ -238,7 +238,7 @@ def test_variables_of_the_job_do_not_reach_it(runner: Runner) -> None:
     runner.start_work(
         {"type": "pipeline", "record": msgspec.to_builtins(CASTLE)},
         env={"HTTP_PROXY": "http://127.0.0.1:9"},
-        renderer=Renderer("here", "", [{"type": "sketch"}]),
+        renderer=Renderer(worker="here", driver="", backends=[{"type": "sketch"}]),
     )
     assert runner.end()["frame"] == "result"
 

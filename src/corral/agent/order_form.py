@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from corral.agent.attempts.attempt import HeldAttempt
 from corral.agent.connection import DEFAULT_GRACE_S, ControllerAddress
@@ -24,29 +25,33 @@ time has not failed."""
 
 class OrderForm:
     def __init__(self) -> None:
-        self.endpoint = Endpoint()
-        self.renderer = Renderer("", "", [])
+        self.endpoint = Endpoint(url="")
+        self.renderer = Renderer(worker="", driver="", backends=[])
 
     def line(self, attempt: HeldAttempt, work_dir: str) -> bytes:
         dispatch = attempt.dispatch
-        order = Order(
-            dispatch.job,
-            dispatch.attempt,
-            dispatch.document,
-            self.endpoint,
-            dispatch.token,
-            work_dir,
-            dispatch.checkpoint,
-            dispatch.correlation_id,
-            attempt.inputs,
-            self.renderer if attempt.recipe.workload is Workload.PIPELINE else None,
-        )
+        order: Order[Any] = {
+            "job": dispatch.job,
+            "attempt": dispatch.attempt,
+            "document": dispatch.document,
+            "endpoint": self.endpoint,
+            "token": dispatch.token,
+            "work_dir": work_dir,
+            "correlation_id": dispatch.correlation_id,
+        }
+        if dispatch.checkpoint:
+            order["checkpoint"] = dispatch.checkpoint
+        if attempt.inputs:
+            order["inputs"] = attempt.inputs
+        if attempt.workload is Workload.PIPELINE:
+            order["renderer"] = self.renderer
         return encode_line(order)
 
     def ticket(self, attempt: HeldAttempt) -> Ticket:
         """For what the agent fetches on its behalf."""
         endpoint = self.endpoint
-        return Ticket(endpoint.url, endpoint.certificate, *attempt.key, attempt.dispatch.token)
+        certificate = endpoint.get("certificate", "")
+        return Ticket(endpoint["url"], certificate, *attempt.key, attempt.dispatch.token)
 
 
 def renderer_of(
@@ -54,7 +59,7 @@ def renderer_of(
 ) -> Renderer:
     """Runners take turns at a WebUI, in a folder that all of them may write to."""
     return Renderer(
-        worker,
+        worker=worker,
         driver=", ".join(sorted({gpu.driver for gpu in gpus if gpu.driver})),
         backends=[
             {**entry.options(), **({"folder": turns} if isinstance(entry, WebUIEntry) else {})}
@@ -67,18 +72,19 @@ def endpoint_of(
     address: ControllerAddress, welcome: WorkerWelcome | None, home: Path, artifacts: str
 ) -> Endpoint:
     """How attempts reach the controller: as this agent does, unless it names another place."""
-    endpoint = Endpoint(address.root)
+    endpoint = Endpoint(url=address.root)
     if welcome is not None:
-        endpoint.url = welcome.url or address.root
-        endpoint.artifacts = _artifacts_go(welcome.artifacts, artifacts)
+        endpoint["url"] = welcome.url or address.root
+        if place := _artifacts_go(welcome.artifacts, artifacts):
+            endpoint["artifacts"] = place
         if welcome.grace_s > DEFAULT_GRACE_S:
-            endpoint.patience_s = welcome.grace_s + BEYOND_GRACE_S
+            endpoint["patience_s"] = welcome.grace_s + BEYOND_GRACE_S
     if address.certificate:
         path = home / CERTIFICATE
         certificate = address.certificate.encode("ascii")
         if not path.exists() or path.read_bytes() != certificate:
             path.write_bytes(certificate)  # in place: what may read it was told this file
-        endpoint.certificate = str(path)
+        endpoint["certificate"] = str(path)
     return endpoint
 
 

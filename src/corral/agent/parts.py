@@ -30,6 +30,7 @@ from corral.agent.runners.processors import Processors
 from corral.agent.runners.runner import Makeup
 from corral.core.job import Needs
 from corral.core.worker import GPU
+from corral.runtime.environments.kit import compiled
 from corral.settings import Settings
 from corral.shared_root import SharedRoot
 from corral.variables import build_environment, build_paths, passed_environment
@@ -121,7 +122,7 @@ class AgentParts:
             environ={**build_environment(), process_tree.HOME_MARKER: str(self._home)},
             in_use=lambda: self.ledger.environments_in_use(),
             compile_kit=lambda python: [
-                *(str(python), "-I", "-S", "-m", "compileall", "-q", str(place))
+                *(str(python), "-I", "-S", "-m", "compileall", "-q", *map(str, compiled(place)))
             ],
             kit_compiled=lambda: kit.vouch(place),
             confine=self._confinement() if worker.isolate and not system.spawns(worker) else None,

@@ -16,7 +16,7 @@ from corral.controller.auth.tokens import MESSAGES, AttemptTokens
 from corral.controller.auth.vault import Vault
 from corral.controller.store import Store
 from corral.core.errors import Conflict, CorralError, Unavailable
-from corral.core.job import Head, document_digest
+from corral.core.job import Head
 from corral.core.limits import InputLimits as Limits
 from corral.engines.engine import Engine
 from corral.engines.posted import Mailbox, Posted
@@ -45,12 +45,12 @@ class AttemptDoor:
         self._check(request, job, attempt)
         head = await self._current(job, attempt)
         self._mailbox_of(head)
-        document = self._store.document(head)
+        document, digest = self._store.document(head)
         order = AttemptOrder(
             job=job,
             attempt=attempt,
             document=Raw(document),
-            digest=document_digest(document),
+            digest=digest,
             token=self._tokens.issue(job, attempt),
             needs=head.shape.needs,
             duration_s=head.duration_s,

@@ -27,7 +27,7 @@ from corral.core.events import (
     JobSubmitted,
     Journaled,
 )
-from corral.core.job import Failure, Head, JobId, Shape, State, document_digest
+from corral.core.job import Failure, Head, JobId, Shape, State
 from corral.engines.engine import Attempt, Engine
 from corral.scheduler.plan import Placement, Plan, Snapshot, Waiting, decide
 
@@ -215,8 +215,9 @@ class Loop:
                 times.append(probe)
         return max(0.0, min(times) - now) if times else None
 
-    def start(self, placed: Head, document: bytes | None = None) -> None:
-        """Where nobody knows whether that was done before, it is done again: twice is once."""
+    def start(self, placed: Head, document: tuple[bytes, str] | None = None) -> None:
+        """Where nobody knows whether that was done before, it is done again: twice is once. Its
+        document comes with its digest."""
         engine = self.fleet.engine_of(placed)
         if engine is None:
             self._give_back(placed, "Its worker was revoked before the job was sent.")
@@ -226,14 +227,14 @@ class Loop:
         except Exception as error:
             self._not_sent(placed, error)
 
-    def _start(self, placed: Head, engine: Engine, document: bytes | None) -> None:
+    def _start(self, placed: Head, engine: Engine, known: tuple[bytes, str] | None) -> None:
         head = self._store.world.heads.get(placed.id)
         if head is not placed and (
             head is None or head.state is not State.PLACED or head.attempt != placed.attempt
         ):
             return  # it went on in the same commit
         try:
-            document = document or self._store.document(head)
+            document, digest = known or self._store.document(head)
         except JournalDamaged as error:
             return self._give_up(head, "damaged", error)
         secrets: dict[str, str] = {}
@@ -242,7 +243,7 @@ class Loop:
                 secrets = self._vault.values(head.secrets)
             except SecretNotFound as error:
                 return self._give_up(head, "secret_missing", error)
-        self.send(head, engine, document, document_digest(document), secrets)
+        self.send(head, engine, document, digest, secrets)
 
     def send(
         self, head: Head, engine: Engine, document: bytes, digest: str, secrets: Mapping[str, str]

@@ -25,7 +25,7 @@ from corral.controller.journal.writer_thread import WriterThread
 from corral.controller.recovery.start import resumed
 from corral.controller.world import World
 from corral.core.errors import StorageFailed, Unavailable
-from corral.core.events import Journaled
+from corral.core.events import JobSubmitted, Journaled
 from corral.core.job import JobId
 from corral.core.worker import Worker
 
@@ -304,8 +304,11 @@ class Store(JobReader):
         return failed
 
     def _take_in(self, group: Group) -> None:
-        for job, document in group.documents.items():
-            self._remember(job, document)
+        if group.documents:
+            for change in group.changes:
+                if type(change.fact) is JobSubmitted:
+                    job = change.fact.job
+                    self._remember(job, group.documents[job], change.fact.digest)
         for head in group.heads.values():
             self.world.apply(head)
             if head.state.ended:

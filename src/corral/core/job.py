@@ -35,18 +35,15 @@ class State(StrEnum):
     CANCELLED = "cancelled"
     REJECTED = "rejected"
 
-    @property
-    def ended(self) -> bool:
-        return self in ENDED
-
-    @property
-    def held(self) -> bool:
-        """A worker has, or is about to have, an attempt of this job."""
-        return self in HELD
+    ended: bool
+    held: bool
+    """A worker has, or is about to have, an attempt of this job."""
 
 
 ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.REJECTED})
 HELD = frozenset({State.PLACED, State.RUNNING, State.STOPPING})
+for _state in State:  # plain attributes: every fact of every job asks for them
+    _state.ended, _state.held = _state in ENDED, _state in HELD
 
 
 class Needs(Struct, frozen=True, gc=False, omit_defaults=True):

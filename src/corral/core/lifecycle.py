@@ -25,7 +25,7 @@ from corral.core.events import (
     ResultOrphaned,
     SubmissionFact,
 )
-from corral.core.job import Given, Head, Shape, State
+from corral.core.job import Course, Given, Head, Shape, State
 
 QUEUED, PLACED, RUNNING, STOPPING = State.QUEUED, State.PLACED, State.RUNNING, State.STOPPING
 SUCCEEDED, FAILED, CANCELLED = State.SUCCEEDED, State.FAILED, State.CANCELLED
@@ -93,25 +93,19 @@ def born(fact: JobSubmitted | JobRejected, seq: int, like: Head | None = None) -
 def advance(head: Head, fact: Journaled, seq: int) -> Head:
     """The head after this fact, or Conflict where the table has no such step."""
     kind, course = type(fact), head.course
-    if isinstance(fact, STORED):
-        checkpoint = course.checkpoint
-        if isinstance(fact, CheckpointStored) and not head.state.ended:
-            checkpoint = fact.sha256
-        course = replace(course, checkpoint=checkpoint, story_seq=head.story_seq)
-        return replace(head, last_seq=seq, course=course)
+    if kind in NOTES:
+        return replace(head, last_seq=seq, course=_noted(head, fact))
     if course.story_seq:
         course = replace(course, story_seq=0)
-    if kind in NOTES:
-        return replace(head, last_seq=seq, course=course)
     state = NEXT.get((head.state, kind))
     if state is None:
         raise Conflict(
             f"Job {head.id} is {head.state}; {kind.__name__} cannot follow.", job_id=head.id
         )
     if isinstance(fact, AttemptPlaced):
-        if fact.attempt <= head.attempt:
+        if fact.attempt <= course.attempt:
             raise Conflict(
-                f"Attempt {fact.attempt} of job {head.id} is not above {head.attempt}.",
+                f"Attempt {fact.attempt} of job {head.id} is not above {course.attempt}.",
                 job_id=head.id,
             )
         course = replace(
@@ -122,10 +116,10 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
             devices=(),
             started_at=0.0,
         )
-    elif isinstance(fact, JobMovedToFront):
-        course = replace(course, front=seq)
     elif isinstance(fact, AttemptStarted):
         course = replace(course, devices=fact.devices, started_at=fact.at)
+    elif isinstance(fact, JobMovedToFront):
+        course = replace(course, front=seq)
     elif isinstance(fact, JobRequeued):
         course = replace(
             course,
@@ -141,6 +135,15 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
     elif course.checkpoint and state.ended:
         course = replace(course, checkpoint="")  # nothing goes on from there
     return replace(head, last_seq=seq, state=state, course=course)
+
+
+def _noted(head: Head, fact: Journaled) -> Course:
+    """What became of a job, after a fact that is only kept beside it."""
+    if not isinstance(fact, STORED):
+        return replace(head.course, story_seq=0)
+    if isinstance(fact, CheckpointStored) and not head.state.ended:
+        return replace(head.course, checkpoint=fact.sha256, story_seq=head.story_seq)
+    return replace(head.course, story_seq=head.story_seq)
 
 
 def _narrowed(shape: Shape, fact: JobRequeued) -> Shape:

@@ -265,17 +265,8 @@ class AgentsEngine:
             self._paused.add(session)
 
     def _hear(self, worker: str, message: wire.FromWorker, now: float) -> None:
-        if isinstance(message, wire.WorkerHeartbeat):
-            if self._workers.beat(worker, message, now):
-                self.changed()
-            return
-        if isinstance(message, wire.WorkerGoodbye):
-            self._goodbye(worker, message.reason)
-            return
-        if isinstance(message, wire.WorkerRegister):
-            if worker in self._sessions:
-                told = "A worker registers once, with the first message of a connection."
-                self._sessions[worker].close(wire.CLOSE_OUT_OF_ORDER, told)
+        if isinstance(message, (wire.WorkerHeartbeat, wire.WorkerGoodbye, wire.WorkerRegister)):
+            self._hear_of_itself(worker, message, now)
             return
         job, attempt = message.job, message.attempt
         if self._attempts.get((job, attempt)) != worker and not self._is_late(worker, message):
@@ -289,6 +280,21 @@ class AgentsEngine:
             return
         asked = isinstance(message, wire.JobReturned) and self._asked(worker, message)
         self._report(worker, report_of(worker, message, now, asked=asked))
+
+    def _hear_of_itself(
+        self,
+        worker: str,
+        message: wire.WorkerHeartbeat | wire.WorkerGoodbye | wire.WorkerRegister,
+        now: float,
+    ) -> None:
+        if isinstance(message, wire.WorkerHeartbeat):
+            if self._workers.beat(worker, message, now):
+                self.changed()
+        elif isinstance(message, wire.WorkerGoodbye):
+            self._goodbye(worker, message.reason)
+        elif worker in self._sessions:
+            told = "A worker registers once, with the first message of a connection."
+            self._sessions[worker].close(wire.CLOSE_OUT_OF_ORDER, told)
 
     def _asked(self, worker: str, message: wire.JobReturned) -> bool:
         """Whether somebody here wants the attempt back."""

@@ -32,6 +32,8 @@ def report_of(worker: str, message: AboutAttempt, now: float, *, asked: bool) ->
     if isinstance(message, wire.JobStarted):
         at = ends.moment(message.at, now)
         return AttemptBegan(job, attempt, worker, at, message.devices, message.warm)
+    if isinstance(message, (wire.JobCompleted, wire.JobFailed)):
+        return _ended(worker, message, now)
     if isinstance(message, wire.JobOutput):
         frame = OutputFrame(now, message.stream, message.text, message.data, message.n)
         return AttemptOutput(job, attempt, worker, frame)
@@ -45,8 +47,10 @@ def report_of(worker: str, message: AboutAttempt, now: float, *, asked: bool) ->
             message.n,
         )
         return AttemptOutput(job, attempt, worker, progress)
-    if isinstance(message, wire.JobReturned):
-        return AttemptReturned(job, attempt, worker, message.reason[:REASON], not asked)
+    return AttemptReturned(job, attempt, worker, message.reason[:REASON], not asked)
+
+
+def _ended(worker: str, message: wire.JobCompleted | wire.JobFailed, now: float) -> AttemptExited:
     at, seconds = ends.moment(message.at, now), ends.took(message.seconds)
     if isinstance(message, wire.JobCompleted):
         failure = ends.refused(message.result)
@@ -54,5 +58,13 @@ def report_of(worker: str, message: AboutAttempt, now: float, *, asked: bool) ->
     else:
         failure, result = ends.short(message.failure), None
     return AttemptExited(
-        job, attempt, worker, at, seconds, message.digest, result, failure, message.output
+        message.job,
+        message.attempt,
+        worker,
+        at,
+        seconds,
+        message.digest,
+        result,
+        failure,
+        message.output,
     )

@@ -75,10 +75,10 @@ class AttemptLoop:
     def _attempt(self, order: Order[Document]) -> bool:
         cancellation, road = self._cancellation, self._road
         road.begin()
-        cancellation.begin(order.job, order.attempt)
+        cancellation.begin(order["job"], order["attempt"])
         self._order = order
         self._said = False
-        work = order.document["work"]
+        work = order["document"]["work"]
         failure: failures.Failure | None = None
         data: bytes | None = None
         try:
@@ -109,10 +109,10 @@ class AttemptLoop:
         assert_never(work)
 
     def _place_inputs(self, order: Order[Document]) -> None:
-        if order.inputs:
+        if files := order.get("inputs"):
             from corral.runtime.files import inputs
 
-            inputs.place(order.inputs, f"{order.work_dir}/work", confined=self._bounds.files)
+            inputs.place(files, f"{order['work_dir']}/work", confined=self._bounds.files)
 
     def _function(self, work: FunctionWork, order: Order[Document]) -> bytes:
         self._place_inputs(order)
@@ -129,7 +129,7 @@ class AttemptLoop:
     def _script(self, work: ScriptWork, order: Order[Document]) -> None:
         from corral.runtime import scripts
 
-        folder = f"{order.work_dir}{SEP}work"
+        folder = f"{order['work_dir']}{SEP}work"
         command = scripts.prepare(work, folder, self._transfer)
         self._place_inputs(order)
         # From here on a cancel is the script's to hear; we stay to tell how it ended.
@@ -157,15 +157,15 @@ class AttemptLoop:
                 self._road.send(FETCHING)
             from corral.runtime.files.transfer import RETRY_FOR_S, Transfer
 
-            order, endpoint = self._order, self._order.endpoint
+            order, endpoint = self._order, self._order["endpoint"]
             self._way = Transfer(
-                endpoint.url,
-                order.token,
-                order.job,
-                order.attempt,
-                certificate=endpoint.certificate,
-                artifacts=endpoint.artifacts,
-                patience_s=endpoint.patience_s or RETRY_FOR_S,
+                endpoint["url"],
+                order["token"],
+                order["job"],
+                order["attempt"],
+                certificate=endpoint.get("certificate", ""),
+                artifacts=endpoint.get("artifacts", ""),
+                patience_s=endpoint.get("patience_s", RETRY_FOR_S),
                 before=self._way_before,
             )
             self._way_before = None
@@ -221,7 +221,7 @@ class AttemptLoop:
         return retire
 
     def _keep_files(self) -> None:
-        folder = f"{self._order.work_dir}{SEP}output"
+        folder = f"{self._order['work_dir']}{SEP}output"
         artifacts.keep(folder, self._cancellation.state.kept, self._transfer, self._road)
 
     def _cleared(self) -> bool:
@@ -240,23 +240,23 @@ class AttemptLoop:
 
     def _enter(self, order: Order[Document]) -> None:
         """The surroundings that the attempt finds; `ProcessState.restore` undoes them."""
-        folder, endpoint = order.work_dir, order.endpoint
-        patient = {"CORRAL_PATIENCE_S": str(endpoint.patience_s)} if endpoint.patience_s else {}
+        folder, endpoint = order["work_dir"], order["endpoint"]
+        told = {
+            "CORRAL_JOB_ID": order["job"],
+            "CORRAL_ATTEMPT": str(order["attempt"]),
+            "CORRAL_URL": endpoint["url"],
+            "CORRAL_TRANSFER_TOKEN": order["token"],
+            "CORRAL_CERTIFICATE": endpoint.get("certificate", ""),
+            "CORRAL_ARTIFACTS": endpoint.get("artifacts", ""),
+            "CORRAL_CHECKPOINT": order.get("checkpoint", ""),
+            "CORRAL_CORRELATION_ID": order.get("correlation_id", ""),
+            "CORRAL_OUTPUT_DIR": f"{folder}{SEP}output",
+            "TMPDIR": f"{folder}{SEP}tmp",
+        }
+        if "patience_s" in endpoint:
+            told["CORRAL_PATIENCE_S"] = str(endpoint["patience_s"])
         self._process.enter(
-            {
-                "CORRAL_JOB_ID": order.job,
-                "CORRAL_ATTEMPT": str(order.attempt),
-                "CORRAL_URL": endpoint.url,
-                "CORRAL_TRANSFER_TOKEN": order.token,
-                "CORRAL_CERTIFICATE": endpoint.certificate,
-                "CORRAL_ARTIFACTS": endpoint.artifacts,
-                "CORRAL_CHECKPOINT": order.checkpoint,
-                "CORRAL_CORRELATION_ID": order.correlation_id,
-                "CORRAL_OUTPUT_DIR": f"{folder}{SEP}output",
-                "TMPDIR": f"{folder}{SEP}tmp",
-                **patient,
-            },
-            order.document.get("env", {}) if order.renderer is None else {},
+            told, order["document"].get("env", {}) if "renderer" not in order else {}
         )
         tempfile = sys.modules.get("tempfile")
         if tempfile is not None:

@@ -7,7 +7,6 @@ goes in as it came.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, NotRequired, TypedDict, TypeVar
 
 from corral.runtime.channels.frames import decode
@@ -53,21 +52,19 @@ AnyDocument = TypeVar("AnyDocument")
 """`Document` where it is read; where it is sent, whatever the encoder passes on untouched."""
 
 
-@dataclass(slots=True)
-class Endpoint:
+class Endpoint(TypedDict):
     """How attempts reach the controller, and where their artifacts go."""
 
-    url: str = ""
-    certificate: str = ""
+    url: str
+    certificate: NotRequired[str]
     """A file with the only certificate that the controller may show."""
-    artifacts: str = ""
-    """`bucket`, a folder of the shared root, or empty: to the controller."""
-    patience_s: float | None = None
-    """For how long a transfer is tried; None for the usual time."""
+    artifacts: NotRequired[str]
+    """`bucket`, a folder of the shared root, or none: to the controller."""
+    patience_s: NotRequired[float]
+    """For how long a transfer is tried, where that is not the usual time."""
 
 
-@dataclass(slots=True)
-class Renderer:
+class Renderer(TypedDict):
     """What image jobs are told of the worker that they run on."""
 
     worker: str
@@ -76,8 +73,7 @@ class Renderer:
     """Options by which each is opened, the preferred one first."""
 
 
-@dataclass(slots=True)
-class Order(Generic[AnyDocument]):
+class Order(TypedDict, Generic[AnyDocument]):
     """One attempt, for the runner that is to run it."""
 
     job: str
@@ -87,43 +83,26 @@ class Order(Generic[AnyDocument]):
     token: str
     """Good for this attempt's transfers alone."""
     work_dir: str
-    checkpoint: str = ""
-    correlation_id: str = ""
-    inputs: dict[str, str] = field(default_factory=dict)
+    checkpoint: NotRequired[str]
+    correlation_id: NotRequired[str]
+    inputs: NotRequired[dict[str, str]]
     """Where its input files are on this machine, by the names that the job knows."""
-    renderer: Renderer | None = None
+    renderer: NotRequired[Renderer]
     """Of image jobs alone."""
 
 
-@dataclass(slots=True)
-class Cancel:
+class Cancel(TypedDict):
     job: str
     attempt: int
-    cancel: Literal[True] = True
+    cancel: Literal[True]
 
 
 def decode_order(line: bytes) -> Order[Document]:
-    told = decode(line)
-    told["endpoint"] = _made(Endpoint, told["endpoint"])
-    if told.get("renderer") is not None:
-        told["renderer"] = _made(Renderer, told["renderer"])
-    order: Order[Document] = _made(Order, told)
+    """What this side does not know yet is passed over, as on the wire to workers."""
+    order: Order[Document] = decode(line)
     return order
 
 
 def decode_cancel(line: bytes) -> Cancel:
-    return _made(Cancel, decode(line))
-
-
-Told = TypeVar("Told")
-
-
-def _made(kind: type[Told], told: dict[str, Any]) -> Told:
-    """Fields that this side does not know yet are passed over, as on the wire to workers."""
-    try:
-        return kind(**told)
-    except TypeError:
-        known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
-        if told.keys() <= known:
-            raise
-        return kind(**{name: value for name, value in told.items() if name in known})
+    cancel: Cancel = decode(line)
+    return cancel

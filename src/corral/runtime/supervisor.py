@@ -101,7 +101,7 @@ class Supervisor:
             if page[WAITING]:
                 time.sleep(0.001)  # It wants the lock to end its attempt; do not race it.
             elif wait > 0:
-                time.sleep(wait)
+                select.select((self._woken,), (), (), wait)  # An end is told at once.
             moved = road.pump()
             quiet_until = time.monotonic() + COALESCE_S if 0 < moved < CHUNK else 0.0
         return status

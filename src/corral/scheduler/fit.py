@@ -41,10 +41,6 @@ class Held(Struct, frozen=True, gc=False):
     started: bool = False
     above_vram_gb: float = 0.0
 
-    def is_like(self, other: Held) -> bool:
-        """Whether it finds room where the other one does: hundreds of such wait on one worker."""
-        return self.needs is other.needs and self.above_vram_gb == other.above_vram_gb
-
 
 class Room:
     """What is left of one worker while a decision is made."""
@@ -74,19 +70,26 @@ class Room:
                 self.load(attempt.needs)
             if attempt.started:
                 self.capacity.take(holding_of(attempt.needs, attempt.devices))
-        stuck: Held | None = None
-        for attempt in held:
-            if not attempt.started:
+        self._line_up([attempt for attempt in held if not attempt.started])
+
+    def _line_up(self, waiting: Sequence[Held]) -> None:
+        """What was sent and has not begun begins as far as there is room, and else waits."""
+        needs: Needs | None = None
+        above = 0.0
+        for attempt in waiting:
+            # Hundreds that are alike wait on one worker: where the first finds no room, none does.
+            if attempt.needs is not needs or attempt.above_vram_gb != above:
+                needs, above = attempt.needs, attempt.above_vram_gb
                 holding = None
-                if stuck is None or not attempt.is_like(stuck):
-                    if not self.blocked(attempt.needs):
-                        above = attempt.above_vram_gb
-                        holding = self.capacity.fits(attempt.needs, above_vram_gb=above)
-                    stuck = attempt if holding is None else None
-                if holding is None:
-                    self.send_ahead(attempt.needs)
-                else:
+                if not self.blocked(needs):
+                    holding = self.capacity.fits(needs, above_vram_gb=above)
+                if holding is not None:
                     self.capacity.take(holding)
+                    needs = None  # the next one may find room too
+                    continue
+                without_gpu = not needs.wants_gpu
+            self.ahead += 1
+            self.ahead_without_gpu += without_gpu
 
     def load(self, needs: Needs) -> None:
         """After a load only what it loaded is certain: the rest may have made room for it."""

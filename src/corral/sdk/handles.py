@@ -193,7 +193,7 @@ async def value(connection: Connection, ended: views.Ended, workload: str = Work
 
 
 class Text:
-    """LoopTurns output into text; a character may be cut between two events of a stream."""
+    """Turns output into text; a character may be cut between two events of a stream."""
 
     def __init__(self) -> None:
         new = codecs.getincrementaldecoder("utf-8")

@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 
-import structlog
 from msgspec import structs
 
 from corral import logs
@@ -19,7 +18,7 @@ from corral.server.controller import Controller
 from corral.server.listening import listen, loop_factory
 from corral.settings import Config
 
-log = structlog.get_logger()
+log = logs.get_logger()
 
 
 def serve(config: Config, limits: InputLimits = InputLimits()) -> int:  # noqa: B008 (it is frozen)

@@ -158,7 +158,7 @@ class Controller:
             write_paths=worker.write_paths,
             model_paths=worker.model_paths,
             renderer=Renderer(
-                worker.name or socket.gethostname().split(".")[0],
+                worker=worker.name or socket.gethostname().split(".")[0],
                 driver="",
                 backends=[entry.options() for entry in worker.backends],
             ),

@@ -49,10 +49,11 @@ class Admission:
             recipe = decode_recipe(document)
         except MALFORMED as error:
             return endings.unreadable_document(error)
-        if recipe.workload not in self._roll.capabilities.workloads:
-            return endings.refused(recipe.workload)
+        workload = recipe.workload
+        if workload not in self._roll.capabilities.workloads:
+            return endings.refused(workload)
         spec = OWN
-        if recipe.workload.brings_code:
+        if workload.brings_code:
             spec = self._environments.spec(recipe.python, recipe.requirements)
         attempt = HeldAttempt(message, recipe, spec, next(self._arrivals))
         if attempt.lane not in self._fitting:

@@ -53,12 +53,6 @@ class Recipe(Struct):
     on_behalf: bool = False
 
     @property
-    def owner(self) -> Owner:
-        """Whose code it is, as the controller wrote it down. Image jobs bring none, and share the
-        process that has their model loaded."""
-        return (self.user, self.on_behalf) if self.workload.brings_code else NOBODY
-
-    @property
     def workload(self) -> Workload:
         return KINDS[self.work.type].workload
 
@@ -70,18 +64,26 @@ class HeldAttempt:
     """One try of one job on this worker."""
 
     __slots__ = (
-        "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "lane", "memory_seen",
-        "phase", "rank", "recipe", "runner", "since", "spec", "started", "told", "waiting",
+        "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "key", "lane",
+        "memory_seen", "owner", "phase", "rank", "recipe", "runner", "since", "spec", "started",
+        "told", "waiting", "workload",
     )  # fmt: skip
 
     def __init__(self, dispatch: JobDispatch, recipe: Recipe, spec: Spec, arrival: int) -> None:
         self.dispatch = dispatch
+        self.key: tuple[JobId, int] = (dispatch.job, dispatch.attempt)
         self.recipe = recipe
+        kind = KINDS[recipe.work.type]
+        self.workload = kind.workload
+        brings_code = self.workload.brings_code
+        self.owner: Owner = (recipe.user, recipe.on_behalf) if brings_code else NOBODY
+        """Whose code it is, as the controller wrote it down. Image jobs bring none, and share the
+        process that has their model loaded."""
         self.spec = spec
         self.lane: Lane = (dispatch.needs, dispatch.above_vram_gb)
         batch = dispatch.queue_class is not QueueClass.INTERACTIVE
         self.rank: Rank = (batch, -dispatch.priority, arrival)
-        self.fresh = recipe.fresh or KINDS[recipe.work.type] is ScriptCall
+        self.fresh = recipe.fresh or kind is ScriptCall
         self.inputs: dict[str, str] = {}
         """Where its input files are on this worker, by the names that the job knows."""
         self.phase = Phase.PREPARING
@@ -103,7 +105,3 @@ class HeldAttempt:
 
     def can(self, step: PhaseStep) -> bool:
         return (self.phase, step) in NEXT
-
-    @property
-    def key(self) -> tuple[JobId, int]:
-        return self.dispatch.job, self.dispatch.attempt

@@ -70,7 +70,7 @@ def over_memory(attempt: HeldAttempt) -> Failure:
 
 def of_error(failure: Failure, attempt: HeldAttempt) -> Failure:
     """What the runner said, or better: a kill at the memory limit is the kernel's doing."""
-    brings_code = attempt.recipe.workload.brings_code
+    brings_code = attempt.workload.brings_code
     said = endings.of_error(asdict(failure), is_code=brings_code)
     if said["code"] != failure.code:
         return Failure(**said)

@@ -157,7 +157,9 @@ class Ledger:
         if attempt.runner is None:
             self._failed_before(attempt, endings.CANCELLED_BEFORE)
         elif attempt is attempt.runner.orders[-1]:
-            attempt.runner.write(encode_line(Cancel(message.job, message.attempt)))
+            attempt.runner.write(
+                encode_line(Cancel(job=message.job, attempt=message.attempt, cancel=True))
+            )
             self._finishing.end(attempt, endings.CANCELLED, message.grace_s)
 
     def recalled(self, message: JobRecall) -> None:

@@ -89,7 +89,7 @@ class Running:
         self, attempt: HeldAttempt, environment: Environment, holding: Holding
     ) -> Runner:
         dispatch, recipe = attempt.dispatch, attempt.recipe
-        env = recipe.env if recipe.workload.brings_code else {}
+        env = recipe.env if attempt.workload.brings_code else {}
         makeup = Makeup(
             environment.digest,
             tuple(sorted(env.items())) if env else (),
@@ -97,7 +97,7 @@ class Running:
             dispatch.needs.memory_gb,
             self._runners.processors_for(dispatch.needs.cpus),
             self._runners.digest(dispatch.secrets) if dispatch.secrets else "",
-            recipe.owner,
+            attempt.owner,
         )
         return self._runners.take(
             makeup, environment, self.listener, fresh=attempt.fresh, secrets=dispatch.secrets

@@ -55,13 +55,15 @@ class WaitingAttempts:
         if lane != other.lane:
             return None
         attempt = entries[0][1]
-        if attempt.fresh or attempt.spec != other.spec or attempt.recipe.env != other.recipe.env:
-            return None
-        if attempt.dispatch.secrets != other.dispatch.secrets:
-            return None
-        if attempt.recipe.owner != other.recipe.owner:
-            return None
-        if len(attempt.dispatch.document) > document_limit:
+        sent, before = attempt.dispatch, other.dispatch
+        if (
+            attempt.fresh
+            or attempt.spec != other.spec
+            or attempt.recipe.env != other.recipe.env
+            or sent.secrets != before.secrets
+            or attempt.owner != other.owner
+            or len(sent.document) > document_limit
+        ):
             return None
         heapq.heappop(entries)
         self.drop(attempt)

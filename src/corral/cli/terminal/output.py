@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def guarded(command: Callable[P, T]) -> Callable[P, T]:
-    """LoopTurns whatever a command raises into a sentence and an exit code."""
+    """Turns whatever a command raises into a sentence and an exit code."""
 
     @functools.wraps(command)
     def guard(*args: P.args, **kwargs: P.kwargs) -> T:

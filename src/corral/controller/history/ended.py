@@ -43,21 +43,22 @@ class EndedJob(NamedTuple):
             code, message = fact.failure.code, fact.failure.message[:MESSAGE_KEPT]
         elif isinstance(fact, JobRejected):
             code, message = fact.code, fact.message[:MESSAGE_KEPT]
+        given = head.given
         return cls(
             head.id,
             head.state.value,
             head.submitted_seq,
             head.last_seq,
             float(fact.at),
-            head.batch,
+            given.batch,
             head.key,
             float(head.submitted_at),
             float(getattr(fact, "seconds", 0.0)),
             head.shape.queue_class.value,
-            head.worker,
-            head.user,
-            head.name,
-            labels_text(head.labels),
+            head.course.worker,
+            given.user,
+            given.name,
+            labels_text(given.labels) if given.labels else "",
             code,
             message,
         )

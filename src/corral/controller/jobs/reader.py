@@ -16,7 +16,7 @@ from corral.controller.recovery.start import folded
 from corral.controller.world import World
 from corral.core.errors import JobNotFound
 from corral.core.events import JobRejected, JobSubmitted, Journaled
-from corral.core.job import Head, JobId
+from corral.core.job import Head, JobId, document_digest
 from corral.core.lifecycle import STORED
 
 RECENT_DOCUMENTS = 16 * 1024 * 1024
@@ -50,8 +50,9 @@ class JobReader:
         """The job that came last, for the next one to share what they have in common."""
         self.recent: dict[JobId, Recent] = {}
         self._recent_order: deque[JobId] = deque()
-        self._documents: dict[JobId, bytes] = {}
-        self._older: dict[JobId, bytes] = {}
+        self._documents: dict[JobId, tuple[bytes, str]] = {}
+        """With their digests."""
+        self._older: dict[JobId, tuple[bytes, str]] = {}
         self._documents_size = 0
 
     def head(self, job: JobId) -> Head:
@@ -114,8 +115,10 @@ class JobReader:
             return [(one.seq, one.fact) for one in recent.changes if after < one.seq]
         return [(record.seq, record.fact()) for record in self.history(head, after)]
 
-    def document(self, head: Head) -> bytes:
-        return self._forget(head.id) or self.journal.document(head.submitted_seq)
+    def document(self, head: Head) -> tuple[bytes, str]:
+        """And its digest. It is asked for once, to be sent."""
+        kept = self._forget(head.id)
+        return kept if kept is not None else _digested(self.journal.document(head.submitted_seq))
 
     def digest(self, head: Head) -> str:
         """Of its document."""
@@ -126,11 +129,12 @@ class JobReader:
         assert isinstance(submitted, (JobSubmitted, JobRejected))
         return submitted.digest
 
-    def documents(self, heads: Sequence[Head]) -> dict[int, bytes]:
+    def documents(self, heads: Sequence[Head]) -> dict[int, tuple[bytes, str]]:
         """Those that are not in memory, by the number of their submission, with one query."""
         here = (self._documents, self._older)
         away = [head.submitted_seq for head in heads if not any(head.id in one for one in here)]
-        return self.journal.documents(away) if len(away) > 1 else {}
+        found = self.journal.documents(away) if len(away) > 1 else {}
+        return {seq: _digested(document) for seq, document in found.items()}
 
     def _ended_head(self, ended: EndedJob) -> Head:
         head = folded(self.journal.story(ended.last_seq))
@@ -139,15 +143,15 @@ class JobReader:
         course = replace(head.course, story_seq=head.last_seq)
         return replace(head, last_seq=ended.last_seq, course=course)
 
-    def _forget(self, job: JobId) -> bytes | None:
+    def _forget(self, job: JobId) -> tuple[bytes, str] | None:
         found = self._documents.pop(job, None)
         if found is None:
             return self._older.pop(job, None)
-        self._documents_size -= len(found)
+        self._documents_size -= len(found[0])
         return found
 
-    def _remember(self, job: JobId, document: bytes) -> None:
-        self._documents[job] = document
+    def _remember(self, job: JobId, document: bytes, digest: str) -> None:
+        self._documents[job] = document, digest
         self._documents_size += len(document)
         if self._documents_size > RECENT_DOCUMENTS:
             # One by one they would leave holes all over the memory.
@@ -166,3 +170,7 @@ class JobReader:
                 self._recent_order.append(change.head.id)
                 if len(self._recent_order) > RECENT_JOBS:
                     recent.pop(self._recent_order.popleft(), None)
+
+
+def _digested(document: bytes) -> tuple[bytes, str]:
+    return document, document_digest(document)

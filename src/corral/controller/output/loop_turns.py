@@ -1,4 +1,4 @@
-"""LoopTurns of the event loop: of those who all have something to do, one begins in each."""
+"""Turns of the event loop: of those who all have something to do, one begins in each."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from corral.core.job import JobId
 
 log = structlog.get_logger()
 
-OPEN_FILES = 128
+OPEN_FILES = 256
 READ = 256 << 10
 SMOOTH = 2 << 20
 """Much output goes to the disk in pieces of this size, and not when somebody waits for a commit."""

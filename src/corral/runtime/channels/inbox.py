@@ -89,7 +89,7 @@ class Inbox:
                 from corral.runtime.order import decode_cancel  # not to start a supervisor
 
                 cancel = decode_cancel(line)
-                if not job or (cancel.job, cancel.attempt) == (job, attempt):
+                if not job or (cancel["job"], cancel["attempt"]) == (job, attempt):
                     self._lines.remove(line)
                     return True
             del self._lines[:-KEPT]

@@ -14,6 +14,13 @@ from pathlib import Path
 
 PACKAGES = ("corral", "cloudpickle")
 RUNNER = Path("corral", "runtime", "runner.py")
+LEFT_OUT = frozenset({
+    "agent", "api", "cli", "controller", "doctor", "engines", "pipelines", "scheduler", "server",
+    "simulate",
+})  # fmt: skip
+"""Of Corral, what nothing imports that a job may: every file of a kit is one that the very first
+start waits for."""
+COMPILED = ("cloudpickle", "corral/__init__.py", "corral/core", "corral/job.py", "corral/runtime")
 
 
 def sources(package: str) -> Iterator[tuple[Path, Path]]:
@@ -23,7 +30,9 @@ def sources(package: str) -> Iterator[tuple[Path, Path]]:
         raise RuntimeError(f"The package {package} is not installed; install Corral again.")
     root = Path(spec.origin).parent
     for path in sorted(root.rglob("*.py")):
-        yield Path(package) / path.relative_to(root), path
+        inside = path.relative_to(root)
+        if package != "corral" or inside.parts[0] not in LEFT_OUT:
+            yield Path(package) / inside, path
 
 
 def contents() -> tuple[str, list[tuple[Path, bytes]]]:
@@ -49,7 +58,14 @@ def write(found: list[tuple[Path, bytes]], folder: Path) -> None:
 def compile_kit(kit: Path) -> None:
     """Bytecode beside the sources: inside a job the kit is read-only, so no runner could keep its
     own, and each would compile again."""
-    compileall.compile_dir(kit, quiet=2)
+    for path in compiled(kit):
+        compile_one = compileall.compile_dir if path.is_dir() else compileall.compile_file
+        compile_one(path, quiet=2)
+
+
+def compiled(kit: Path) -> list[Path]:
+    """What a runner loads. A job that imports the SDK too compiles that for itself."""
+    return [kit / name for name in COMPILED]
 
 
 def kept_in(kits: str) -> str:

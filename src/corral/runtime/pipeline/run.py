@@ -72,14 +72,13 @@ class Pipelines:
         except msgspec.ValidationError as error:
             raise AttemptFailed("bad_job", f"The record cannot be read here: {error}.") from error
         digest = digest_of(record)
-        renderer = order.renderer
-        assert renderer is not None
-        done, made = checkpoints.load(order.checkpoint, digest, transfer)
-        if not made or not choices(record, renderer.backends, done.backend):
+        renderer = order["renderer"]
+        done, made = checkpoints.load(order.get("checkpoint", ""), digest, transfer)
+        if not made or not choices(record, renderer["backends"], done.backend):
             done = Done(digest)
-            made = _inputs(record, f"{order.work_dir}{os.sep}work")
+            made = _inputs(record, f"{order['work_dir']}{os.sep}work")
         started()
-        made = self._stages(record, renderer.backends, done, made, transfer)
+        made = self._stages(record, renderer["backends"], done, made, transfer)
         outcome = PipelineOutcome(
             images=_keep(record, order, renderer, done, made, transfer),
             stages=done.stages,
@@ -268,11 +267,11 @@ def _keep(
 ) -> list[Made]:
     info = dict(done.info)
     models, versions = info.pop("models", {}), info.pop("versions", {})
-    driver = info.pop("driver", "") or renderer.driver
+    driver = info.pop("driver", "") or renderer["driver"]
     whole = spelled_out(record)
     said = msgspec.json.encode(whole).decode()
     text = {images.RECORD: said, images.DIGEST: done.record_digest}
-    names = outputs.names(record, order.job, len(made))
+    names = outputs.names(record, order["job"], len(made))
     kept, files = [], []
     for index, image in enumerate(made):
         seed = done.seeds[index] if index < len(done.seeds) else (record.seed + index) % 2**32
@@ -280,8 +279,8 @@ def _keep(
         card = Card(
             name=f"{names[index]}.png",
             index=index,
-            job=order.job,
-            attempt=order.attempt,
+            job=order["job"],
+            attempt=order["attempt"],
             record=whole,
             record_digest=done.record_digest,
             seed=seed,
@@ -290,7 +289,7 @@ def _keep(
             file_sha256=images.file_sha256(png),
             backend=done.backend,
             models=models,
-            worker=renderer.worker,
+            worker=renderer["worker"],
             driver=driver,
             software=software(versions),
             stages=done.stages,

@@ -16,7 +16,7 @@ from corral.runtime import endings
 from corral.runtime.failures import AttemptFailed, Failure
 from corral.runtime.files.downloads import Abandoned, Download, Ticket
 from corral.runtime.files.removal import remove_tree
-from corral.runtime.order import Cancel, Endpoint, Order
+from corral.runtime.order import Cancel, Order
 from corral.runtime.process import system
 from corral.runtime.standalone.configuration import configuration, inherited
 from corral.runtime.standalone.door import DoorClient, Over
@@ -251,18 +251,24 @@ class StandaloneAttempt:
 
     def _runner_order(self, folder: str, inputs: dict[str, str]) -> Order[Any]:
         order, ticket = self._order, self._ticket
-        return Order(
-            order.job,
-            order.attempt,
-            order.document,
-            Endpoint(ticket.url, ticket.certificate, order.artifacts),
-            order.token,
-            folder,
-            order.checkpoint,
-            order.correlation_id,
-            inputs,
-            None if self._is_code else ticket.renderer,
-        )
+        told: Order[Any] = {
+            "job": order.job,
+            "attempt": order.attempt,
+            "document": order.document,
+            "endpoint": {
+                "url": ticket.url,
+                "certificate": ticket.certificate,
+                "artifacts": order.artifacts,
+            },
+            "token": order.token,
+            "work_dir": folder,
+            "checkpoint": order.checkpoint,
+            "correlation_id": order.correlation_id,
+            "inputs": inputs,
+        }
+        if not self._is_code and ticket.renderer is not None:
+            told["renderer"] = ticket.renderer
+        return told
 
     def _read(self, runner: StandaloneRunner) -> None:
         """Passes on what the job tells; waits where that is more than is received."""
@@ -333,7 +339,7 @@ class StandaloneAttempt:
     def _let_end(self, runner: StandaloneRunner, grace_s: float) -> None:
         """Asks it to end, and gives it so long; what it says then of its end no longer counts."""
         until = time.monotonic() + grace_s
-        runner.say(Cancel(self._order.job, self._order.attempt))
+        runner.say(Cancel(job=self._order.job, attempt=self._order.attempt, cancel=True))
         runner.ask_to_end()
         with contextlib.suppress(queue.Empty):
             while True:

@@ -10,13 +10,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from corral.runtime.channels.configuration import encode
 from corral.runtime.environments.kit import RUNNER
-from corral.runtime.order import Cancel, Order
+from corral.runtime.order import Order
 from corral.runtime.process import system
 from corral.runtime.standalone.frames import Frame
 
@@ -61,8 +60,8 @@ class StandaloneRunner:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return ours, str(theirs.fileno()), [theirs]
 
-    def say(self, word: dict[str, Any] | Cancel) -> None:
-        self._write(_line(word if isinstance(word, dict) else asdict(word)))
+    def say(self, word: Mapping[str, Any]) -> None:
+        self._write(_line(word))
 
     def _write(self, line: bytes) -> None:
         assert self.process.stdin is not None
@@ -71,7 +70,7 @@ class StandaloneRunner:
             self.process.stdin.flush()
 
     def order(self, order: Order[Any]) -> None:
-        line = _line(asdict(order))
+        line = _line(order)
         if self._way is None:
             return self._write(line)
         with contextlib.suppress(OSError):
@@ -155,7 +154,7 @@ def _apart() -> dict[str, Any]:
     return {"start_new_session": True}
 
 
-def _line(told: dict[str, Any]) -> bytes:
+def _line(told: Mapping[str, Any]) -> bytes:
     return json.dumps(told).encode() + b"\n"
 
 

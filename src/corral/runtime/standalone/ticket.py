@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from corral.runtime.order import Renderer
@@ -86,7 +86,4 @@ def taken() -> AttemptTicket:
             held = file.read()
     if not held:
         raise SystemExit(f"Give a file with a ticket, or the ticket itself in {VARIABLE}.")
-    ticket = decode(AttemptTicket, held)
-    if ticket.renderer is None:
-        return ticket
-    return replace(ticket, renderer=Renderer(**json.loads(held)["renderer"]))
+    return decode(AttemptTicket, held)
