@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
+assert sys.platform != "win32"
+
 from corral.runtime.process import posix
 from corral.runtime.sandbox import rules
 
