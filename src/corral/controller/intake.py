@@ -140,9 +140,11 @@ class Intake:
         """The job's head, if the report is about its current attempt and comes from its worker."""
         job = report.job
         head = self._begun.get(job) or self._store.world.heads.get(job) or self._early.head(job)
-        if head is None or not head.state.held or not self._is_ours(head, report.worker):
+        if head is None or not head.state.held:
             return None
-        return head if head.course.attempt == report.attempt else None
+        course = head.course
+        is_ours = course.worker == report.worker and course.engine == self._name
+        return head if is_ours and course.attempt == report.attempt else None
 
     def _is_ours(self, head: Head, worker: str) -> bool:
         """Whether it was placed on this worker, by this engine: others may reach it too."""
@@ -180,7 +182,7 @@ class Intake:
 
     def _began(self, report: AttemptBegan) -> list[Journaled]:
         head = self._current(report)
-        if head is None or head.started_at:
+        if head is None or head.course.started_at:
             return []
         started = AttemptStarted(
             job=report.job,

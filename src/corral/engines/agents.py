@@ -148,7 +148,8 @@ class AgentsEngine:
             elif isinstance(report, (AttemptExited, AttemptReturned)):
                 key = (report.job, report.attempt)
                 self._end(key, worker)
-                told.pop((worker, key), None)  # this says all
+                if told:
+                    told.pop((worker, key), None)  # this says all
                 self._receipts.drop(worker, key)
                 self._mention(worker, wire.ResultReceived(*key))
         for (worker, key), number in told.items():

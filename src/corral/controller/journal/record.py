@@ -38,7 +38,9 @@ class JournalRecord(NamedTuple):
 
 
 def record_of(fact: Journaled, seq: int, prev: int, document: bytes | None = None) -> JournalRecord:
-    return sealed(seq, fact.at, type(fact).__name__, fact.job, prev, encode_fact(fact), document)
+    kind, body = type(fact).__name__, encode_fact(fact)
+    crc = checksum(seq, fact.at, kind, fact.job, prev, body, document)
+    return JournalRecord(seq, fact.at, kind, fact.job, prev, body, document, crc)
 
 
 def checksum(

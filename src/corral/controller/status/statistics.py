@@ -135,8 +135,8 @@ class Statistics:
         self.submitted[name] = self.submitted.get(name, 0) + 1
 
     def _started(self, change: Change) -> None:
-        head = change.head
-        if not head.failures and not head.losses:
+        course = change.head.course
+        if not course.failures and not course.losses:
             self._waited(change, change.fact.at)
 
     def _waited(self, change: Change, until: float) -> None:
@@ -147,13 +147,13 @@ class Statistics:
         waits.add(max(until - change.head.submitted_at, 0.0))
 
     def _succeeded(self, change: Change) -> None:
-        fact, head = change.fact, change.head
+        fact, course = change.fact, change.head.course
         assert isinstance(fact, JobSucceeded)
         self._outcome("succeeded")
         self._end("succeeded")
         self._took(change, fact.seconds)
         self._recent.append(fact.seconds)
-        if not head.started_at and not head.failures and not head.losses:
+        if not course.started_at and not course.failures and not course.losses:
             self._waited(change, fact.at - fact.seconds)  # its start and its end came in one breath
 
     def _failed(self, change: Change) -> None:
