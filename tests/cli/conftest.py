@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from corral.cli.main import app
+from corral.cli.main import build
 from tests.sdk.orchestrator import Orchestrator, Served
 
 
@@ -50,7 +50,7 @@ def corral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corral:
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
 
     def invoke(*words: str) -> Answer:
-        return Answer(CliRunner().invoke(app, list(words), catch_exceptions=False))
+        return Answer(CliRunner().invoke(build(), list(words), catch_exceptions=False))
 
     return invoke
 

@@ -14,10 +14,10 @@ from tests.docs.pages import blocks, headings, pages, rows, section
 
 
 def _commands() -> dict[str, Any]:
-    from corral.cli.main import app
+    from corral.cli.main import build
 
     found: dict[str, Any] = {}
-    group: Any = get_command(app)
+    group: Any = get_command(build())
     for name, command in group.commands.items():
         below = getattr(command, "commands", None)
         found |= (

@@ -4,36 +4,68 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from corral import __version__
-from corral.cli.controller import backup, bench, queue, secret, simulate, token, up
-from corral.cli.controller import doctor as doctors
-from corral.cli.images import batch, images, learn, presets
-from corral.cli.jobs import cancel, get, jobs, put, run, show
-from corral.cli.terminal import output
-from corral.cli.workers import join, worker, workers
 from corral.joining import invitation
 
-app = typer.Typer(
-    name="corral",
-    help="Corral: one place to send GPU work to.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS = {
+    "up": "controller.up",
+    "down": "controller.up",
+    "status": "controller.up",
+    "run": "jobs.run",
+    "submit": "jobs.run",
+    "put": "jobs.put",
+    "batch": "images.batch",
+    "images": "images.images",
+    "rerun": "images.batch",
+    "presets": "images.presets",
+    "jobs": "jobs.jobs",
+    "batches": "jobs.jobs",
+    "show": "jobs.show",
+    "logs": "jobs.jobs",
+    "get": "jobs.get",
+    "why": "jobs.jobs",
+    "cancel": "jobs.cancel",
+    "retry": "jobs.cancel",
+    "front": "jobs.cancel",
+    "workers": "workers.workers",
+    "worker": "workers.join",
+    "invite": "workers.worker",
+    "login": "workers.worker",
+    "logout": "workers.worker",
+    "queue": "controller.queue",
+    "token": "controller.token",
+    "learn": "images.learn",
+    "rate": "images.learn",
+    "learnings": "images.learn",
+    "bench": "controller.bench",
+    "simulate": "controller.simulate",
+    "secret": "controller.secret",
+    "config": "controller.up",
+    "doctor": "controller.doctor",
+    "backup": "controller.backup",
+    "restore": "controller.backup",
+    "repair": "controller.up",
+}
+"""The module of each, in the order of the help."""
+GROUPS = frozenset({"presets", "worker", "queue", "token", "secret"})
+"""Commands that have commands: the `app` of their module."""
+SCRIPTS = frozenset({"run", "submit"})
+"""Everything behind the script belongs to the script, options too."""
 
 
 def _version(asked: bool) -> None:
     if asked:
+        from corral.cli.terminal import output
+
         output.show(f"corral {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def corral(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
@@ -42,49 +74,25 @@ def corral(
     """One place to send GPU work to."""
 
 
-# Everything behind the script belongs to the script, options too.
-_SCRIPT = {"allow_interspersed_args": False}
-
-app.command()(up.up)
-app.command()(up.down)
-app.command()(up.status)
-app.command(context_settings=_SCRIPT)(run.run)
-app.command(context_settings=_SCRIPT)(run.submit)
-app.command()(put.put)
-app.command()(batch.batch)
-app.command()(images.images)
-app.command()(batch.rerun)
-app.add_typer(presets.app, name="presets")
-app.command()(jobs.jobs)
-app.command()(jobs.batches)
-app.command()(show.show)
-app.command()(jobs.logs)
-app.command()(get.get)
-app.command()(jobs.why)
-app.command()(cancel.cancel)
-app.command()(cancel.retry)
-app.command()(cancel.front)
-app.command()(workers.workers)
-worker.worker.command()(join.join)
-worker.worker.command()(join.run)
-worker.worker.command()(join.leave)
-app.add_typer(worker.worker, name="worker")
-app.command()(worker.invite)
-app.command()(worker.login)
-app.command()(worker.logout)
-app.add_typer(queue.app, name="queue")
-app.add_typer(token.app, name="token")
-app.command()(learn.learn)
-app.command()(learn.rate)
-app.command()(learn.learnings)
-app.command()(bench.bench)
-app.command()(simulate.simulate)
-app.add_typer(secret.app, name="secret")
-app.command()(up.config)
-app.command()(doctors.doctor)
-app.command()(backup.backup)
-app.command()(backup.restore)
-app.command()(up.repair)
+def build(only: str = "") -> typer.Typer:
+    """All commands, or one alone: loading the others takes longer than most of them do."""
+    app = typer.Typer(
+        name="corral",
+        help="Corral: one place to send GPU work to.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(corral)
+    for name in [only] if only in COMMANDS else COMMANDS:
+        module = import_module(f"corral.cli.{COMMANDS[name]}")
+        if name in GROUPS:
+            app.add_typer(module.app, name=name)
+        else:
+            settings = {"allow_interspersed_args": False} if name in SCRIPTS else None
+            app.command(context_settings=settings)(getattr(module, name))
+    return app
 
 
 def _hide_invitation() -> None:
@@ -101,8 +109,9 @@ def _hide_invitation() -> None:
 
 def main() -> None:
     _hide_invitation()
+    asked = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        app()
+        build(asked)()
     except KeyboardInterrupt:
         sys.exit(130)
 

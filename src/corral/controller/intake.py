@@ -302,7 +302,9 @@ class Intake:
         has = set(report.attempts)
         sent_since = await self._asked.running()
         facts = []
-        for head in self._held(report.worker):
+        held = self._held(report.worker)
+        self._store.know_digests([head for head in held if (head.id, head.attempt) in has])
+        for head in held:
             if (head.id, head.attempt) not in has | sent_since:
                 if head.state is State.PLACED and report.remembers:
                     self._loop.start(head)  # it was never sent, or got lost on the way

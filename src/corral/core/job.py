@@ -227,9 +227,17 @@ def decode_document(document: bytes) -> Job:
     return _decode(document)
 
 
+UNSHARED = 2047
+
+
 def document_digest(document: bytes) -> str:
     """What the worker echoes with its result: proof that it ran this document and no other."""
-    return hashlib.sha256(document).hexdigest()
+    digest = hashlib.sha256(document[:UNSHARED])
+    if len(document) > UNSHARED:
+        # Pieces of which hashlib would let other threads run meanwhile: they take far longer.
+        for start in range(UNSHARED, len(document), UNSHARED):
+            digest.update(document[start : start + UNSHARED])
+    return digest.hexdigest()
 
 
 class Shape(Struct, frozen=True, gc=False):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from corral.cli.terminal import output
+from corral.cli.workers.worker import app
 from corral.core.errors import Conflict, CorralError, InvalidRequest, Unavailable, from_view
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ Foreground = Annotated[
 ]
 
 
+@app.command()
 @output.guarded
 def join(
     invitation: Annotated[
@@ -198,6 +200,7 @@ def _run_here(home: Path) -> int:
     os.execv(sys.executable, [sys.executable, "-m", "corral.agent.keeper", str(home)])  # noqa: S606
 
 
+@app.command()
 @output.guarded
 def run(
     home: Annotated[
@@ -225,6 +228,7 @@ def _card(home: Path) -> dict[str, Any]:
     return known
 
 
+@app.command()
 @output.guarded
 def leave() -> None:
     """Ends this machine's worker and its service, and forgets the controller."""

@@ -13,7 +13,7 @@ from corral.cli.terminal import output
 from corral.core.errors import CorralError, InvalidRequest
 from corral.joining.invitation import parse
 
-worker = typer.Typer(
+app = typer.Typer(
     help="Machines that work: join, leave, drain, resume, revoke, rename, label.",
     no_args_is_help=True,
 )
@@ -112,7 +112,7 @@ def _then(view: Any) -> str:
     return f"; {view.running} still run{'s' * (view.running == 1)} there."
 
 
-@worker.command()
+@app.command()
 @output.guarded
 def requests(as_json: AsJson = False) -> None:
     """Machines that found this controller by themselves and wait to be confirmed."""
@@ -126,7 +126,7 @@ def requests(as_json: AsJson = False) -> None:
         output.show_table(("CODE", "NAME", "ADDRESS", "WAITS"), rows)
 
 
-@worker.command()
+@app.command()
 @output.guarded
 def confirm(
     code: Annotated[str, typer.Argument(help="The six digits that the machine shows.")],
@@ -137,7 +137,7 @@ def confirm(
     _show({"name": name}, f"{name} is a worker now.", as_json)
 
 
-@worker.command()
+@app.command()
 @output.guarded
 def drain(name: Name, as_json: AsJson = False) -> None:
     """It finishes what runs there and takes nothing new."""
@@ -145,7 +145,7 @@ def drain(name: Name, as_json: AsJson = False) -> None:
     _show(view, f"{view.name} takes nothing new{_then(view)}", as_json)
 
 
-@worker.command()
+@app.command()
 @output.guarded
 def resume(name: Name, as_json: AsJson = False) -> None:
     """It takes work again."""
@@ -153,7 +153,7 @@ def resume(name: Name, as_json: AsJson = False) -> None:
     _show(view, f"{view.name} takes work again{_away(view)}.", as_json)
 
 
-@worker.command()
+@app.command()
 @output.guarded
 def revoke(name: Name, as_json: AsJson = False) -> None:
     """Cuts it off at once; what it was running goes elsewhere."""
@@ -161,7 +161,7 @@ def revoke(name: Name, as_json: AsJson = False) -> None:
     _show(view, f"{view.name} is no worker any more.", as_json)
 
 
-@worker.command()
+@app.command()
 @output.guarded
 def rename(
     name: Name,
@@ -173,7 +173,7 @@ def rename(
     _show(view, f"{name} is now called {view.name}.", as_json)
 
 
-@worker.command()
+@app.command()
 @output.guarded
 def label(
     name: Name,

@@ -129,6 +129,15 @@ class JobReader:
         assert isinstance(submitted, (JobSubmitted, JobRejected))
         return submitted.digest
 
+    def know_digests(self, heads: Sequence[Head]) -> None:
+        """With one query, of jobs that somebody is about to tell the end of: after a restart they
+        may be many. One that cannot be read is asked for by itself, and its reader told why."""
+        known = self.world.digests
+        unknown = {head.submitted_seq: head.id for head in heads if head.id not in known}
+        if unknown:
+            for seq, document in self.journal.documents(list(unknown)).items():
+                known[unknown[seq]] = document_digest(document)
+
     def documents(self, heads: Sequence[Head]) -> dict[int, tuple[bytes, str]]:
         """Those that are not in memory, by the number of their submission, with one query."""
         here = (self._documents, self._older)

@@ -55,41 +55,45 @@ class Group:
         """Adds a request, or answers it with its conflict and leaves no trace of it."""
         records, ends, noted = len(self.records), len(self.ends), len(self.noted)
         undo: list[tuple[JobId, Head | None]] = []
+        add, heads, documents, accepted = self._add, self.heads, request.documents, request.accepted
         for fact in request.facts:
-            was = self.heads.get(fact.job)
+            job = fact.job
+            was = heads.get(job)
             try:
-                request.accepted.append(self._add(fact, request.documents.get(fact.job)))
-                undo.append((fact.job, was))
+                accepted.append(add(fact, documents.get(job) if documents else None))
+                undo.append((job, was))
             except CorralError as error:
                 if request.skip_conflicts and isinstance(error, (Conflict, JobNotFound)):
                     continue
                 self.seq -= len(undo)
                 for job, head in reversed(undo):
                     if head is None:
-                        del self.heads[job]
+                        del heads[job]
                     else:
-                        self.heads[job] = head
+                        heads[job] = head
                 del self.records[records:], self.changes[records:]
                 del self.ends[ends:], self.noted[noted:]
                 if not request.done.cancelled():
                     request.done.set_exception(error)
                 return False
         self.workers.extend(request.workers)
-        self.documents.update(request.documents)
+        if documents:
+            self.documents.update(documents)
         return True
 
     def _add(self, fact: Journaled, document: bytes | None) -> Change:
         seq = self.seq + 1
         head, prev = self._next(fact, seq)
-        if isinstance(fact, STORED):
+        is_note = type(fact) in NOTES
+        if is_note and isinstance(fact, STORED):
             fact = replace(fact, after=head.story_seq)
         record = record_of(fact, seq, prev, document)
         self.seq = seq
-        self.heads[fact.job] = head
+        self.heads[head.id] = head
         self.records.append(record)
         if head.state.ended:
-            if type(fact) in NOTES:
-                self.noted.append((seq, fact.job))
+            if is_note:
+                self.noted.append((seq, head.id))
             else:
                 self.ends.append(EndedJob.of(head, fact))
         change = Change(seq, fact, head)
@@ -100,5 +104,6 @@ class Group:
         if isinstance(fact, (JobSubmitted, JobRejected)):
             self._store.born = born(fact, seq, self._store.born)
             return self._store.born, 0
-        head = self.heads.get(fact.job) or self._store.head(fact.job)
+        job, store = fact.job, self._store
+        head = self.heads.get(job) or store.world.heads.get(job) or store.head(job)
         return advance(head, fact, seq), head.last_seq

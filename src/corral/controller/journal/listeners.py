@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import structlog
+from msgspec import Struct
 
 from corral.core.events import Journaled
 from corral.core.job import Head
@@ -13,13 +14,12 @@ from corral.core.job import Head
 log = structlog.get_logger()
 
 
-class Change:
+class Change(Struct, frozen=True, gc=False):
     """One committed fact and the head it led to."""
 
-    __slots__ = ("fact", "head", "seq")
-
-    def __init__(self, seq: int, fact: Journaled, head: Head) -> None:
-        self.seq, self.fact, self.head = seq, fact, head
+    seq: int
+    fact: Journaled
+    head: Head
 
 
 Hear = Callable[[Sequence[Change]], None]
