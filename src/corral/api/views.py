@@ -360,13 +360,13 @@ def worker_views(seats: Sequence[Seat]) -> list[pb.WorkerView]:
                 platform=can.platform,
                 python=can.python,
                 enforced=can.enforced,
-                running=sum(held.started for held in seat.held),
-                waiting=sum(not held.started for held in seat.held),
+                running=sum(held.count for held in seat.held if held.started),
+                waiting=sum(held.count for held in seat.held if not held.started),
                 seen_at=worker.seen_at,
                 draining=worker.draining,
                 left=worker.left,
                 version=worker.version,
-                circuit=seat.circuit.told(now, len(seat.held)),
+                circuit=seat.circuit.told(now, seat.attempts),
                 load=worker.load,
                 models=[
                     pb.ModelView(name=one.name, size=one.size, sha256=one.sha256)

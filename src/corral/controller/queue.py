@@ -148,7 +148,7 @@ class Queue:
 
     def _draft(self, jobs: Sequence[Job], workers: Sequence[Worker]) -> Draft:
         """What a submission means: facts and answers, or its refusal."""
-        draft, now, seed = Draft(), time.time(), random.getrandbits(30)
+        draft, now, seed = Draft(len(jobs)), time.time(), random.getrandbits(30)
         mine: dict[str, tuple[JobId, str]] = {}
         alike: dict[tuple[object, ...], tuple[str, CorralError | None]] = {}
         world, buffer = self._store.world, bytearray()

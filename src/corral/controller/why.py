@@ -84,7 +84,7 @@ def _rooms(seats: Sequence[Seat], now: float) -> list[Room]:
     rooms = []
     for seat in seats:
         rooms.append(Room(seat.worker, seat.held))
-        rooms[-1].closed = seat.circuit.told(now, len(seat.held))
+        rooms[-1].closed = seat.circuit.told(now, seat.attempts)
     return rooms
 
 

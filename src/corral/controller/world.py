@@ -9,6 +9,7 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from corral.controller.held_attempts import HeldAttempts
 from corral.controller.waiting_line import WaitingLine
 from corral.core.frames import ProgressFrame
 from corral.core.job import Head, JobId, QueueClass, Shape, State
@@ -30,13 +31,13 @@ class World:
         self.keys: dict[str, JobId] = {}
         self.held: dict[str, dict[JobId, Head]] = {}
         """By worker, in the order of placement."""
-        self._holds: dict[str, dict[JobId, Held]] = {}
+        self._holds: dict[str, HeldAttempts] = {}
         """The same as a decision sees it."""
         self.batches: dict[str, int] = {}
         """Living jobs by batch."""
         self.lines: dict[Shape, WaitingLine] = {}
         """Waiting jobs whose time has come, by shape."""
-        self._reserved: dict[str, dict[JobId, Held]] = {}
+        self._reserved: dict[str, HeldAttempts] = {}
         """By worker: placements that are on their way to the disk."""
         self._delayed: list[tuple[float, int, JobId]] = []
         self._typical_s: dict[Shape, float] = {}
@@ -86,15 +87,14 @@ class World:
             course, shape = head.course, head.shape
             worker = course.worker
             self.held.setdefault(worker, {})[head.id] = head
-            self._holds.setdefault(worker, {})[head.id] = Held(
-                needs=shape.needs,
-                devices=course.devices,
-                started=course.started_at > 0,
-                above_vram_gb=shape.above_vram_gb,
-            )
+            holds = self._holds.get(worker)
+            if holds is None:
+                holds = self._holds[worker] = HeldAttempts()
+            held = Held(shape.needs, course.devices, course.started_at > 0, shape.above_vram_gb)
+            holds.add(head.id, held)
             reserved = self._reserved.get(worker)
             if reserved:
-                reserved.pop(head.id, None)
+                reserved.remove(head.id)
 
     def _forget(self, old: Head) -> None:
         if old.state is State.QUEUED:
@@ -108,10 +108,11 @@ class World:
             worker = old.worker
             held = self.held.get(worker, {})
             held.pop(old.id, None)
-            self._holds.get(worker, {}).pop(old.id, None)
             if not held:
                 self.held.pop(worker, None)
                 self._holds.pop(worker, None)
+            elif worker in self._holds:
+                self._holds[worker].remove(old.id)
 
     def _wait(self, head: Head) -> None:
         self.waiting[head.shape.queue_class] += 1
@@ -144,11 +145,11 @@ class World:
         for placement in placements:
             shape = shapes.get(placement.job) or self.heads[placement.job].shape
             held = Held(needs=shape.needs, above_vram_gb=shape.above_vram_gb)
-            self._reserved.setdefault(placement.worker, {})[placement.job] = held
+            self._reserved.setdefault(placement.worker, HeldAttempts()).add(placement.job, held)
 
     def release(self, placements: Sequence[Placement]) -> None:
         for placement in placements:
-            self._reserved[placement.worker].pop(placement.job, None)
+            self._reserved[placement.worker].remove(placement.job)
 
     def took(self, shape: Shape, seconds: float, worker: str = "", at: float = 0.0) -> None:
         """Learns how long attempts of a shape take, everywhere and on this worker; quick to grow,
@@ -209,9 +210,9 @@ class World:
         holds, reserved, circuits = self._holds, self._reserved, self.circuits
         seats = []
         for worker in workers:
-            has = tuple(holds[worker.id].values()) if worker.id in holds else ()
+            has = holds[worker.id].all() if worker.id in holds else ()
             if coming := reserved.get(worker.id):
-                has += tuple(coming.values())
+                has += coming.all()
             circuit = circuits.get(worker.id, CLOSED) if circuits else CLOSED
             seats.append(Seat(worker, has, circuit))
         return tuple(seats)

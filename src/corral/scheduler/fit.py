@@ -34,12 +34,22 @@ NOTHING: frozenset[str] = frozenset()
 
 
 class Held(Struct, frozen=True, gc=False):
-    """An attempt that a worker has, in the order it was sent."""
+    """An attempt that a worker has, in the order it was sent; or several that wait, all alike."""
 
     needs: Needs
     devices: tuple[str, ...] = ()
     started: bool = False
     above_vram_gb: float = 0.0
+    count: int = 1
+
+    def follows(self, other: Held) -> bool:
+        """Whether it waits, as the one before it does, and finds room where that does."""
+        return (
+            self.needs is other.needs
+            and not self.started
+            and not other.started
+            and self.above_vram_gb == other.above_vram_gb
+        )
 
 
 class Room:
@@ -70,26 +80,20 @@ class Room:
                 self.load(attempt.needs)
             if attempt.started:
                 self.capacity.take(holding_of(attempt.needs, attempt.devices))
-        self._line_up([attempt for attempt in held if not attempt.started])
+        for attempt in held:
+            if not attempt.started:
+                self._line_up(attempt)
 
-    def _line_up(self, waiting: Sequence[Held]) -> None:
+    def _line_up(self, waiting: Held) -> None:
         """What was sent and has not begun begins as far as there is room, and else waits."""
-        needs: Needs | None = None
-        above = 0.0
-        for attempt in waiting:
-            # Hundreds that are alike wait on one worker: where the first finds no room, none does.
-            if attempt.needs is not needs or attempt.above_vram_gb != above:
-                needs, above = attempt.needs, attempt.above_vram_gb
-                holding = None
-                if not self.blocked(needs):
-                    holding = self.capacity.fits(needs, above_vram_gb=above)
-                if holding is not None:
-                    self.capacity.take(holding)
-                    needs = None  # the next one may find room too
-                    continue
-                without_gpu = not needs.wants_gpu
-            self.ahead += 1
-            self.ahead_without_gpu += without_gpu
+        needs, above, left = waiting.needs, waiting.above_vram_gb, waiting.count
+        while left and not self.blocked(needs):
+            holding = self.capacity.fits(needs, above_vram_gb=above)
+            if holding is None:
+                break
+            self.capacity.take(holding)
+            left -= 1
+        self.send_ahead(needs, left)
 
     def load(self, needs: Needs) -> None:
         """After a load only what it loaded is certain: the rest may have made room for it."""
@@ -99,9 +103,10 @@ class Room:
     def has_loaded(self, needs: Needs) -> bool:
         return self.models.issuperset(needs.models)
 
-    def send_ahead(self, needs: Needs) -> None:
-        self.ahead += 1
-        self.ahead_without_gpu += not needs.wants_gpu
+    def send_ahead(self, needs: Needs, count: int = 1) -> None:
+        self.ahead += count
+        if not needs.wants_gpu:
+            self.ahead_without_gpu += count
 
     def blocked(self, needs: Needs) -> bool:
         return stays_behind(needs, self.ahead, self.ahead_without_gpu)

@@ -44,7 +44,11 @@ class Seat(Struct, frozen=True, gc=False):
         worker = self.worker
         if not worker.connected or worker.draining:
             return False
-        return self.circuit is CLOSED or not self.circuit.closed_to(now, len(self.held))
+        return self.circuit is CLOSED or not self.circuit.closed_to(now, self.attempts)
+
+    @property
+    def attempts(self) -> int:
+        return sum(held.count for held in self.held)
 
     def on_probe(self, now: float) -> bool:
         """Whether it takes one job and no other."""

@@ -60,9 +60,10 @@ class Accepted(Struct, frozen=True):
 
 
 class Draft:
-    """A submission on its way to the store."""
+    """A submission on its way to the store: of one job, or of several."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 1) -> None:
+        self._is_one = count == 1
         self.correlation_id = correlation.current()
         self.facts: list[Journaled] = []
         self.documents: dict[JobId, bytes] = {}
@@ -84,7 +85,7 @@ class Draft:
             job=job_id,
             at=now,
             needs=job.needs,
-            digest=document_digest(document),
+            digest=document_digest(document, alone=self._is_one),
             workload=job.workload,
             queue_class=job.queue_class,
             priority=job.priority,
