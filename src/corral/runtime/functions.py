@@ -51,7 +51,7 @@ class Functions:
         """Run the call; the pickled result. Whatever user code raises comes through."""
         named = work["function"]["sha256"]
         function = self._known.get(named)
-        code = blob_bytes(work["function"], transfer) if function is None else b""
+        code = blob_bytes(work["function"], transfer, kept=True) if function is None else b""
         arguments = blob_bytes(work["arguments"], transfer)
         started()
         if function is None:
@@ -123,13 +123,18 @@ def result_bytes(data: bytes, transfer: Callable[[], Transfer]) -> OrderBytes:
     }
 
 
-def blob_bytes(blob: OrderBytes, transfer: Callable[[], Transfer]) -> bytes:
-    """The bytes of a blob: they ride along in the document, whose digest was proven on its way
-    here, or are fetched and proven then."""
+def blob_bytes(blob: OrderBytes, transfer: Callable[[], Transfer], *, kept: bool = False) -> bytes:
+    """The bytes of a blob: fetched, and proven then; or they ride along in the document, whose own
+    digest was proven on its way here. What is `kept` by its digest is proven all the same."""
     inline = blob.get("data")
     if inline is None:
         return transfer().package_bytes(blob["sha256"])
-    return binascii.a2b_base64(inline)
+    data = binascii.a2b_base64(inline)
+    if kept and hashlib.sha256(data).hexdigest() != blob["sha256"]:
+        raise AttemptFailed(
+            "transfer_failed", "The bytes in the job document do not have the sha256 it names."
+        )
+    return data
 
 
 def _load(data: bytes, what: str) -> Any:
