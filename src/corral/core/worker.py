@@ -93,7 +93,7 @@ class Capabilities(Struct, frozen=True):
     python: Word = ""
     enforced: Annotated[dict[Word, Word], Meta(max_length=MOST_WORDS)] = {}
     """What the sandbox holds here, one honest word each: `{"files": "landlock", …}`."""
-    ahead: Annotated[int, Meta(ge=0, le=10_000)] = 768
+    ahead: Annotated[int, Meta(ge=0, le=10_000)] = 640
     """How many attempts may wait on the worker itself; 0 where an engine has no local queue."""
     reserved_for: Literal["", "interactive"] = ""
     """The only queue class it takes, if any."""
