@@ -153,12 +153,28 @@ def test_version_and_help(corral: Corral) -> None:
     assert corral("run").code == 2
 
 
-def test_help_loads_little() -> None:
-    program = (
-        "import sys, corral.cli.main; "
-        "print([m for m in ('grpc', 'rich.table', 'msgspec', 'corral.server') if m in sys.modules])"
-    )
+def _loaded(program: str, *modules: str) -> list[str]:
+    """Which of these are loaded once the program has run."""
+    found = f"[name for name in {modules} if name in sys.modules]"
+    asked = f"import json, sys; {program}; print(json.dumps({found}))"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
+        [sys.executable, "-c", asked], capture_output=True, text=True, check=True, env=os.environ
     )
-    assert done.stdout == "[]\n"
+    loaded: list[str] = json.loads(done.stdout)
+    return loaded
+
+
+def test_help_loads_little() -> None:
+    program = "from corral.cli.main import build; build()"
+    assert _loaded(program, "grpc", "rich.table", "msgspec", "corral.server") == []
+
+
+def test_a_command_loads_itself_alone() -> None:
+    others = ("corral.cli.images.batch", "corral.cli.workers.join", "corral.cli.jobs.show")
+    assert _loaded("from corral.cli.main import build; build('put')", *others) == []
+    assert _loaded("from corral.cli.main import build; build('nonsense')", *others) == [*others]
+
+
+def test_a_controller_and_an_agent_start_without_rich() -> None:
+    assert _loaded("import corral.server, corral.agent.main", "rich") == []
+    assert _loaded("import corral.server, rich.table", "rich.table") == ["rich.table"]

@@ -171,3 +171,14 @@ def test_whatever_happens_a_restart_replays_to_the_same_world(
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(scenario(Path(folder)))
+
+
+async def test_many_digests_are_read_with_one_query(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    for job in ("a", "b", "c"):
+        await store.append([submitted(job)], documents={job: job.encode()})
+    await store.close()
+    store = open_store(tmp_path)
+    store.know_digests([store.head("a"), store.head("c")])
+    assert store.world.digests == {job: document_digest(job.encode()) for job in ("a", "c")}
+    await store.close()
