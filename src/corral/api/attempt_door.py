@@ -53,7 +53,7 @@ class AttemptDoor:
             digest=digest,
             token=self._tokens.issue(job, attempt),
             needs=head.shape.needs,
-            duration_s=head.duration_s,
+            duration_s=head.given.duration_s,
             checkpoint=head.checkpoint,
             correlation_id=head.correlation_id,
             output_limit=self._output_limit,

@@ -376,14 +376,6 @@ class Head(Struct, frozen=True, gc=False):
         return self.given.labels
 
     @property
-    def duration_s(self) -> float:
-        return self.given.duration_s
-
-    @property
-    def retries(self) -> int:
-        return self.given.retries
-
-    @property
     def retry_of(self) -> JobId:
         return self.given.retry_of
 

@@ -101,7 +101,7 @@ def _again(
         return requeued("worker", head.losses)
     if kind is FailureClass.ELSEWHERE and head.losses < policy.max_losses:
         return requeued("worker", 0, avoid=head.worker)
-    if kind in (FailureClass.JOB, FailureClass.MEMORY) and head.failures < head.retries:
+    if kind in (FailureClass.JOB, FailureClass.MEMORY) and head.failures < head.given.retries:
         above = _vram_it_had(head, workers) if kind is FailureClass.MEMORY else 0.0
         return requeued("job", head.failures + 1, above_vram_gb=above)
     return None
