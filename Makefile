@@ -11,7 +11,7 @@ PYTEST  = $(BIN)/python -m pytest -n $(BESIDE)
 HERE   := not gpu and not windows
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long chaos check lint types types-windows imports generated format proto bench bench-builder bench-decide bench-fast-paths bench-faults bench-load bench-restart bench-slots figures clean
+.PHONY: help setup demo test test-long chaos check lint types types-windows imports generated format proto bench bench-builder bench-decide bench-fast-paths bench-faults bench-load bench-restart bench-slots bench-turns figures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ bench-slots: $(READY) ## image jobs: what each costs its slot beside the backend
 
 bench-restart: $(READY) ## a restart with 100,000 queued jobs: to /health and the first placement
 	@$(BIN)/python bench/restart.py $(ARGS)
+
+bench-turns: $(READY) ## one of them on two checkouts in turns (ARGS='BEFORE decide --rounds 3')
+	@$(BIN)/python -m bench.turns $(ARGS)
 
 figures: $(READY) ## lines, modules, long functions, … (ARGS='BEFORE . --names' for two checkouts)
 	@$(BIN)/python tools/figures.py $(ARGS)

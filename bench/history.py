@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import msgspec
 import psutil
 
 from bench.controllers import Controller
 from corral.controller.history.ended import EndedJob
 from corral.controller.journal import snapshot
-from corral.controller.journal.database import Journal, Write
+from corral.controller.journal.database import Journal
 from corral.controller.journal.record import JournalRecord, record_of
-from corral.controller.journal.snapshot import JournalSnapshot
-from corral.controller.journal.snapshots import EVERY
+from corral.controller.journal.snapshot import EVERY, JournalSnapshot
 from corral.controller.recovery.start import fold
 from corral.core.events import (
     AttemptPlaced,
@@ -87,9 +87,10 @@ def write_past(folder: Path, records: int) -> None:
                         ends.append(EndedJob.of(head, fact))
                     if number >= jobs:
                         break  # only submitted
-            journal.write(Write(written, ends))
+            journal.write(written, ends)
             if first <= snapped < first + JOBS_AT_ONCE and first + JOBS_AT_ONCE <= jobs:
-                snapshot.write(folder, JournalSnapshot(seq, written[-1].crc, {}))
+                known = JournalSnapshot(seq, written[-1].crc, {})
+                snapshot.write(folder, [msgspec.msgpack.encode(known)])
         journal.sync_mark()
 
 

@@ -6,11 +6,13 @@ the fixture `controller`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -83,10 +85,11 @@ class LiveController:
     def start(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
         if not self._prefix and not (self.home / "journal").exists():
-            # As in a home from before invitations had an end.
-            key = self.home / "enrolment.key"
-            key.touch(0o600)
-            key.write_text(self.enrolment)
+            digest = hashlib.sha256(self.enrolment.encode()).hexdigest()
+            invitation = {"sha256": digest, "expires_at": time.time() + 86_400}
+            roster = self.home / "workers.json"
+            roster.touch(0o600)
+            roster.write_text(json.dumps({"invitations": [invitation]}))
         if not self._prefix and self.environ.get("CORRAL_WORKER_ENABLED") != "false":
             kit.give(self.home)
         up = [CORRAL, "up"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from typing import BinaryIO
+from io import BufferedReader
 
 KEPT = 10_000
-BLOCK = 1 << 20
 SETTLED_NS = 2_000_000_000
 """File systems stamp changes with a coarse clock: only a stamp this old cannot be given again."""
 
@@ -26,15 +25,13 @@ class Digests:
         with open(path, "rb") as file:
             return self.of_file(path, file)
 
-    def of_file(self, path: str, file: BinaryIO) -> tuple[str, int]:
+    def of_file(self, path: str, file: BufferedReader) -> tuple[str, int]:
         """The same of a file that is open already."""
         before = stamp(os.fstat(file.fileno()))
         known = self._known.get(path)
         if known is not None and known[0] == before:
             return known[1], before[0]
-        digest = hashlib.sha256()
-        while block := file.read(BLOCK):
-            digest.update(block)
+        digest = hashlib.file_digest(file, "sha256")
         after = stamp(os.fstat(file.fileno()))
         if after != before:
             raise OSError(f"{path} changed while it was read")

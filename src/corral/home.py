@@ -36,7 +36,6 @@ class Home:
         self.tokens = path / "tokens.json"
         self.queue = path / "queue.json"
         self.roster = path / "workers.json"
-        self.enrolment_key = path / "enrolment.key"
         self.tls = path / "tls"
         self.login = path / "login.json"
         self.transfer_key = path / "transfer.key"
@@ -61,7 +60,6 @@ class Home:
             self.token,
             self.tokens,
             self.roster,
-            self.enrolment_key,
             self.transfer_key,
             self.secrets,
             self.notify,

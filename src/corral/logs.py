@@ -28,7 +28,7 @@ import structlog  # noqa: E402
 if sys.modules["rich"] is None:
     del sys.modules["rich"]
 
-from corral.core.text.printable import printable  # noqa: E402
+from corral.core.text import printable  # noqa: E402
 
 get_logger = structlog.get_logger
 

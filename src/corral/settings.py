@@ -23,8 +23,7 @@ from corral import permissions
 from corral.core.errors import InvalidSettings
 from corral.core.images.backends import Entry, SketchEntry
 from corral.core.worker import MOST_GPUS, DeclaredGPU, Name, Names, Places
-from corral.plain_errors import choices_of, plain
-from corral.settings_file import parse, read_file
+from corral.settings_file import choices_of, parse, plain, read_file
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -175,8 +174,8 @@ def default_home(environ: Mapping[str, str] | None = None) -> Path:
     return Path(named).expanduser() if named else Path(platformdirs.user_data_dir("corral"))
 
 
-def client_address(environ: Mapping[str, str] | None = None) -> str | None:
-    return (os.environ if environ is None else environ).get("CORRAL_ADDRESS")
+def client_address() -> str | None:
+    return os.environ.get("CORRAL_ADDRESS")
 
 
 def client_assets(home: Path | None = None) -> AssetSettings:
@@ -184,13 +183,13 @@ def client_assets(home: Path | None = None) -> AssetSettings:
     return load(home).settings.assets
 
 
-def client_token(environ: Mapping[str, str] | None = None) -> str | None:
-    return (os.environ if environ is None else environ).get("CORRAL_TOKEN")
+def client_token() -> str | None:
+    return os.environ.get("CORRAL_TOKEN")
 
 
-def secret_variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
+def secret_variable(name: str) -> str | None:
     """The value that `corral secret set --from-env` takes."""
-    return (os.environ if environ is None else environ).get(name)
+    return os.environ.get(name)
 
 
 def taken_invitation() -> str:
@@ -280,26 +279,29 @@ def load(
     environ = os.environ if environ is None else environ
     home = home or default_home(environ)
     values: dict[str, Any] = {}
-    sources = {key: "default" for key, _ in keys()}
-    path = home / "corral.yaml"
-    permissions.restore(str(path), permissions.READ_FILE)  # A job of this user may have shut it.
-    for key, value in _flatten(read_file(path)):
-        values[key] = value
-        sources[key] = str(path)
-        _check(key, value, str(path))
-    for key, value in _from_environ(environ):
-        values[key] = value
-        sources[key] = variable(key)
-        _check(key, value, variable(key))
-    for key, value in (flags or {}).items():
-        if value is not None:
-            values[key] = value
-            sources[key] = "--engine" if key == "engines" else f"--{key.replace('_', '-')}"
-            _check(key, value, sources[key])
+    sources = dict.fromkeys(_KNOWN, "default")
+    for key, value, source in _given(home / "corral.yaml", environ, flags or {}):
+        _check(key, value, source)
+        values[key], sources[key] = value, source
     return Config(settings=msgspec.convert(_nest(values), Settings), sources=sources, home=home)
 
 
-_SECTIONS = frozenset(key.partition(".")[0] for key, _ in keys() if "." in key)
+_KNOWN = dict(keys())
+_SECTIONS = frozenset(key.partition(".")[0] for key in _KNOWN if "." in key)
+
+
+def _given(
+    path: Path, environ: Mapping[str, str], flags: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, str]]:
+    """Keys, values and where they come from; the last of a key counts."""
+    permissions.restore(str(path), permissions.READ_FILE)  # A job of this user may have shut it.
+    for key, value in _flatten(read_file(path)):
+        yield key, value, str(path)
+    for key, value in _from_environ(environ):
+        yield key, value, variable(key)
+    for key, value in flags.items():
+        if value is not None:
+            yield key, value, "--engine" if key == "engines" else f"--{key.replace('_', '-')}"
 
 
 def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -311,7 +313,7 @@ def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    known = {variable(key): (key, kind) for key, kind in keys()}
+    known = {variable(key): (key, kind) for key, kind in _KNOWN.items()}
     removed = {variable(key) for key in REMOVED}
     for name, text in sorted(environ.items()):
         if name in RESERVED or not name.startswith("CORRAL_"):
@@ -329,17 +331,16 @@ def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
 
 
 def _check(key: str, value: Any, source: str) -> None:
-    known = dict(keys())
     if key in REMOVED:
         raise _no_more(key, source)
-    if key not in known:
-        close = _closest(key, known)
-        hint = f" Did you mean {close}?" if close else " `corral config` lists them all."
+    if key not in _KNOWN:
+        close = difflib.get_close_matches(key, list(_KNOWN), n=1)
+        hint = f" Did you mean {close[0]}?" if close else " `corral config` lists them all."
         raise InvalidSettings(f"{source}: there is no setting {key!r}.{hint}")
     try:
-        msgspec.convert(value, known[key])
+        msgspec.convert(value, _KNOWN[key])
     except msgspec.ValidationError as error:
-        reason = plain(str(error), choices_of(known[key]))
+        reason = plain(str(error), choices_of(_KNOWN[key]))
         raise InvalidSettings(
             f"{source}: {key} = {_without_passwords(value)!r} is not possible: "
             f"{reason[0].lower()}{reason[1:]}."
@@ -351,11 +352,6 @@ def _no_more(name: str, source: str) -> InvalidSettings:
         f"{source}: {name} is no setting any more, its default holds for everybody. Remove it from "
         "there, then start again."
     )
-
-
-def _closest(key: str, known: Mapping[str, Any]) -> str | None:
-    found = difflib.get_close_matches(key, list(known), n=1)
-    return found[0] if found else None
 
 
 def _nest(values: Mapping[str, Any]) -> dict[str, Any]:

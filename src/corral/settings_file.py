@@ -1,10 +1,12 @@
-"""Settings as people write them: `corral.yaml`, and the same notation in a variable."""
+"""Settings as people write them: `corral.yaml`, and the same notation in a variable; and what is
+wrong with them, in words that also those understand who do not write Python."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
@@ -36,7 +38,9 @@ def read_file(path: Path) -> dict[str, Any]:
     if parsed is None:
         return {}
     if not isinstance(parsed, dict):
-        raise InvalidSettings(f"{path} must hold `key: value` lines, not a {_word(parsed)}.")
+        kind = type(parsed).__name__
+        word = "text" if kind == "str" else kind
+        raise InvalidSettings(f"{path} must hold `key: value` lines, not a {word}.")
     return parsed
 
 
@@ -47,5 +51,28 @@ def parse(name: str, text: str) -> Any:
         raise InvalidSettings(f"{name} is not a valid value: {text!r}.") from error
 
 
-def _word(value: object) -> str:
-    return {"list": "list", "str": "text"}.get(type(value).__name__, type(value).__name__)
+def choices_of(kind: Any) -> list[str]:
+    """The words that a setting may have, where it has a closed set of them."""
+    if get_origin(kind) is Literal:
+        return [str(one) for one in get_args(kind)]
+    return [word for inner in get_args(kind) for word in choices_of(inner)]
+
+
+def plain(reason: str, choices: list[str]) -> str:
+    """A validation error in words that also those understand who do not write Python."""
+    if choices and "enum value" in reason:
+        wrong = re.search(r"enum value (.*?)( - at |$)", reason)
+        said = wrong[1] if wrong else "it"
+        return f"{said} is none of {', '.join(word or '(nothing)' for word in choices)}"
+    reason = reason.replace("`", "").replace("array", "a list such as [a, b]")
+    reason = reason.replace("Object missing required", "it lacks the required")
+    reason = reason.replace("Object contains unknown", "it has an unknown")
+    reason = reason.replace("object", "key: value pairs")
+    reason = re.sub(
+        r"str matching regex '\^https.*'",
+        "an address such as http://127.0.0.1:7860, with username and password apart from it",
+        reason,
+    )
+    return re.sub(
+        r" - at \$\[?(\d*)\]?.*", lambda at: f" (in item {at[1]})" if at[1] else "", reason
+    )

@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from contextlib import suppress
-from typing import BinaryIO
+from io import BufferedReader
 
 from corral.digests import Digests
 
@@ -38,7 +38,7 @@ class SharedRoot:
             raise NotInRoot(f"{path} in the shared root is no file.")
         return found
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str) -> BufferedReader:
         """The file itself, open: whoever can write into the root may put a link to anywhere in the
         place of a folder between two looks, so nothing is looked up by its path again."""
         found = self.locate(path)
@@ -56,7 +56,7 @@ class SharedRoot:
                 raise NotInRoot(f"{path} cannot be read in the shared root: {error}.") from error
 
 
-def _opened_below(above: str, found: str) -> BinaryIO:
+def _opened_below(above: str, found: str) -> BufferedReader:
     """Step by step, and through no link: `found` has none left."""
     if sys.platform == "win32":  # only workers run there, and prove what they read by its digest
         return open(found, "rb")

@@ -17,9 +17,8 @@ _PASSED = re.compile(
 )
 
 
-def passed_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def passed_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What a job may inherit from the worker: how to find programs, the network and the clock."""
-    environ = os.environ if environ is None else environ
     return {name: text for name, text in environ.items() if _PASSED.fullmatch(name)}
 
 
@@ -28,10 +27,9 @@ _AGENT = re.compile(
 )
 
 
-def agent_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def agent_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What the agent on this machine inherits from its controller: settings and what it passes on,
     not whatever else was exported in the shell that started it."""
-    environ = os.environ if environ is None else environ
     kept = {name: text for name, text in environ.items() if _AGENT.fullmatch(name)}
     for name in ("CORRAL_TOKEN", "CORRAL_INVITATION"):
         kept.pop(name, None)
@@ -43,16 +41,14 @@ _BUILDING = re.compile(
 )
 
 
-def build_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def build_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What the builder of job environments inherits: as a job, and how to reach the registries."""
-    environ = os.environ if environ is None else environ
     kept = {name: text for name, text in environ.items() if _BUILDING.fullmatch(name)}
     return {**passed_environment(environ), **kept}
 
 
-def build_paths(environ: Mapping[str, str] | None = None) -> tuple[tuple[str, ...], str, str]:
+def build_paths(environ: Mapping[str, str] = os.environ) -> tuple[tuple[str, ...], str, str]:
     """What builds read in this home (settings of uv and pip), uv's cache, and its Pythons."""
-    environ = os.environ if environ is None else environ
     home = Path(environ.get("HOME") or Path.home())
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     cache = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
@@ -62,9 +58,8 @@ def build_paths(environ: Mapping[str, str] | None = None) -> tuple[tuple[str, ..
     return tuple(map(str, reads)), environ.get("UV_CACHE_DIR") or str(cache / "uv"), str(pythons)
 
 
-def proxies(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def proxies(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Proxies that programs started from here would use, and what they spare as `no_proxy`."""
-    environ = os.environ if environ is None else environ
     names = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy")
     return {
         name.lower(): text

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from corral.agent.files.assets import AssetCache, _files
-from corral.agent.files.downloads import Abandoned, AssetFailed, Ticket
 from corral.agent.inventory import GIB
 from corral.core.job import Input
+from corral.runtime.failures import AttemptFailed
+from corral.runtime.files.downloads import Abandoned, Ticket
 from corral.shared_root import SharedRoot
 from tests.agent.asset_server import AssetServer, serving
 
@@ -90,17 +91,17 @@ async def test_corrupt_once_is_fetched_again_and_twice_is_a_failure(
     server.spoilt = 1
     assert Path(await fetch(cache(tmp_path / "a"), server)).read_bytes() == DATA
     server.spoilt = 2
-    with pytest.raises(AssetFailed) as failed:
+    with pytest.raises(AttemptFailed) as failed:
         await fetch(cache(tmp_path / "b"), server)
-    assert failed.value.failure.code == "asset_corrupt"
+    assert failed.value.failure["code"] == "asset_corrupt"
     assert not (tmp_path / "b" / SHA256).exists()
 
 
 async def test_missing_is_a_failure(tmp_path: Path, server: AssetServer) -> None:
     server.statuses = [404]
-    with pytest.raises(AssetFailed) as failed:
+    with pytest.raises(AttemptFailed) as failed:
         await fetch(cache(tmp_path), server)
-    assert failed.value.failure.code == "asset_missing"
+    assert failed.value.failure["code"] == "asset_missing"
 
 
 async def test_what_was_changed_on_disk_is_fetched_again(
@@ -195,10 +196,10 @@ async def test_a_store_that_always_refuses_is_a_failure_without_the_url(
     with serving(b"") as controller:
         controller.redirect = f"{server.url}/bucket/key?signature=opens-the-door"
         server.statuses = [403] * 100
-        with pytest.raises(AssetFailed) as failed:
+        with pytest.raises(AttemptFailed) as failed:
             await fetch(cache(tmp_path), controller)
-    assert failed.value.failure.code == "transfer_failed"
-    assert "opens-the-door" not in failed.value.failure.message
+    assert failed.value.failure["code"] == "transfer_failed"
+    assert "opens-the-door" not in failed.value.failure["message"]
 
 
 # --- the shared root -----------------------------------------------------------------------------
@@ -240,9 +241,9 @@ async def test_what_the_shared_root_has_instead_is_a_failure(
     elif kind == "folder":
         (root / "base").mkdir()
     wanted = Input("base", SHA256, len(DATA), "base")
-    with pytest.raises(AssetFailed) as failed:
+    with pytest.raises(AttemptFailed) as failed:
         await fetch(cache(tmp_path / "cache", root=str(root)), server, wanted)
-    assert failed.value.failure.code == code
+    assert failed.value.failure["code"] == code
     assert server.asked == []
 
 
@@ -256,7 +257,7 @@ async def test_a_file_that_changes_in_the_root_is_counted_again(
     await fetch(assets, server, wanted)
     (tmp_path / "base").write_bytes(DATA[::-1])
     os.utime(tmp_path / "base", (1, 1))
-    with pytest.raises(AssetFailed):
+    with pytest.raises(AttemptFailed):
         await fetch(assets, server, wanted)
 
 

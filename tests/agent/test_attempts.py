@@ -135,14 +135,25 @@ async def test_one_supervisor_waits_for_the_next_runner(
 ) -> None:
     await start(**{"worker.cpus": 1.0, "worker.warm_idle_s": 2.0})
 
+    used: set[int] = set()
+    """On their way out, a moment without a job process too."""
+
     async def waits() -> int:
-        await eventually_async(lambda: len(_supervisors(waiting=True)) == 1, "one to wait")
-        return _supervisors(waiting=True)[0]
+        found: set[int] = set()
+
+        def one() -> bool:
+            found.clear()
+            found.update(set(_supervisors(waiting=True)) - used)
+            return len(found) == 1
+
+        await eventually_async(one, "one to wait")
+        return found.pop()
 
     async def supervisor() -> int:
         job = controller.job(os.getppid, fresh=True)
         await controller.send(job)
         found: int = await controller.value(job.job)
+        used.add(found)
         return found
 
     await supervisor()

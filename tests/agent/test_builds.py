@@ -17,9 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
-from corral.agent.environments.build_steps import Confine
-from corral.agent.environments.builder import RECORD, BuildFailed, Environments
+from corral.agent.environments.build_steps import BuildSteps, Confine
+from corral.agent.environments.builder import RECORD, Environments
 from corral.agent.runners.cgroups import Cgroups
+from corral.runtime.failures import AttemptFailed
 from corral.runtime.sandbox import rules, run_command
 from corral.variables import build_environment, build_paths
 from tests.agent.conftest import StartAgent
@@ -47,22 +48,25 @@ def uv_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def environments(tmp_path: Path, uv_home: Path) -> MakeEnvironments:
-    def make(*, confine: bool, **limits: Any) -> Environments:
+    def make(*, confine: bool, cgroups: Cgroups | None = None, **limits: Any) -> Environments:
         reads, cache, pythons = build_paths()
         for folder in (cache, pythons):
             Path(folder).mkdir(parents=True, exist_ok=True)
-        walls = Confine((*reads, str(tmp_path)), cache, pythons, kit=str(tmp_path / "kit"))
+        walls = Confine((*reads, str(tmp_path)), cache, pythons)
+        steps = BuildSteps(
+            build_environment(),
+            tmp_path / "kit",
+            cgroups or Cgroups(tmp_path),
+            confine=walls if confine else None,
+            **limits,
+        )
         made = Environments(
             tmp_path / "environments",
+            steps,
             limit_gb=1.0,
             keep_s=3600.0,
             system_site_packages=False,
-            environ=build_environment(),
             in_use=set,
-            compile_kit=lambda python: [str(python), "-c", ""],
-            kit_compiled=lambda: None,
-            confine=walls if confine else None,
-            **limits,
         )
         made.clear_leftovers()
         return made
@@ -248,14 +252,14 @@ async def test_a_build_that_kills_its_supervisor_leaves_nothing_either(
 ) -> None:
     """Where signals are not confined."""
     cgroups = Cgroups(tmp_path)
-    cgroups.open()
+    await cgroups.open()
     if (trial := cgroups.make("trial")) is None:
         pytest.skip("no control groups of our own here")
     trial.remove()
     code = f"{STAY} # {tmp_path}"
     made = environments(confine=False, cgroups=cgroups)
     attack = DAEMON.format(code=code) + MURDER
-    with pytest.raises(BuildFailed):
+    with pytest.raises(AttemptFailed):
         await made.get(made.spec("", (make_sdist(tmp_path, "murderous", attack),)))
     assert daemons(code) == []
     cgroups.close()
@@ -281,7 +285,9 @@ async def test_a_build_holds_no_more_memory_than_its_worker_has(
     attack = HOLD.format(processes=processes, mb=mb, seconds=seconds)
     made = environments(confine=True, memory_gb=0.6)
     line = make_sdist(tmp_path, "greedy", attack)
-    with pytest.raises(BuildFailed, match="MemoryError" if processes == 1 else "held .* of memory"):
+    with pytest.raises(
+        AttemptFailed, match="MemoryError" if processes == 1 else "held .* of memory"
+    ):
         await made.get(made.spec("", (line,)))
 
 

@@ -16,17 +16,16 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.protocol import State
 
-from corral.agent.agent_socket import AgentSocket
+from corral.agent.agent import Agent
 from corral.agent.connection import (
     MAX_FRAME_BYTES,
     AgentConnection,
+    AgentSocket,
     ControllerAddress,
-    Side,
     jittered,
 )
 from corral.agent.runners.runner import LINE_LIMIT
-from corral.core.model import MOST_MODELS, NAMES_BYTES, Model, kept
-from corral.core.worker import Capabilities
+from corral.core.worker import MOST_MODELS, NAMES_BYTES, Capabilities, Model, kept
 from corral.home import lock_file
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
@@ -112,7 +111,7 @@ async def test_dialling_again_slows_down_and_is_left_to_chance() -> None:
         return 0.0
 
     address = ControllerAddress(url=url, credential="c", worker_id="w")
-    nobody = cast(Side, None)  # it is not asked before somebody answers
+    nobody = cast(Agent, None)  # it is not asked before somebody answers
     dialling = asyncio.create_task(
         AgentConnection(lambda: address, nobody, gives_up=False, pause=pause).run()
     )

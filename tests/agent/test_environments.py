@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from corral.agent.environments import kit
-from corral.agent.environments.builder import RECORD, BuildFailed, Environment, Environments, Spec
+from corral.agent.environments.build_steps import BuildSteps
+from corral.agent.environments.builder import RECORD, Environment, Environments, Spec
 from corral.agent.environments.manifest import SMALL_BYTES
-from corral.agent.inventory import python_minor
+from corral.agent.runners.cgroups import Cgroups
 from corral.protocol import messages as wire
+from corral.runtime.environments import uv
+from corral.runtime.failures import AttemptFailed
 from corral.runtime.sandbox import rules
 from corral.variables import build_environment
 from tests.agent.conftest import StartAgent
@@ -62,14 +65,16 @@ def environments(tmp_path: Path) -> MakeEnvironments:
         in_use: Collection[str] = (),
         **variables: str,
     ) -> Environments:
+        steps = BuildSteps(
+            {**build_environment(), **variables}, tmp_path / "kit", Cgroups(tmp_path)
+        )
         made = Environments(
             tmp_path / "environments",
+            steps,
             limit_gb=limit_gb,
             keep_s=keep_s,
             system_site_packages=False,
-            environ={**build_environment(), **variables},
             in_use=lambda: set(in_use),
-            compile_kit=lambda python: [str(python), "-c", ""],
         )
         made.clear_leftovers()
         return made
@@ -156,9 +161,9 @@ async def test_a_worker_whose_kit_lost_its_bytes_works(
 
 
 async def test_an_odd_python_never_reaches_uv(environments: MakeEnvironments) -> None:
-    with pytest.raises(BuildFailed) as caught:
+    with pytest.raises(AttemptFailed) as caught:
         await environments().get(Spec(python="/bin/sh"))
-    assert caught.value.failure.code == "wrong_document"
+    assert caught.value.failure["code"] == "wrong_document"
 
 
 async def test_a_finished_environment_is_found_by_the_next_agent(
@@ -166,7 +171,7 @@ async def test_a_finished_environment_is_found_by_the_next_agent(
 ) -> None:
     first = environments()
     spec = first.spec("", ())
-    assert spec.python == python_minor()
+    assert spec.python == uv.own_minor()
     built = await first.get(spec)
     inode = built.path.stat().st_ino
     second = environments()
@@ -275,8 +280,8 @@ async def test_everybody_who_waits_for_a_failed_build_hears_of_it(
     spec = made.spec("", (f"missing @ {(tmp_path / 'missing-1.0-py3-none-any.whl').as_uri()}",))
     asked = [made.get(spec) for _ in range(3)]
     failures = await asyncio.gather(*asked, return_exceptions=True)
-    assert all(isinstance(failure, BuildFailed) for failure in failures)
-    with pytest.raises(BuildFailed):
+    assert all(isinstance(failure, AttemptFailed) for failure in failures)
+    with pytest.raises(AttemptFailed):
         await made.get(spec)
     left = [path.name for path in (tmp_path / "environments").iterdir()]
     assert left == []

@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from corral.agent.gpus import nvidia
 from corral.agent.gpus.nvidia import DriverAway, Nvml
 from corral.agent.gpus.watch import GpuWatch, Tenant, line_of
-from corral.agent.image_servers.processes import listening
+from corral.agent.image_servers import listening
 from corral.core.images.backends import ComfyUIEntry, WebUIEntry
 from corral.core.worker import GPU
 from tests.eventually import eventually_async

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from structlog.testing import capture_logs
 
-from corral.agent.outbox.kept_results import KEPT, KeptResults
+from corral.agent.outbox import KEPT, KeptResults
 from corral.core.job import Failure
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent

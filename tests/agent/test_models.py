@@ -12,7 +12,7 @@ import pytest
 
 from corral.agent.files.models import ModelFiles
 from corral.core.job import Needs
-from corral.core.model import Model
+from corral.core.worker import Model
 from corral.job import model as model_path
 from corral.protocol import messages as wire
 from corral.runtime.files.models import model_name, models_in

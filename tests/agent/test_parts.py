@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,18 +20,19 @@ from msgspec import Raw
 
 from corral.agent import inventory
 from corral.agent.attempts.attempt import AttemptKind, HeldAttempt, Recipe
-from corral.agent.attempts.waiting import WaitingAttempts
-from corral.agent.environments import kit
+from corral.agent.attempts.roll import WaitingAttempts
+from corral.agent.environments import kit, manifest
 from corral.agent.environments.builder import Spec
 from corral.agent.gpus.nvidia import Nvml
 from corral.agent.runners import process_tree
-from corral.agent.runners.pool import Runners
-from corral.agent.runners.processors import Processors
-from corral.agent.runners.run_directory import SETTLED_NS, RunDirectory
+from corral.agent.runners.cgroups import Cgroups
+from corral.agent.runners.pool import Processors, Runners
+from corral.agent.runners.runner import RunDirectory
 from corral.core.errors import InvalidSettings
 from corral.core.job import Needs, QueueClass
 from corral.core.worker import GPU, Capabilities, Capacity, DeclaredGPU
 from corral.protocol.messages import JobDispatch
+from corral.runtime.files.run_folder import SETTLED_NS
 from corral.runtime.process import posix
 from corral.settings import WorkerSettings
 from corral.variables import agent_environment, passed_environment
@@ -46,9 +48,10 @@ def test_declared_gpus_have_ids_that_a_driver_knows() -> None:
 
 
 def test_declared_gpus_count_only_where_none_is_detected() -> None:
-    declared, detected = (DeclaredGPU("RX 7900", 24),), (GPU("GPU-1", "RTX 3090", 24),)
-    assert inventory.offered_gpus(detected, declared) == detected
-    assert [gpu.name for gpu in inventory.offered_gpus((), declared)] == ["RX 7900"]
+    settings = WorkerSettings(gpus=(DeclaredGPU("RX 7900", 24),))
+    detected = (GPU("GPU-1", "RTX 3090", 24),)
+    assert inventory.capabilities(settings, detected).gpus == detected
+    assert [gpu.name for gpu in inventory.capabilities(settings).gpus] == ["RX 7900"]
 
 
 @pytest.mark.gpu
@@ -101,7 +104,7 @@ def test_bytecode_of_another_python_stays_once_it_was_vouched_for(tmp_path: Path
     made = kit.assemble(tmp_path)
     half, whole = (made / "corral" / "__pycache__" / f"job.other-{n}.pyc" for n in (1, 2))
     whole.write_bytes(b"whole")
-    kit.vouch(made)
+    manifest.list_files(made)
     half.write_bytes(b"half")
     assert kit.assemble(tmp_path) == made
     assert whole.exists()
@@ -239,14 +242,8 @@ def test_what_a_job_closed_or_buried_is_removed(tmp_path: Path, deep: int) -> No
 @pytest.mark.parametrize("deep", [1, 3000])
 def test_no_leftovers_of_a_job_keep_an_agent_from_starting(tmp_path: Path, deep: int) -> None:
     def runners() -> Runners:
-        return Runners(
-            tmp_path,
-            tmp_path / "kit",
-            settings=WorkerSettings(),
-            passed={},
-            processors=Processors([0]),
-            max_idle=1,
-        )
+        settings = WorkerSettings()
+        return Runners(tmp_path, tmp_path / "kit", Cgroups(tmp_path), settings=settings, root="")
 
     runners().clear_leftovers()
     directory = RunDirectory(tmp_path / "runs" / "r1")
@@ -353,7 +350,7 @@ def test_a_tree_ends_with_the_daemons_that_left_it(tmp_path: Path) -> None:
         assert tree.memory_bytes(1 << 40) > 1 << 20
         process.kill()
         process.wait()
-        tree.exited()
+        tree.exited_at = time.time()
         assert below.is_running()
         assert asyncio.run(tree.end(0.0, lambda: False))
         assert not process_tree._alive(below)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
@@ -46,7 +47,7 @@ def ordinary() -> Iterator[None]:
 @pytest.fixture
 def groups(tmp_path: Path) -> Iterator[Cgroups]:
     made = Cgroups(tmp_path)
-    made.open()
+    asyncio.run(made.open())
     yield made
     made.close()
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from corral.agent.attempts.attempt import AttemptKind, HeldAttempt, Recipe
-from corral.agent.attempts.phases import IN_TURN, NEXT, Phase, PhaseStep
+from corral.agent.attempts.attempt import (
+    IN_TURN,
+    NEXT,
+    AttemptKind,
+    HeldAttempt,
+    Phase,
+    PhaseStep,
+    Recipe,
+)
 from corral.agent.environments.builder import Spec
 from corral.core.job import Needs
 from corral.protocol.messages import JobDispatch

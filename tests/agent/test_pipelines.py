@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral.agent.image_servers.offers import FIRST_LOOKS, ServerOffers
-from corral.agent.image_servers.restarts import Restarts
+from corral.agent.image_servers import FIRST_LOOKS, Restarts, ServerOffers
 from corral.core.images.backends import SketchEntry, WebUIEntry
 from corral.core.images.pipeline import Record
 from corral.core.job import PipelineCall

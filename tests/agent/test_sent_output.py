@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from corral.agent.outbox.sent_output import LIMIT_BYTES, SentOutput
+from corral.agent.outbox import OUTPUT_BYTES, SentOutput
 from corral.core.frames import told_by
 from corral.protocol import messages as wire
 from tests.agent.conftest import StartAgent
@@ -103,7 +103,7 @@ async def test_past_the_bound_the_oldest_goes_and_its_numbers_say_so(
     controller.sockets[-1].transport.abort()
     ended = await controller.expect(wire.JobCompleted, job.job, count=2)
     again, missing = put_together(controller.heard[first:], job.job)
-    assert 0.8 * LIMIT_BYTES < len(again) <= LIMIT_BYTES
+    assert 0.8 * OUTPUT_BYTES < len(again) <= OUTPUT_BYTES
     assert text(lines, size).endswith(again)
     assert 0 <= len(again) + missing - len(text(lines, size)) <= lines // 1000
     assert ended.output == len(text(lines, size)) + lines // 1000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.agent.image_servers.offers import survey
+from corral.agent.image_servers import survey
 from corral.core.images.backends import WebUIEntry
 from tests.fakes.webui import FakeWebUI
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, cast
 
 from fastapi import FastAPI
 
 from corral.api.attempt_door import AttemptDoor
-from corral.api.http import Transfers, application
+from corral.api.http import application
 from corral.api.metrics import Metrics
 from corral.api.parts import Parts
 from corral.core.limits import InputLimits
@@ -20,28 +19,8 @@ def described() -> FastAPI:
     object.__setattr__(parts, "version", "0")
     object.__setattr__(parts, "limits", limits)
     return application(
-        transfers=Transfers(
-            nothing,
-            nothing,
-            nothing,
-            assets=nothing,
-            artifacts=nothing,
-            limits=limits,
-            artifact_limit=1,
-            early={},
-        ),
-        attempt_door=AttemptDoor(
-            nothing,
-            nothing,
-            nothing,
-            current=nothing,
-            engines={},
-            limits=limits,
-            output_limit=1,
-            artifacts="",
-        ),
+        attempts=AttemptDoor(parts, nothing, {}, artifact_limit=1, output_limit=1).routes(),
         health=nothing,
         parts=parts,
-        metrics=Metrics(nothing).router(nothing),
-        clock=time.time,
+        metrics=Metrics(parts, nothing, nothing).routes(),
     )

@@ -31,6 +31,7 @@ from corral.engines.engine import Attempt
 from corral.protocol import messages as wire
 from tests.api.worker_door import Card, Door
 from tests.crash.books import stories
+from tests.engines.conftest import agents, roster
 from tests.live import LiveController
 
 uvloop = pytest.importorskip("uvloop")
@@ -50,8 +51,8 @@ def test_work_for_a_worker_that_was_just_reset_raises_nothing() -> None:
 
 
 async def _sent_while_reset() -> None:
-    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
-    door = WorkerSocket(engine, lambda worker, shown: True, heartbeat_s=5.0, grace_s=60.0)
+    engine = agents()
+    door = WorkerSocket(engine, roster(), heartbeat_s=5.0, grace_s=60.0)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await door.serve(WebSocket(scope, receive, send))

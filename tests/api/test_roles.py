@@ -18,7 +18,7 @@ from starlette.routing import Route, WebSocketRoute
 import corral
 from corral.api.roles import METHODS, ROUTES
 from corral.contract import service
-from corral.controller.auth.access import Access
+from corral.controller.auth.tokens import Access
 from corral.core.access import Role
 from tests.api.described import described
 from tests.api.rest import Rest

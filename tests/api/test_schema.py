@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from corral.api.rest.mounting import document
+from corral.api.http import document
 from tests.api.described import described
 from tests.api.rest import Rest
 from tests.live import LiveController

@@ -39,13 +39,13 @@ USED = [
     (
         "websockets",
         Protocol,
-        "src/corral/api/workers/worker_socket.py and src/corral/agent/agent_socket.py",
+        "src/corral/api/workers/worker_socket.py and src/corral/agent/connection.py",
         "close_sent data_to_send fail send_binary send_pong state",
     ),
     (
         "websockets",
         Connection,
-        "src/corral/agent/agent_socket.py",
+        "src/corral/agent/connection.py",
         "data_received keepalive paused ping ping_interval process_event protocol resume_writing "
         "transport",
     ),

@@ -6,14 +6,14 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import grpc
 import pytest
 
 import corral
-from corral.api.workers.pages import PAGE_BYTES, PAGE_WORKERS
+from corral.api.views import PAGE_BYTES, PAGE_WORKERS
 from corral.contract import corral_pb2 as pb
 from corral.contract.service import MAX_MESSAGE_BYTES, stub
-from corral.core.model import NAMES_BYTES, Model
-from corral.core.worker import Capabilities, ImageServer
+from corral.core.worker import NAMES_BYTES, Capabilities, ImageServer, Model
 from corral.protocol import messages as wire
 from corral.sdk.transport.connection import Connection
 from corral.sdk.transport.connection import Door as Address
@@ -72,7 +72,7 @@ def test_everybody_is_listed(crowded: LiveController) -> None:
 
 
 def test_no_page_is_much_larger_than_one_worker(crowded: LiveController) -> None:
-    channel = Connection(Address(crowded.address, crowded.token)).open_blocking()
+    channel = Connection(Address(crowded.address, crowded.token)).open(grpc)
     seen: list[str] = []
     with channel:
         more = True

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import bars, builder, extremes, faults, report
+from bench import bars, builder, extremes, faults, report, turns
 from bench import decide as decisions
 from bench.peers import PEERS
 from corral.settings import FAST_PATHS
@@ -131,3 +131,29 @@ def test_fast_paths(tmp_path: Path) -> None:
     assert set(medians) == {"", "all", *FAST_PATHS}
     assert all(value > 0 for figures in medians.values() for value in figures.values())
     assert "- early_starts" in done.stdout
+
+
+def test_two_checkouts_in_turns() -> None:
+    command = [sys.executable, "-m", "bench.turns", str(ROOT), "decide", "--rounds", "1"]
+    done = subprocess.run(
+        [*command, "--quick"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=HANGS_S,
+        check=False,
+    )
+    assert done.stdout.splitlines()[:2] == ["round 1 of 1: before", "round 1 of 1: now"], (
+        done.stderr
+    )
+    assert "figures: home_ms" in done.stdout
+    assert "home_placed" not in done.stdout
+
+
+def test_what_became_worse_is_named() -> None:
+    before = {"jobs_per_s": [100.0, 90.0, 110.0], "p50_ms": [2.0], "idle_s": [0.0]}
+    now = {"jobs_per_s": [120.0, 99.0, 101.0], "p50_ms": [2.5], "idle_s": [0.0], "new_ms": [1.0]}
+    before["one_lost"], now["one_lost"] = [0.0], [1.0]
+    lines, worse = turns.compared(before, now)
+    assert worse == ["p50_ms", "one_lost"]
+    assert len(lines) == 5

@@ -12,7 +12,6 @@ from typing import Any
 
 import cloudpickle
 from websockets.exceptions import WebSocketException
-from websockets.sync.client import connect
 
 from corral.cli.workers.join import enrol
 from corral.core.errors import CorralError
@@ -21,6 +20,7 @@ from corral.core.worker import Capabilities
 from corral.joining import trust
 from corral.joining.invitation import parse
 from corral.protocol import messages as wire
+from corral.runtime.pipeline.blocking_websocket import BlockingWebSocket
 from tests.network.machines import Cluster
 
 FORGED = "forged"
@@ -49,7 +49,10 @@ class Rogue:
         claims = tuple((job, attempt) for job in jobs for attempt in ATTEMPTS)
         url = controller.url.replace("http", "ws", 1) + "/worker"
         headers = {"Authorization": f"Bearer {self._card['credential']}"}
-        with connect(url, additional_headers=headers, ssl=trust.context(pem), proxy=None) as socket:
+        dialled = BlockingWebSocket(
+            url, additional_headers=headers, ssl=trust.context(pem), open_timeout=10
+        )
+        with contextlib.closing(dialled) as socket:
             register = wire.WorkerRegister(
                 worker_id=self._card["worker_id"],
                 software_version="0",
@@ -58,7 +61,7 @@ class Rogue:
                 attempts=claims,
             )
             socket.send(wire.encode([register]))
-            socket.recv(timeout=5)
+            socket.recv(5)
             lies = [lie for claim in claims for lie in _lies(*claim)]
             for lie in dice.sample(lies, min(len(lies), 200)):
                 socket.send(wire.encode([lie]))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.jobs.run import seconds
+from corral.cli.terminal.arguments import seconds
 from corral.contract import corral_pb2 as pb
 from corral.core.errors import InvalidJob, NoGpuWorkers
 from tests.cli.conftest import Corral

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.contract import corral_pb2 as pb
-from corral.core.text.printable import printable
+from corral.core.text import printable
 from tests.cli.conftest import Corral
 from tests.cli.test_running import Terminal
 from tests.sdk.orchestrator import Orchestrator, Served

@@ -94,7 +94,7 @@ class Studio:
             name=job.name,
             labels=tuple(job.labels.items()),
         )
-        await self.store.append([submitted], documents={job_id: document})
+        await self.store.enqueue([submitted], {job_id: document})
         return job_id
 
     async def begin(self, job: JobId, attempt: int = 1) -> None:

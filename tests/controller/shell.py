@@ -16,15 +16,14 @@ from corral.controller.files.assets import Assets
 from corral.controller.files.blobs import Blobs
 from corral.controller.intake import Intake
 from corral.controller.journal.database import Journal
-from corral.controller.loop import Loop
+from corral.controller.journal.record import JournalRecord
+from corral.controller.loop import Loop, Pause
 from corral.controller.output.feed import Feed
 from corral.controller.output.pages import Cursor, Seen
 from corral.controller.output.spool import Spool
-from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.store import Store
-from corral.controller.webhooks.lanes import Timing
-from corral.controller.webhooks.notify import Notifier
+from corral.controller.webhooks.notify import Notifier, Timing
 from corral.controller.world import World
 from corral.core.job import Blob, FunctionCall, Head, Job, JobId, Needs, QueueClass
 from corral.core.worker import GPU, Capabilities, Worker
@@ -93,6 +92,7 @@ class Shell:
             self.store,
             blobs,
             self.loop,
+            first_workers=nobody,
             vault=self.vault,
             assets=Assets(blobs, limit=1_000_000),
             document_limit=100_000,
@@ -139,7 +139,17 @@ class Shell:
         raise AssertionError(f"{job} ended without {fact.__name__}")
 
     def facts(self, job: JobId) -> list[str]:
-        return [record.kind for record in self.store.history(self.store.head(job))]
+        return [record.kind for record in records_of(self.store, job)]
+
+
+async def nobody() -> Sequence[Worker]:
+    """No worker is about to come."""
+    return ()
+
+
+def records_of(store: Store, job: JobId) -> list[JournalRecord]:
+    """A job's records, oldest first."""
+    return list(store.journal.backwards(store.head(job).last_seq))[::-1]
 
 
 @contextlib.asynccontextmanager

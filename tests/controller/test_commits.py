@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from corral.controller import intake as intake_module
 from corral.controller import store as store_module
-from corral.controller.journal.database import Journal, Write
-from corral.controller.journal.listeners import Change
+from corral.controller.journal.database import Journal
+from corral.controller.journal.record import Change
 from corral.controller.output.feed import Feed
 from corral.controller.output.pages import Cursor
 from corral.controller.store import QUICK_S, SMALL_COMMIT, Store
@@ -39,11 +39,11 @@ class WatchedJournal(Journal):
         self.slow_s = 0.0
         self.writing = threading.Event()
 
-    def write(self, group: Write) -> None:
+    def write(self, *group: Any) -> None:
         self.writing.set()
         self.writers.append(threading.current_thread().name)
         time.sleep(self.slow_s)
-        super().write(group)
+        super().write(*group)
 
 
 @pytest.fixture
@@ -254,10 +254,10 @@ class FullJournal(WatchedJournal):
 
     full = False
 
-    def write(self, group: Write) -> None:
+    def write(self, *group: Any) -> None:
         if self.full:
             raise StorageFailed("The disk is on holiday.")
-        super().write(group)
+        super().write(*group)
 
 
 async def test_a_placement_that_is_not_written_frees_its_room(tmp_path: Path) -> None:
@@ -296,7 +296,6 @@ async def test_what_was_sent_early_is_not_refused_but_written_when_there_is_room
 ) -> None:
     """It ran: a refusal would be a lie, and so would a second run."""
     monkeypatch.setattr(store_module, "ROOM_S", 0.01)
-    monkeypatch.setattr(intake_module, "DISK_PAUSE_S", 0.01)
     journal = FullJournal(tmp_path / "journal")
     async with shell(tmp_path, journal=journal) as corral:
         await corral.until_ended(await corral.submit())

@@ -149,7 +149,7 @@ async def test_an_ended_job_is_not_cancelled_but_retried_as_a_new_one(tmp_path: 
             await corral.queue.cancel(job)
         again = await corral.queue.retry(job)
         assert again != job
-        assert (await corral.until_ended(again)).retry_of == job
+        assert (await corral.until_ended(again)).given.retry_of == job
 
 
 async def test_a_late_result_is_an_orphan_and_a_doubled_one_is_nothing(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.controller.held_attempts import HeldAttempts
+from corral.controller.world import HeldAttempts
 from corral.core.job import Needs
 from corral.core.worker import GPU, Capabilities, Worker
 from corral.scheduler.fit import Held, Room

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from corral.controller.intake import MAX_INLINE_FILES, REPORT_BATCH, Intake
-from corral.controller.output.files import path_of, stem_in
+from corral.controller.output.stream import path_of, stem_in
 from corral.core.events import (
     AttemptExited,
     AttemptOutput,
@@ -108,5 +108,5 @@ async def test_what_another_worker_says_hides_nothing_of_the_right_one(tmp_path:
         await corral.intake.take([foreign, right, foreign])
         head = corral.store.head(job)
         assert head.state is State.SUCCEEDED
-        (ended,) = [fact for _, fact in corral.store.facts(head) if isinstance(fact, JobSucceeded)]
+        (ended,) = [fact for _, fact in corral.store.newest(head) if isinstance(fact, JobSucceeded)]
         assert ended.result == Blob.of(b"right")

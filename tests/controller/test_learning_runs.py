@@ -26,6 +26,7 @@ from corral.engines.engine import Attempt
 from corral.pipelines.learning_plans import batch_plan, parse
 from tests.controller.paintings import result_of
 from tests.controller.shell import Shell, shell, worker
+from tests.crash import books
 from tests.eventually import eventually_async
 
 ANN = Caller("ann", Role.SUBMIT)
@@ -154,8 +155,7 @@ async def test_the_same_plan_is_the_same_run(tmp_path: Path) -> None:
             await one.runs.show("cfg-3")
         with pytest.raises(LearningRunNotFound):
             await one.runs.show("../cfg-1")
-        heads = one.made.store.journal.history()
-        assert len(list(heads)) == 12
+        assert len(books.history(one.made.store.journal)) == 12
     async with ranch(tmp_path) as one:
         assert (await one.start()).result == result, "also after a restart"
 

@@ -42,7 +42,7 @@ def expected(corral: Shell, ids: list[JobId], filters: JobFilters) -> list[JobId
     found = []
     for job in ids:
         head = corral.store.head(job)
-        labels = dict(head.labels)
+        labels = dict(head.given.labels)
         wanted = [label.partition("=") for label in filters.labels]
         if (
             (not filters.states or head.state in filters.states)
@@ -110,10 +110,10 @@ async def test_what_ends_while_it_is_counted_counts_once(
         rows = listing._rows
         ending = iter(jobs[1:])
 
-        async def meanwhile(ask: Any) -> Any:
+        async def meanwhile(*ask: Any) -> Any:
             """One ends before the history is read, and one right after."""
             await corral.queue.cancel(next(ending))
-            found = await rows(ask)
+            found = await rows(*ask)
             if last := next(ending, ""):
                 await corral.queue.cancel(last)
             return found

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from corral.api.views import LOOKED_AT, job_view, shown
-from corral.controller.files.artifact_index import ArtifactIndex
-from corral.controller.jobs.job_files import result_of
+from corral.controller.files.artifacts import ArtifactIndex
 from corral.controller.output.pages import Cursor
 from corral.controller.why import explain
 from corral.core.errors import BlobNotFound
@@ -71,7 +71,7 @@ async def test_nobody_reads_all_of_them_to_show_or_explain_the_job(tmp_path: Pat
             assert reason.summary == "cancelled"
             assert reason.history[-1].endswith("cancelled")
             with pytest.raises(BlobNotFound):
-                result_of(corral.store, job)
+                corral.store.result(job)
             assert len(asked) < LOOKED_AT + 320
 
 
@@ -82,7 +82,7 @@ async def test_few_are_shown_as_ever_and_each_once(tmp_path: Path) -> None:
         stored = [*artifacts(job, 0, 3), *artifacts(job, 0, 1)]
         await corral.store.append(stored)
         for _ in range(2):
-            view = shown(corral.store, corral.feed, job)
+            view = shown(cast(Any, corral), job)
             assert [one.name for one in view.artifacts] == ["00001.png", "00002.png", "00000.png"]
             assert not view.more_artifacts
             corral.store.recent.clear()  # from the journal, too

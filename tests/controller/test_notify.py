@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from corral.controller.journal.listeners import Change
+from corral.controller.journal.record import Change
 from corral.controller.webhooks import notify
-from corral.controller.webhooks.lanes import Timing
+from corral.controller.webhooks.notify import Timing
 from corral.core.errors import InvalidJob, InvalidSettings
 from corral.core.events import AttemptStarted, WorkerLost
 from corral.core.job import Failure, JobId, State
@@ -47,6 +49,10 @@ def notified(
 ) -> AbstractAsyncContextManager[Shell]:
     workers = [worker(cpus=1000.0)]
     return shell(home, workers, long_if_it_fails, webhooks=webhooks, timing=timing)
+
+
+def told(said: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [line["event"] for line in said]
 
 
 async def failed(made: Shell, **fields: object) -> JobId:
@@ -102,16 +108,16 @@ async def test_an_answer_that_is_none_is_asked_for_again(
         # One delivery id for all tries of the first, and the second waits for its turn.
         assert len({one.delivery for one in got[:6]}) == 1
         assert [one.told["job"]["job_id"] for one in got[5:]] == [first, second]
-        assert made.notifier.counts.failed_tries == 5
 
 
 async def test_what_nobody_takes_is_given_up(tmp_path: Path, receiver: Receiver) -> None:
     receiver.statuses = [500] * 1000
     timing = Timing(backoff_s=0.01, backoff_max_s=0.01, give_up_s=0.2)
     async with notified(tmp_path, Webhook(url=receiver.url), timing=timing) as made:
-        await failed(made)
-        await eventually_async(lambda: made.notifier.counts.given_up == 1, "it is given up")
-        assert made.notifier.counts.delivered == 0
+        with capture_logs() as said:
+            await failed(made)
+            await eventually_async(lambda: "notification_given_up" in told(said), "it is given up")
+        assert "notification_delivered" not in told(said)
         assert len({one.delivery for one in receiver.received}) == 1
 
 
@@ -200,11 +206,13 @@ async def test_a_dead_webhook_holds_up_nobody(
     webhooks = (Webhook(url=dead), Webhook(url=receiver.url))
     timing = Timing(timeout_s=60.0, settle_s=0.05)
     async with notified(tmp_path, *webhooks, timing=timing) as made:
-        jobs = [await failed(made) for _ in range(20)]
-        got = await until(receiver, 20)
-        assert [one.told["job"]["job_id"] for one in got] == jobs
-        await eventually_async(lambda: made.notifier.counts.delivered == 20, "all are delivered")
-        assert made.notifier.counts.pending == 20
+        with capture_logs() as said:
+            jobs = [await failed(made) for _ in range(20)]
+            got = await until(receiver, 20)
+            assert [one.told["job"]["job_id"] for one in got] == jobs
+            await eventually_async(
+                lambda: told(said).count("notification_delivered") == 20, "all are delivered"
+            )
     # The dead one is told where it stopped, the other one nothing again.
     cursors = json.loads((tmp_path / "notify.json").read_text())
     assert list(cursors["webhooks"]) == [dead]
@@ -275,8 +283,9 @@ async def test_more_than_fits_into_memory_is_found_in_the_journal(
 async def test_a_missing_key_is_waited_for(tmp_path: Path, receiver: Receiver) -> None:
     webhook = Webhook(url=receiver.url, secret="LATER", on=("job_failed",))
     async with notified(tmp_path, webhook) as made:
-        await failed(made)
-        await eventually_async(lambda: made.notifier.counts.failed_tries > 0, "a try has failed")
+        with capture_logs() as said:
+            await failed(made)
+            await eventually_async(lambda: "notification_failed" in told(said), "a try has failed")
         assert not receiver.received
         await made.vault.set("LATER", KEY)
         (got,) = await until(receiver, 1)

@@ -16,7 +16,7 @@ import pytest
 
 from corral.controller.files.jsonl_file import JsonlFile
 from corral.controller.images.paces import Paces
-from corral.controller.images.plans import BuiltBatch, Plans, check_base
+from corral.controller.images.plans import BuiltBatch, Plans
 from corral.controller.images.presets import PresetFiles
 from corral.controller.jobs.admission import Accepted
 from corral.core.access import Caller, Role
@@ -52,7 +52,7 @@ def drawer(name: str = "w1", **more: Any) -> Worker:
 
 
 def plans_of(corral: Shell, home: Path, paces: Paces | None = None) -> Plans:
-    presets = PresetFiles(home / "presets", check_base)
+    presets = PresetFiles(home / "presets")
     return Plans(corral.queue, corral.loop, paces or Paces(), presets)
 
 
@@ -119,7 +119,7 @@ async def test_a_cancelled_batch_grows_no_more(tmp_path: Path) -> None:
 async def test_a_preset_that_could_not_be_written_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    presets = PresetFiles(tmp_path / "presets", check_base)
+    presets = PresetFiles(tmp_path / "presets")
 
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -290,7 +290,7 @@ async def test_a_plan_that_is_none(tmp_path: Path, data: bytes, said: str) -> No
 
 
 async def test_presets(tmp_path: Path) -> None:
-    presets = PresetFiles(tmp_path / "presets", check_base)
+    presets = PresetFiles(tmp_path / "presets")
     assert presets.names() == []
     base = {"txt2img": {"model": "sketch", "width": 64, "height": 64, "steps": 3}}
     saved = await presets.save("small", json.dumps(base).encode())
@@ -315,7 +315,7 @@ async def test_presets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "-x", "x" * 65, "a\0b", "é"])
 async def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
-    presets = PresetFiles(tmp_path / "presets", check_base)
+    presets = PresetFiles(tmp_path / "presets")
     for call in (lambda: presets.get(name), lambda: presets._path(name)):
         with pytest.raises(InvalidRequest):
             call()
@@ -328,7 +328,7 @@ async def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> Non
     "data", [b"", b"[]", b"{", b"\xff", b'{"txt2img": {"step": 3}}', b'{"a":' * 100_000]
 )
 async def test_what_is_no_base_is_not_saved(tmp_path: Path, data: bytes) -> None:
-    presets = PresetFiles(tmp_path / "presets", check_base)
+    presets = PresetFiles(tmp_path / "presets")
     with pytest.raises((InvalidRequest, InvalidPlan)):
         await presets.save("x", data)
     assert presets.names() == []

@@ -29,6 +29,7 @@ from corral.core.events import (
     ResultOrphaned,
 )
 from corral.core.job import Needs
+from tests.controller.shell import records_of
 
 SOON_S = 10.0
 
@@ -57,7 +58,7 @@ async def fill(store: Store, count: int, dealt: Sequence[int] = ()) -> list[str]
     for turn in [*dealt, *(n for n in range(count) for _ in range(4))]:
         if facts := left[jobs[turn % count]]:
             fact = facts.pop(0)
-            await store.append([fact], documents={fact.job: b"document"})
+            await store.enqueue([fact], {fact.job: b"document"})
     return jobs
 
 
@@ -69,7 +70,7 @@ def damage(folder: Path, *statements: str) -> None:
 
 
 def facts_of(store: Store, job: str) -> list[str]:
-    return [record.kind for record in store.history(store.head(job))]
+    return [record.kind for record in records_of(store, job)]
 
 
 async def prune(store: Store, jobs: Sequence[str]) -> None:
@@ -244,7 +245,7 @@ async def test_reading_what_was_just_pruned(tmp_path: Path) -> None:
     head = store.head(jobs[0])
     await prune(store, jobs[:1])
     with pytest.raises(JobNotFound, match="removed from the history"):
-        store.history(head)
+        list(store.journal.backwards(head.last_seq))
     await store.close()
 
 
@@ -255,7 +256,7 @@ async def test_pages_are_used_again(tmp_path: Path) -> None:
     for turn in range(6):
         jobs = [f"{turn}-{n}" for n in range(40)]
         documents = dict.fromkeys(jobs, b"x" * 4096)
-        await store.append([story(job)[0] for job in jobs], documents=documents)
+        await store.enqueue([story(job)[0] for job in jobs], documents)
         for job in jobs:
             await store.append(story(job)[1:])
         await prune(store, jobs)

@@ -24,7 +24,7 @@ async def test_a_short_queue_behind_a_long_job_moves_to_the_idle_worker(tmp_path
         assert corral.store.head(short).worker == "a"
         corral.engine.restore("b")
         ended = await corral.until_ended(short)
-        assert (ended.state, ended.worker, ended.losses) == (State.SUCCEEDED, "b", 0)
+        assert (ended.state, ended.worker, ended.course.losses) == (State.SUCCEEDED, "b", 0)
         assert corral.store.head(long).worker == "a"
         assert corral.store.head(long).attempt == 1
 

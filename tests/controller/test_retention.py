@@ -19,7 +19,6 @@ from corral.controller.history.retention import (
     FETCH_S,
     KeptBytes,
     Retention,
-    RetentionLimits,
     due,
 )
 from corral.controller.output.feed import Feed
@@ -33,11 +32,12 @@ from corral.core.errors import (
 )
 from corral.core.frames import OutputFrame, encode_frame
 from corral.core.job import Blob, FunctionCall, Input, Needs, decode_document
+from corral.settings import RetentionSettings
 from tests.controller.shell import Shell, function_job, shell
 from tests.controller.test_pruning import damage
 
 FOREVER = 1e12
-KEEP = RetentionLimits(
+KEEP = RetentionSettings(
     history_s=FOREVER,
     history_jobs=1_000_000,
     artifacts_s=FOREVER,

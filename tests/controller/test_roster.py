@@ -15,9 +15,7 @@ from corral.core.worker import Wishes
 
 
 def opened(path: Path) -> Roster:
-    return Roster(
-        path / "workers.json", path / "enrolment.key", local_id="w-here", local_credential="c"
-    )
+    return Roster(path / "workers.json", local_id="w-here", local_credential="c")
 
 
 async def invited(roster: Roster) -> str:
@@ -27,8 +25,8 @@ async def invited(roster: Roster) -> str:
 
 async def test_an_invitation_turns_into_a_credential_of_ones_own(tmp_path: Path) -> None:
     roster = opened(tmp_path)
-    first, credential = await roster.enrol(await invited(roster), "gaming", ())
-    second, other = await roster.enrol(await invited(roster), "gaming", ("vm",))
+    first, credential = await roster.admit("gaming", (), token=await invited(roster))
+    second, other = await roster.admit("gaming", ("vm",), token=await invited(roster))
     assert (first.name, second.name) == ("gaming", "gaming-2")
     again = opened(tmp_path)
     assert again.is_worker(first.id, credential)
@@ -44,7 +42,7 @@ async def test_an_invitation_turns_into_a_credential_of_ones_own(tmp_path: Path)
 async def test_who_looks_elsewhere_is_known_until_it_found_us(tmp_path: Path) -> None:
     roster = opened(tmp_path)
     roster.url = "https://10.0.0.1:8700"
-    worker, _ = await roster.enrol(await invited(roster), "gaming", ())
+    worker, _ = await roster.admit("gaming", (), token=await invited(roster))
     assert roster.told_elsewhere() == []
     again = opened(tmp_path)
     again.url = "https://10.0.0.1:9000"
@@ -60,8 +58,8 @@ async def test_a_renewed_invitation_voids_those_before(tmp_path: Path) -> None:
     before = await invited(roster)
     after, _ = await roster.invite(renew=True)
     with pytest.raises(Unauthorized, match="corral invite"):
-        await roster.enrol(before, "late", ())
-    assert (await roster.enrol(after, "new", ()))[0].name == "new"
+        await roster.admit("late", (), token=before)
+    assert (await roster.admit("new", (), token=after))[0].name == "new"
 
 
 async def test_an_invitation_ends(tmp_path: Path) -> None:
@@ -69,7 +67,7 @@ async def test_an_invitation_ends(tmp_path: Path) -> None:
     token, _ = await roster.invite(1e-6)
     for one in (roster, opened(tmp_path)):
         with pytest.raises(Unauthorized, match=r"good until .* UTC.*corral invite"):
-            await one.enrol(token, "late", ())
+            await one.admit("late", (), token=token)
     _, issued = await roster.invite()
     assert 86_000 < issued.expires_at - time.time() <= 86_400, "a day, where nothing else is said"
     for odd in (0.0, -1.0, 1e12, float("nan")):
@@ -80,7 +78,7 @@ async def test_an_invitation_ends(tmp_path: Path) -> None:
 async def test_of_two_at_once_one_has_the_last_use(tmp_path: Path) -> None:
     roster = opened(tmp_path)
     token, _ = await roster.invite(uses=2)
-    asking = [roster.enrol(token, "one", ()) for _ in range(5)]
+    asking = [roster.admit("one", (), token=token) for _ in range(5)]
     told = await asyncio.gather(*asking, return_exceptions=True)
     refused = [one for one in told if isinstance(one, Unauthorized)]
     assert len(refused) == 3
@@ -91,18 +89,6 @@ async def test_of_two_at_once_one_has_the_last_use(tmp_path: Path) -> None:
     for odd in (0, -1, 10_001):
         with pytest.raises(InvalidRequest):
             await roster.invite(uses=odd)
-
-
-async def test_an_invitation_from_before_they_had_an_end_is_good_for_a_day(tmp_path: Path) -> None:
-    (tmp_path / "enrolment.key").write_text("from-before\n")
-    roster = opened(tmp_path)
-    assert not (tmp_path / "enrolment.key").exists()
-    until = roster.check_invited("from-before").expires_at
-    assert 86_000 < until - time.time() <= 86_400
-    assert opened(tmp_path).check_invited("from-before").expires_at == until, "not a day more"
-    await roster.invite(renew=True)
-    with pytest.raises(Unauthorized):
-        opened(tmp_path).check_invited("from-before")
 
 
 async def test_invitations_do_not_pile_up(tmp_path: Path) -> None:
@@ -130,13 +116,13 @@ async def test_invitations_do_not_pile_up(tmp_path: Path) -> None:
 )
 async def test_a_name_is_made_usable(tmp_path: Path, given: str, kept: str) -> None:
     roster = opened(tmp_path)
-    enrolled, _ = await roster.enrol(await invited(roster), given, ())
+    enrolled, _ = await roster.admit(given, (), token=await invited(roster))
     assert enrolled.name == kept
 
 
 async def test_wishes_outlive_a_restart(tmp_path: Path) -> None:
     roster = opened(tmp_path)
-    worker, _ = await roster.enrol(await invited(roster), "a", ())
+    worker, _ = await roster.admit("a", (), token=await invited(roster))
     await roster.change(worker.id, "a", name="big", draining=True, labels=["ssd", "ssd"])
     await roster.change("w-here", "vm", labels=["here"])
     again = opened(tmp_path)
@@ -147,8 +133,8 @@ async def test_wishes_outlive_a_restart(tmp_path: Path) -> None:
 
 async def test_what_cannot_be_wished(tmp_path: Path) -> None:
     roster = opened(tmp_path)
-    one, _ = await roster.enrol(await invited(roster), "one", ())
-    await roster.enrol(await invited(roster), "two", ())
+    one, _ = await roster.admit("one", (), token=await invited(roster))
+    await roster.admit("two", (), token=await invited(roster))
     with pytest.raises(Conflict):
         await roster.change(one.id, "one", name="two")
     for name in ("auto", "local", "", "a b", "x" * 64):
@@ -163,7 +149,7 @@ async def test_what_cannot_be_wished(tmp_path: Path) -> None:
 
 async def test_a_revoked_credential_is_good_for_nothing(tmp_path: Path) -> None:
     roster = opened(tmp_path)
-    worker, credential = await roster.enrol(await invited(roster), "a", ())
+    worker, credential = await roster.admit("a", (), token=await invited(roster))
     await roster.revoke(worker.id)
     assert not roster.is_worker(worker.id, credential)
     assert not opened(tmp_path).knows(worker.id)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.controller.journal import schema, sql
+from corral.controller.journal import sql
 from corral.controller.journal.database import Journal
 from corral.controller.recovery.repair import repair
 from corral.core.errors import HomeUnusable
@@ -61,5 +61,5 @@ async def test_doctor_names_it(tmp_path: Path) -> None:
 def test_a_new_database_has_its_tables(tmp_path: Path) -> None:
     with contextlib.closing(Journal(tmp_path)) as journal:
         assert journal.has_its_tables()
-    names = {name for _, name, _, _ in schema.tables()}
+    names = {name for _, name, _, _ in sql.tables()}
     assert names >= {"journal", "history", "pruned", "workers"}

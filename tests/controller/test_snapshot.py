@@ -10,13 +10,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.controller.journal import snapshot, sql
 from corral.controller.journal.database import Journal
-from corral.controller.journal.record import sealed
+from corral.controller.journal.record import JournalRecord
 from corral.controller.journal.snapshot import JOBS_AT_ONCE, JournalSnapshot
 from corral.controller.recovery.proof_process import prove
 from corral.controller.store import Store
@@ -36,6 +37,10 @@ def open_store(folder: Path, *, every: int = 1_000_000) -> Store:
     return store
 
 
+def write(folder: Path, known: JournalSnapshot) -> None:
+    snapshot.write(folder, [msgspec.msgpack.encode(known)])
+
+
 async def take(store: Store) -> JournalSnapshot:
     """What is known now, as it would be written after a commit."""
     store.snapshots.take(store.journal.record(store.seq), store.world.heads.values())
@@ -52,7 +57,7 @@ async def filled(folder: Path, *, behind: int = 2) -> JournalSnapshot:
     await fill(store, 6, [0, 1, 2, 0, 1, 3])
     found = await take(store)
     for n in range(behind):
-        await store.append([submitted(f"new{n}")], documents={f"new{n}": b"document"})
+        await store.enqueue([submitted(f"new{n}")], {f"new{n}": b"document"})
     await store.close()
     return found
 
@@ -193,19 +198,19 @@ def of_another_schema(path: Path) -> None:
     found = snapshot.read(path.parent)
     assert found is not None
     old = JournalSnapshot(found.seq, found.crc, found.living, schema=sql.SCHEMA_VERSION - 1)
-    snapshot.write(path.parent, old)
+    write(path.parent, old)
 
 
 def of_another_journal(path: Path) -> None:
     found = snapshot.read(path.parent)
     assert found is not None
-    snapshot.write(path.parent, JournalSnapshot(found.seq, found.crc ^ 1, found.living))
+    write(path.parent, JournalSnapshot(found.seq, found.crc ^ 1, found.living))
 
 
 def of_the_future(path: Path) -> None:
     found = snapshot.read(path.parent)
     assert found is not None
-    snapshot.write(path.parent, JournalSnapshot(found.seq + 1000, found.crc, found.living))
+    write(path.parent, JournalSnapshot(found.seq + 1000, found.crc, found.living))
 
 
 def with_an_ended_job(path: Path) -> None:
@@ -216,7 +221,7 @@ def with_an_ended_job(path: Path) -> None:
         ended = journal.ended("job0")
     assert ended is not None
     living = {**found.living, "job0": ended.last_seq}
-    snapshot.write(path.parent, JournalSnapshot(found.seq, found.crc, living))
+    write(path.parent, JournalSnapshot(found.seq, found.crc, living))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +262,7 @@ async def test_one_whose_last_record_is_pruned_is_not_used(tmp_path: Path) -> No
 async def test_a_snapshot_that_left_a_job_out_is_found(tmp_path: Path) -> None:
     """Where a record behind it speaks of the job, at the start; else by the proof."""
     found = await filled(tmp_path)
-    snapshot.write(tmp_path, JournalSnapshot(found.seq, found.crc, {}))
+    write(tmp_path, JournalSnapshot(found.seq, found.crc, {}))
     store = open_store(tmp_path)
     assert "living" not in store.world.heads
     await store.close()
@@ -384,9 +389,9 @@ async def test_a_snapshot_beside_another_database(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, JOBS_AT_ONCE + 1, 2 * JOBS_AT_ONCE + 16])
 def test_what_is_written_in_pieces_is_read_as_a_whole(tmp_path: Path, count: int) -> None:
-    last = sealed(7, 1.0, "kind", "job", 0, b"", None)
+    last = JournalRecord(7, 1.0, "kind", "job", 0, b"", None, crc=11)
     shape = Shape(Needs())
     heads = [Head(f"job{n}", shape, State.QUEUED, 0.0, n, n * 100) for n in range(count)]
-    snapshot.write_living(tmp_path, last, heads)
+    snapshot.write(tmp_path, snapshot.encoded(last, heads))
     living = {head.id: head.last_seq for head in heads}
     assert snapshot.read(tmp_path) == JournalSnapshot(7, last.crc, living)

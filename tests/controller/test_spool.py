@@ -35,26 +35,6 @@ def test_nothing_written_is_nothing_read(tmp_path: Path) -> None:
     assert Spool(tmp_path, 1000).read("job", 1, 0).lines == []
 
 
-def test_output_of_before_lies_where_it_is_looked_for(tmp_path: Path) -> None:
-    (tmp_path / "ob").mkdir()
-    (tmp_path / "ob" / f"job.1.{0:016d}").write_bytes(b"said\n")
-    (tmp_path / "ob" / "mine").touch()
-    assert everything(Spool(tmp_path, 1000)) == ([b"said"], 0)
-    assert [path.name for path in (tmp_path / "ob").iterdir()] == ["mine"]
-
-
-def test_streams_whose_segments_lay_side_by_side_are_read_as_before(tmp_path: Path) -> None:
-    side_by_side = tmp_path / "b"
-    side_by_side.mkdir()
-    (side_by_side / f"job.1.{0:016d}").write_bytes(b"one\n")
-    (side_by_side / f"job.1.{4:016d}").write_bytes(b"two\n")
-    (side_by_side / f"job.2.{77:016d}").touch()  # was pruned
-    spool = Spool(tmp_path, 1000)
-    assert everything(spool) == ([b"one", b"two"], 0)
-    assert spool.read("job", 2, 7) == ([], 77, 70)
-    assert not side_by_side.exists()
-
-
 @given(st.lists(st.binary(max_size=300).map(lambda b: b.replace(b"\n", b"")), max_size=80))
 @settings(max_examples=50, deadline=None)
 def test_under_the_limit_all_comes_back_in_order(lines: list[bytes]) -> None:

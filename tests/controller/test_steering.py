@@ -11,7 +11,7 @@ from corral.controller.world import World
 from corral.core.errors import Conflict, HomeUnusable
 from corral.core.events import AttemptPlaced
 from corral.core.job import Course, Head, JobId, Shape, State
-from tests.controller.shell import Needs, QueueClass, Shell, shell, worker
+from tests.controller.shell import Needs, QueueClass, Shell, records_of, shell, worker
 
 ONE_GPU = Needs(gpus=1)
 
@@ -21,7 +21,7 @@ async def placed_in_order(corral: Shell, jobs: list[JobId]) -> list[JobId]:
         await corral.until_ended(job)
 
     def placed(job: JobId) -> int:
-        records = corral.store.history(corral.store.head(job))
+        records = records_of(corral.store, job)
         return next(one.seq for one in records if isinstance(one.fact(), AttemptPlaced))
 
     return sorted(jobs, key=placed)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.controller.journal.database import Journal
-from corral.controller.journal.listeners import Change
+from corral.controller.journal.record import Change
 from corral.controller.store import Store
 from corral.controller.world import World
 from corral.core.errors import Conflict, JobNotFound, JournalDamaged
@@ -44,7 +44,7 @@ def submitted(job: str, at: float = 1.0, **more: object) -> JobSubmitted:
 
 async def test_facts_are_readable_after_a_restart(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    await store.append([submitted("a", batch="b", key="k")], documents={"a": b"document"})
+    await store.enqueue([submitted("a", batch="b", key="k")], {"a": b"document"})
     await store.append([AttemptPlaced(job="a", at=2, attempt=1, worker="w")])
     await store.close()
     store = open_store(tmp_path)
@@ -176,7 +176,7 @@ def test_whatever_happens_a_restart_replays_to_the_same_world(
 async def test_many_digests_are_read_with_one_query(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for job in ("a", "b", "c"):
-        await store.append([submitted(job)], documents={job: job.encode()})
+        await store.enqueue([submitted(job)], {job: job.encode()})
     await store.close()
     store = open_store(tmp_path)
     store.know_digests([store.head("a"), store.head("c")])

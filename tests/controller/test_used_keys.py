@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.controller.history.used_keys import UsedKeys
+from corral.controller.history.ended import UsedKeys
 
 
 def test_what_was_added_is_always_found() -> None:

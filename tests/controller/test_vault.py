@@ -15,7 +15,7 @@ from corral.core.events import JobFailed
 from corral.core.job import Needs
 from corral.engines.engine import Attempt
 from corral.protocol.messages import JobDispatch
-from tests.controller.shell import function_job, shell
+from tests.controller.shell import function_job, records_of, shell
 
 VALUE = "a-value-that-nobody-may-see"
 
@@ -51,7 +51,7 @@ async def test_a_secret_that_is_gone_by_then_fails_the_job(tmp_path: Path) -> No
         made.loop.paused = False
         made.loop.wake()
         await made.until_ended(job)
-        end = made.store.history(made.store.head(job))[-1].fact()
+        end = records_of(made.store, job)[-1].fact()
         assert isinstance(end, JobFailed)
         assert end.failure.code == "secret_missing"
         assert "corral secret set TOKEN" in end.failure.message

@@ -55,10 +55,10 @@ def test_a_job_walks_its_life() -> None:
     assert head.state is State.QUEUED
     head = advance(head, AttemptPlaced(job="j", at=2, attempt=1, worker="w"), 2)
     head = advance(head, AttemptStarted(job="j", at=3, attempt=1, devices=("GPU-1",)), 3)
-    assert (head.state, head.worker, head.devices) == (State.RUNNING, "w", ("GPU-1",))
+    assert (head.state, head.worker, head.course.devices) == (State.RUNNING, "w", ("GPU-1",))
     requeued = JobRequeued(job="j", at=4, attempt=1, code="x", message="m", fault="job", avoid="w")
     head = advance(head, requeued, 4)
-    assert (head.state, head.worker, head.failures, head.shape.avoid) == (
+    assert (head.state, head.worker, head.course.failures, head.shape.avoid) == (
         State.QUEUED,
         "",
         1,
@@ -83,5 +83,5 @@ def test_notes_move_nothing() -> None:
     head = born(submitted(), 1)
     note = CheckpointStored(job="j", at=2, attempt=1, size=3, sha256="abc")
     after = advance(head, note, 2)
-    assert (after.state, after.checkpoint, after.last_seq) == (State.QUEUED, "abc", 2)
+    assert (after.state, after.course.checkpoint, after.last_seq) == (State.QUEUED, "abc", 2)
     assert ResultOrphaned in NOTES

@@ -3,12 +3,15 @@ keeps: one end for each job, attempt numbers that only grow."""
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from corral.controller.history.ended import EndedJob
 from corral.controller.journal import sql
+from corral.controller.journal.database import Journal
 from corral.controller.journal.record import JournalRecord
 from corral.core.events import (
     AttemptPlaced,
@@ -33,6 +36,13 @@ def records(home: Path) -> list[JournalRecord]:
         return [JournalRecord._make(row) for row in connection.execute(sql.SCAN)]
     finally:
         connection.close()
+
+
+def history(journal: Journal) -> list[EndedJob]:
+    """All rows of the history, newest first."""
+    with contextlib.closing(sql.open_read_only(journal.path)) as reader:
+        rows = reader.execute("SELECT * FROM history ORDER BY job DESC")
+        return [EndedJob._make(row) for row in rows]
 
 
 def stories(home: Path) -> dict[str, Story]:

@@ -25,11 +25,10 @@ from corral.controller.files.assets import Assets
 from corral.controller.files.blobs import Blobs
 from corral.controller.intake import Intake
 from corral.controller.journal.database import Journal
-from corral.controller.journal.listeners import Change
-from corral.controller.journal.snapshots import EVERY
-from corral.controller.loop import Loop
+from corral.controller.journal.record import Change
+from corral.controller.journal.snapshot import EVERY
+from corral.controller.loop import Loop, Pause
 from corral.controller.output.spool import Spool
-from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.recovery.proof_process import prove
 from corral.controller.recovery.start import recovered
@@ -52,6 +51,7 @@ from corral.engines.engine import Attempt
 from corral.engines.simulated import SimulatedEngine
 from corral.home import Home, write_private_json
 from corral.scheduler.settle import Policy
+from tests.controller.shell import nobody
 from tests.crash.books import ENDS, end_of, stories
 
 Say = Callable[[str, JobId], None]
@@ -156,6 +156,7 @@ class Station:
             self.store,
             self.blobs,
             self.loop,
+            first_workers=nobody,
             vault=vault,
             assets=Assets(self.blobs, limit=1_000_000),
             document_limit=8_000_000,

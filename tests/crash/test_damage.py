@@ -24,7 +24,7 @@ from corral.controller.world import World
 from corral.core.errors import CorralError, HomeUnusable, JournalDamaged
 from corral.core.events import AttemptPlaced, JobSubmitted
 from corral.core.job import Needs
-from tests.crash import scenario
+from tests.crash import books, scenario
 from tests.crash.books import end_of, records, stories
 
 pytestmark = [pytest.mark.crash, pytest.mark.long]
@@ -58,8 +58,8 @@ class Homes:
                 await life.submit(scenario.function_job(f"done-{n}", batch="herd"))
             waiting = list(life.store.world.heads)[:1]
             await life.until_ended(but=waiting)
-            ended = sorted(life.journal.history(), reverse=True)
-            await life.store.prune([row.job for row in ended][3:9:2], 10.0)
+            ended = [row.job for row in books.history(life.journal)]
+            await life.store.prune(ended[3:9:2], 10.0)
             assert len(life.journal.pruned()) > 1
             mark = (home / "journal" / MARK).read_bytes()
             before = life.journal.last_seq()
@@ -106,14 +106,14 @@ def state(home: Path) -> dict[str, Any]:
             "living": dict(store.world.heads),
             "heads": heads,
             "documents": [journal.document(head.submitted_seq) for head in heads.values()],
-            "chains": [journal.chain(head.last_seq) for head in heads.values()],
+            "chains": [list(journal.backwards(head.last_seq)) for head in heads.values()],
             "keys": [
                 store.world.keys.get(head.key) or journal.ended_by_keys([head.key]).get(head.key)
                 for head in heads.values()
             ],
             "prefixes": [journal.ended_by_prefix(job) for job in jobs],
             "batch": journal.ended_in_batch("herd", 0, 100),
-            "history": sorted(journal.history()),
+            "history": books.history(journal),
             "newest": journal.ended_newest(),
             "last": found[-1].seq,
         }

@@ -20,9 +20,9 @@ from corral.controller.journal.database import Journal
 
 write = Journal.write
 
-def slowly(self, what):
+def slowly(self, *what):
     time.sleep(0.1)
-    return write(self, what)
+    return write(self, *what)
 
 Journal.write = slowly
 main()

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -138,10 +139,15 @@ class Interrupted:
             stdout=subprocess.PIPE,
             text=True,
         )
+        client = threading.Thread(target=self._use)
         try:
             pid = self._until_up(watcher)
             if pid is not None:
-                self._use(watcher)
+                client.start()
+                eventually(
+                    lambda: watcher.poll() is not None or not client.is_alive(),
+                    "the end of both jobs, or of the controller",
+                )
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
             said, _ = watcher.communicate(timeout=60)
@@ -150,6 +156,9 @@ class Interrupted:
             watcher.wait()
         told: dict[str, Any] = json.loads(said)
         with self.controller:
+            # A client whose controller was killed under it goes on with the next one.
+            if pid is not None:
+                client.join()
             self._check()
         self._check_books()
         # What lost its agent may still be on its way out of the folder.
@@ -171,10 +180,10 @@ class Interrupted:
         )
         return None if found == -1 else found
 
-    def _use(self, watcher: subprocess.Popen[str]) -> None:
-        """What a client gets done before the controller is gone under it."""
-        try:
-            address, token = self.controller.address, self.controller.token
+    def _use(self) -> None:
+        """What a client gets done, before the controller is gone under it and after."""
+        address, token = self.controller.address, self.controller.token
+        with contextlib.suppress(CorralError, OSError, TimeoutError):
             for name, size in (("small", 10), ("large", 20_000)):
                 with corral.Client(address, token) as client:
                     arguments = (str(self.yard), name, b"x" * size)
@@ -182,15 +191,8 @@ class Interrupted:
                     self.accepted[name] = handle.id
             for name, job in self.accepted.items():
                 with corral.Client(address, token) as client:
-                    handle = client.job(job)
-                    eventually(
-                        lambda handle=handle: watcher.poll() is not None or handle.status().ended,  # type: ignore[misc]
-                        f"the end of {name}, or of the controller",
-                    )
-                    assert handle.result(timeout=3) == len(name)
+                    assert client.job(job).result(timeout=60) == len(name)
                     self.seen[name] = self._begun(name)
-        except (CorralError, OSError, ValueError, TimeoutError):
-            return
 
     def _begun(self, name: str) -> list[str]:
         path = self.yard / name

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import corral
-from corral.agent.outbox.kept_results import KEPT
+from corral.agent.outbox import KEPT
 from corral.agent.runners.process_tree import marked
 from corral.contract import views
 from tests.crash.conftest import free_port

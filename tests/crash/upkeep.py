@@ -30,7 +30,7 @@ from corral.core.job import Head, Needs, decode_document
 from corral.home import Home
 from tests.controller.test_pruning import damage
 from tests.controller.test_retention import KEEP
-from tests.crash import painting, scenario, tracing
+from tests.crash import books, painting, scenario, tracing
 from tests.crash.sweep import Counter, apart
 
 Part = Callable[[Path], None]
@@ -82,8 +82,7 @@ def swapped(home: Path) -> None:
 
 
 def _ended(store: Store) -> list[Head]:
-    found = sorted(store.journal.history(), reverse=True)
-    return [store.head(row.job) for row in found]
+    return [store.head(row.job) for row in books.history(store.journal)]
 
 
 async def _prepare_pruning(home: Path) -> None:

@@ -13,16 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corral.agent.environments import kit
+from corral.agent.environments.build_steps import BuildSteps
 from corral.agent.environments.builder import Environments
 from corral.agent.environments.manifest import SMALL_BYTES
 from corral.agent.files.assets import AssetCache
-from corral.agent.files.downloads import Ticket
-from corral.agent.outbox.kept_results import KeptResults
+from corral.agent.outbox import KeptResults
+from corral.agent.runners.cgroups import Cgroups
 from corral.core.job import Input
 from corral.home import make_folder
 from corral.joining import trust
 from corral.protocol.messages import JobCompleted
 from corral.runtime.environments.kit import contents
+from corral.runtime.files.downloads import Ticket
 from corral.shared_root import SharedRoot
 from corral.variables import build_environment
 from tests.agent.asset_server import serving
@@ -40,12 +42,11 @@ def environments(home: Path) -> Environments:
     environ = {**build_environment(), "UV_CACHE_DIR": str(home / "cache")}
     made = Environments(
         home / "environments",
+        BuildSteps(environ, home / "kit", Cgroups(home)),
         limit_gb=1.0,
         keep_s=3600.0,
         system_site_packages=False,
-        environ=environ,
         in_use=set,
-        compile_kit=lambda python: [str(python), "-c", ""],
     )
     made.clear_leftovers()
     return made

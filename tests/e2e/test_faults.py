@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import corral
-from corral.agent.outbox.kept_results import KEPT
+from corral.agent.outbox import KEPT
 from tests.e2e.test_joining import Machine, connected, free_port
 from tests.eventually import eventually
 from tests.live import LiveController

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 
 import pytest
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
 
 import corral
 from corral.cli.workers.join import enrol
 from corral.joining import trust
 from corral.joining.invitation import Invitation, parse
 from corral.protocol import messages as wire
+from corral.runtime.pipeline.blocking_websocket import BlockingWebSocket
 from tests.e2e.test_joining import YAML, connected
-from tests.eventually import eventually
+from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
 from tests.protocol.version_1 import OldWorker
 
@@ -49,7 +50,7 @@ def test_a_worker_of_the_first_version_works(client: corral.Client) -> None:
     eventually(lambda: connected(client, card["name"]), f"{card['name']} is connected")
     handle = client.submit(abs, (-1,), worker=card["name"])
     assert old.works({"answer": 42}) == handle.id
-    assert handle.result(10) == {"answer": 42}
+    assert handle.result(PATIENCE_S) == {"answer": 42}
     assert "an old worker" in "".join(handle.logs())
     old.leaves()
     client.admin.revoke_worker(card["name"])
@@ -63,14 +64,16 @@ def test_a_version_that_we_do_not_speak_is_told_what_to_do(
 ) -> None:
     told, pem, card = enrolled(client)
     register = {"type": "WorkerGreeting", "runner_protocol": version, "nothing": ["we", "know"]}
-    with connect(
+    dialled = BlockingWebSocket(
         f"wss://{told.host}:{told.port}/worker",
         additional_headers={"Authorization": f"Bearer {card['credential']}"},
         ssl=trust.context(pem),
-    ) as socket:
+        open_timeout=PATIENCE_S,
+    )
+    with contextlib.closing(dialled) as socket:
         socket.send(json.dumps([register]).encode())
         with pytest.raises(ConnectionClosed) as closed:
-            socket.recv(10)
+            socket.recv(PATIENCE_S)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == wire.CLOSE_INCOMPATIBLE == 4426
     assert f"speaks protocol '{version[:16]}'" in closed.value.rcvd.reason
@@ -91,7 +94,7 @@ def test_a_worker_that_says_more_than_we_know_works(client: corral.Client) -> No
     newer.hears("WorkerWelcome")
     handle = client.submit(abs, (-1,), worker=card["name"])
     newer.works(7)
-    assert handle.result(10) == 7
+    assert handle.result(PATIENCE_S) == 7
     newer.leaves()
 
 

@@ -8,8 +8,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import cloudpickle
 import msgspec
@@ -136,6 +138,28 @@ class _Server(uvicorn.Server):
         yield
 
 
+def agents(
+    known: Sequence[Worker] = (),
+    *,
+    grace_s: float = 60.0,
+    output_limit: int = 1000,
+    stop_grace_s: float = 0.0,
+    **given: Any,
+) -> AgentsEngine:
+    """The engine without a controller."""
+    settings = Settings(grace_s=grace_s, output_limit=output_limit, cancel_grace_s=stop_grace_s)
+    return AgentsEngine(EngineContext(settings, Home(Path()), known=known, **given))
+
+
+def roster(is_worker: Callable[[str, str], bool] = lambda worker, credential: True) -> Any:
+    """One that knows everybody."""
+
+    def yes(_: str) -> bool:
+        return True
+
+    return SimpleNamespace(is_worker=is_worker, knows=yes, recognises=yes)
+
+
 @contextlib.asynccontextmanager
 async def agents_lab(path: Path) -> AsyncIterator[Lab]:
     """The real thing: a real socket, a real agent process, real runners."""
@@ -143,14 +167,11 @@ async def agents_lab(path: Path) -> AsyncIterator[Lab]:
     home.take()
     (path / "corral.yaml").write_text("worker: {cpus: 2}\n")
     local = LocalAgent(home, "w")
-    engine = AgentsEngine([], grace_s=0.5, output_limit=1 << 20, local_id=local.worker_id)
+    engine = agents(grace_s=0.5, output_limit=1 << 20, local_id=local.worker_id)
     listening = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     door = WorkerSocket(
-        engine,
-        lambda _, shown: shown == local.credential,
-        heartbeat_s=1.0,
-        grace_s=5.0,
+        engine, roster(lambda _, shown: shown == local.credential), heartbeat_s=1.0, grace_s=5.0
     )
     app = FastAPI()
 

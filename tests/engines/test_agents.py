@@ -25,22 +25,21 @@ from corral.api.workers.worker_socket import WorkerSocket
 from corral.core.events import AttemptExited, AttemptReturned, WorkerJoined, WorkerLost
 from corral.core.job import Needs
 from corral.core.limits import InputLimits
-from corral.core.model import NAMES_BYTES, Model
-from corral.core.worker import Capabilities, Reading, Wishes
+from corral.core.worker import NAMES_BYTES, Capabilities, Model, Reading, Wishes
 from corral.engines.agents import INBOX_LIMIT, AgentsEngine
+from corral.engines.dialled_workers import ASLEEP_S
 from corral.engines.engine import Attempt
-from corral.engines.graces import ASLEEP_S
-from corral.engines.output_receipts import RECEIPT_S
+from corral.engines.reports import RECEIPT_S
 from corral.protocol import messages as wire
 from corral.server.listening import http_server
-from tests.engines.conftest import AgentsLab, agents_lab
+from tests.engines.conftest import AgentsLab, agents, agents_lab, roster
 
 
 @contextlib.asynccontextmanager
 async def served(*, heartbeat_s: float) -> AsyncIterator[tuple[AgentsEngine, str]]:
     """An engine behind a real socket, and where that is."""
-    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
-    door = WorkerSocket(engine, lambda worker, shown: True, heartbeat_s=heartbeat_s, grace_s=60.0)
+    engine = agents()
+    door = WorkerSocket(engine, roster(), heartbeat_s=heartbeat_s, grace_s=60.0)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await door.serve(WebSocket(scope, receive, send))
@@ -98,7 +97,7 @@ async def test_a_worker_of_whom_nothing_is_read_is_not_silent() -> None:
 
 
 async def test_the_grace_of_a_silent_worker_began_with_its_last_word() -> None:
-    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    engine = agents()
     line = Line()
     engine.join(line, register("w"))
     engine.start(attempt("w"))
@@ -111,7 +110,7 @@ async def test_the_grace_of_a_silent_worker_began_with_its_last_word() -> None:
 
 
 async def test_a_worker_that_leaves_takes_nothing_new_until_it_is_back() -> None:
-    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    engine = agents()
     engine.join(Line(), register("w"))
     engine.hear("w", [wire.WorkerHeartbeat()])
     assert not engine.workers()[0].draining
@@ -124,7 +123,7 @@ async def test_a_worker_that_leaves_takes_nothing_new_until_it_is_back() -> None
 
 
 async def test_goodbye_frees_at_once() -> None:
-    engine = AgentsEngine([], grace_s=3600.0, output_limit=1000)
+    engine = agents(grace_s=3600.0)
     line = Line()
     engine.join(line, register("w"))
     engine.start(attempt("w"))
@@ -138,12 +137,12 @@ async def test_goodbye_frees_at_once() -> None:
 
 
 async def test_who_said_goodbye_has_left_and_is_not_missed() -> None:
-    engine = AgentsEngine([], grace_s=0.01, output_limit=1000)
+    engine = agents(grace_s=0.01)
     engine.join(Line(), register("w"))
     engine.hear("w", [wire.WorkerHeartbeat(leaving=True), wire.WorkerGoodbye(reason="bedtime")])
     (gone,) = engine.workers()
     assert (gone.connected, gone.draining, gone.left) == (False, False, True)
-    later = AgentsEngine([gone], grace_s=0.01, output_limit=1000)
+    later = agents([gone], grace_s=0.01)
     later.open()
     events = later.events()
     later.join(Line(), register("other"))  # the first that is heard of
@@ -153,7 +152,7 @@ async def test_who_said_goodbye_has_left_and_is_not_missed() -> None:
 
 
 async def test_a_controller_that_stops_drains_its_own_machine_alone() -> None:
-    engine = AgentsEngine([], grace_s=60.0, output_limit=1000, local_id="here")
+    engine = agents(output_limit=1000, local_id="here")
     here, there = Line(), Line()
     engine.join(here, register("here"))
     engine.join(there, register("there"))
@@ -215,12 +214,12 @@ def completed() -> wire.JobCompleted:
 
 
 async def test_a_worker_remembers_until_its_process_is_another() -> None:
-    first = AgentsEngine([], grace_s=1.0, output_limit=1000)
+    first = agents(grace_s=1.0)
     one = replace(register("w"), incarnation="one")
     known = first.join(Line(), one)
     first.join(Line(), one)
     assert await _remember(first) == [False, True]
-    again = AgentsEngine([known], grace_s=1.0, output_limit=1000)
+    again = agents([known], grace_s=1.0)
     again.join(Line(), one)
     again.join(Line(), replace(one, incarnation="two"))
     again.join(Line(), replace(one, incarnation=""))
@@ -234,7 +233,7 @@ async def _remember(engine: AgentsEngine) -> list[bool]:
 
 
 async def test_a_claim_on_anothers_attempt_takes_nothing_away(tmp_path: Path) -> None:
-    engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
+    engine = agents(grace_s=1.0)
     owner, thief = Line(), Line()
     engine.join(owner, register("owner"))
     engine.start(attempt("owner"))
@@ -249,7 +248,7 @@ async def test_a_claim_on_anothers_attempt_takes_nothing_away(tmp_path: Path) ->
 
 async def test_a_claim_hides_nothing_from_whom_it_is_placed_on_later() -> None:
     """What somebody says it has before it is placed anywhere was not sent to it."""
-    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    engine = agents()
     owner, thief = Line(), Line()
     engine.join(thief, register("thief", ("j", 1)))
     engine.join(owner, register("owner"))
@@ -270,10 +269,8 @@ async def test_a_claim_hides_nothing_from_whom_it_is_placed_on_later() -> None:
 
 
 async def test_what_nobody_wants_of_a_worker_it_is_told_to_stop() -> None:
-    engine = AgentsEngine(
-        [],
+    engine = agents(
         grace_s=60.0,
-        output_limit=1000,
         placed_on=lambda job, attempt: "w" if job == "wanted" else "",
         stop_grace_s=7.0,
     )
@@ -296,7 +293,7 @@ async def test_what_nobody_wants_of_a_worker_it_is_told_to_stop() -> None:
 
 async def test_a_controller_that_was_stopped_waits_for_absent_workers_anew() -> None:
     """Nobody could come back while it stood still."""
-    engine = AgentsEngine([], grace_s=0.5, output_limit=1000)
+    engine = agents(grace_s=0.5)
     line = Line()
     engine.join(line, register("w"))
     events = engine.events()
@@ -310,7 +307,7 @@ async def test_a_controller_that_was_stopped_waits_for_absent_workers_anew() -> 
 
 
 async def test_a_result_told_twice_is_reported_once_and_received_both_times() -> None:
-    engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
+    engine = agents(grace_s=1.0)
     line = Line()
     engine.join(line, register("w"))
     engine.start(attempt("w"))
@@ -330,7 +327,7 @@ async def test_a_result_told_twice_is_reported_once_and_received_both_times() ->
 
 
 async def test_a_message_after_goodbye_is_nobodys() -> None:
-    engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
+    engine = agents(grace_s=1.0)
     line = Line()
     engine.join(line, register("w"))
     engine.hear("w", [wire.WorkerGoodbye(), completed()])
@@ -339,7 +336,7 @@ async def test_a_message_after_goodbye_is_nobodys() -> None:
 
 async def test_what_is_placed_on_a_worker_that_has_left_is_given_back() -> None:
     """Its loss was reported before anybody knew of the placement."""
-    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    engine = agents()
     gone, away = Line(), Line()
     engine.join(gone, register("gone"))
     engine.join(away, register("away"))
@@ -353,7 +350,7 @@ async def test_what_is_placed_on_a_worker_that_has_left_is_given_back() -> None:
 
 
 async def test_nobody_hears_a_revoked_worker() -> None:
-    engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
+    engine = agents(grace_s=1.0)
     line = Line()
     engine.join(line, register("w", ("j", 1)))
     engine.revoke("w")
@@ -371,7 +368,7 @@ async def test_nobody_hears_a_revoked_worker() -> None:
 async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there(
     message: wire.FromWorker,
 ) -> None:
-    engine = AgentsEngine([], grace_s=60, output_limit=1, placed_on=lambda job, attempt: "w")
+    engine = agents(grace_s=60, output_limit=1, placed_on=lambda job, attempt: "w")
     line, again = Line(), Line()
     engine.join(line, register("w", ("j", 1)))
     engine.hear("w", [wire.WorkerHeartbeat()], INBOX_LIMIT + 1)
@@ -387,7 +384,7 @@ async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there
 
 async def test_of_very_long_lists_of_models_the_beginning_is_kept() -> None:
     """Everybody's list of workers has them, and their bytes count there."""
-    engine = AgentsEngine([], grace_s=60.0, output_limit=1000)
+    engine = agents()
     names = tuple(f"{number:05}{'説' * 4_000}" for number in range(2_000))
     models = tuple(Model(name) for name in names)
     can = Capabilities(cpus=1, memory_gb=1, models_present=names)
@@ -410,7 +407,7 @@ def receipts(line: Line) -> list[wire.FromController]:
 
 
 async def test_output_is_received_once_it_is_written_and_one_word_stands_for_much() -> None:
-    engine = AgentsEngine([], grace_s=60, output_limit=1)
+    engine = agents(grace_s=60, output_limit=1)
     line = Line()
     engine.join(line, register("w"))
     engine.start(attempt("w"))
@@ -436,7 +433,7 @@ async def test_output_is_received_once_it_is_written_and_one_word_stands_for_muc
 
 async def test_output_that_nobody_wants_is_received_too() -> None:
     """Or its worker would keep it."""
-    engine = AgentsEngine([], grace_s=60, output_limit=1)
+    engine = agents(grace_s=60, output_limit=1)
     line = Line()
     engine.join(line, register("w"))
     engine.hear("w", [output(7), output(8)])
@@ -446,7 +443,7 @@ async def test_output_that_nobody_wants_is_received_too() -> None:
 
 async def test_a_worker_that_numbers_nothing_hears_nothing_of_its_output() -> None:
     """It would not know the message."""
-    engine = AgentsEngine([], grace_s=60, output_limit=1)
+    engine = agents(grace_s=60, output_limit=1)
     line = Line()
     engine.join(line, register("w"))
     engine.start(attempt("w"))
@@ -465,7 +462,7 @@ def beat(*readings: Reading, **more: Any) -> wire.WorkerHeartbeat:
 
 
 async def test_a_heartbeat_tells_what_others_hold_and_wakes_only_where_that_changed() -> None:
-    engine = AgentsEngine([], grace_s=1.0, output_limit=1000)
+    engine = agents(grace_s=1.0)
     woken = 0
 
     def wake() -> None:
@@ -487,9 +484,7 @@ async def test_a_heartbeat_tells_what_others_hold_and_wakes_only_where_that_chan
 
 
 async def test_a_heartbeat_tells_which_models_there_are_now() -> None:
-    engine = AgentsEngine(
-        [], grace_s=1.0, output_limit=1000, wishes=lambda worker: Wishes(labels=("ssd",))
-    )
+    engine = agents(grace_s=1.0, wishes=lambda worker: Wishes(labels=("ssd",)))
     engine.join(Line(), register("w"))
     engine.hear("w", [beat(models=(Model("sdxl", 7, "ab"),), models_loaded=("sdxl",))])
     engine.hear("w", [beat(models_loaded=("sdxl",))])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from fastapi import Request
@@ -144,12 +144,16 @@ def test_of_an_attempt_that_is_over_nobody_hears_more(door: Door) -> None:
 
 
 async def test_an_attempt_whose_engine_is_not_there_asks_again_later() -> None:
-    async def current(job: str, attempt: int) -> Any:
-        return SimpleNamespace(id=job, attempt=attempt, engine="processes")
-
-    none, tokens = cast(Any, None), AttemptTokens("key")
-    rest = {"limits": InputLimits(), "output_limit": 0, "artifacts": ""}
-    door = AttemptDoor(none, tokens, none, current=current, engines={}, **cast(Any, rest))
+    held = SimpleNamespace(held=True)
+    head = SimpleNamespace(id="j", attempt=1, engine="processes", state=held)
+    parts: Any = SimpleNamespace(
+        store=SimpleNamespace(head=lambda job: head),
+        loop=SimpleNamespace(early={}),
+        blobs=None,
+        limits=InputLimits(),
+    )
+    tokens = AttemptTokens("key")
+    door = AttemptDoor(parts, tokens, {}, artifact_limit=0, output_limit=0)
     shown = f"Bearer {tokens.issue('j', 1, MESSAGES)}".encode()
     request = Request({"type": "http", "headers": [(b"authorization", shown)]})
     for asked in (door.order, door.messages):

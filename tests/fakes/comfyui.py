@@ -92,7 +92,6 @@ class FakeComfyUI:
         """That somebody asked for."""
         self.previews = 0
         """That it sent."""
-        self.freed = threading.Event()
         self.sockets_taken = 0
         with contextlib.closing(socket.socket()) as free:
             free.bind(("127.0.0.1", 0))
@@ -332,13 +331,6 @@ class Life:
                 }
             )  # fmt: skip
 
-        @app.post("/free")
-        async def free(request: Request) -> Response:
-            body = await request.json()
-            if body.get("unload_models") and body.get("free_memory"):
-                threading.Timer(0.05, self._free).start()
-            return Response()
-
         @app.post("/upload/image")
         async def upload(request: Request) -> Any:
             form = _form(request.headers["content-type"], await request.body())
@@ -368,10 +360,6 @@ class Life:
             return Response(data, media_type="image/png")
 
         return app
-
-    def _free(self) -> None:
-        self.cache.clear()
-        self.fake.freed.set()
 
     def _take(self, body: dict[str, Any]) -> Response:
         graph = body.get("prompt")

@@ -240,8 +240,6 @@ class FakeWebUI:
         self.requests.append((path.removeprefix("/sdapi/v1/"), body))
         if path == "/adetailer/v1/ad_model" and self.detailer:
             return {"ad_model": DETECTORS}
-        if path == "/internal/sysinfo":
-            return {"Version": "v1.10.1"}
         routes: dict[str, Callable[[], Any]] = {
             "GET sd-models": self._models,
             f"GET {'sd-modules' if self.forge else 'sd-vae'}": lambda: [

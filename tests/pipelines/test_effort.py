@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from corral.core.images.pipeline import ADetailer, Hires, Img2Img, Record, Txt2Img, Upscale
-from corral.pipelines.needs.effort import effort
+from corral.pipelines.needs import effort
 
 BASE: dict[str, Any] = {"width": 1000, "height": 1000, "steps": 20}
 

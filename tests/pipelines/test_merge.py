@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.pipelines.config import Overrides, PlanConfig
-from corral.pipelines.merge import merge
+from corral.pipelines.config import Overrides, PlanConfig, merge
 
 BASE = {
     "txt2img": {

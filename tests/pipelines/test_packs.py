@@ -8,8 +8,8 @@ import pytest
 
 from corral.core.errors import InvalidPlan, PackNotFound
 from corral.core.images.pipeline import Lora
+from corral.pipelines.packs import parse
 from corral.pipelines.plan import Matrix, Row
-from corral.pipelines.prompts.packs import parse
 from tests.pipelines.plans import built
 
 STABLENEW = {

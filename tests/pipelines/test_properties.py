@@ -22,8 +22,7 @@ from corral.core.images.pipeline import (
     stage_name,
 )
 from corral.pipelines import Built, build, parse
-from corral.pipelines.config import Overrides, PlanConfig
-from corral.pipelines.merge import merge
+from corral.pipelines.config import Overrides, PlanConfig, merge
 
 T = TypeVar("T")
 

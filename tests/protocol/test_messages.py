@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from corral.core.assignment import Assignment
-from corral.core.job import Blob, Failure, Needs, QueueClass
+from corral.core.job import Assignment, Blob, Failure, Needs, QueueClass
 from corral.core.worker import GPU, Capabilities
 from corral.engines.engine import Attempt
 from corral.protocol import messages as wire

@@ -8,10 +8,10 @@ import hashlib
 import json
 import pickle
 import ssl
-from contextlib import ExitStack
 from typing import Any
 
-from websockets.sync.client import ClientConnection, connect
+from corral.runtime.pipeline.blocking_websocket import BlockingWebSocket
+from tests.eventually import PATIENCE_S
 
 REGISTER = (
     '[{"type":"WorkerRegister","worker_id":"%s","software_version":"0.1.0","runner_protocol":"1",'
@@ -48,11 +48,13 @@ class OldWorker:
     def __init__(self, url: str, worker_id: str, credential: str, context: ssl.SSLContext) -> None:
         self._worker_id = worker_id
         headers = {"Authorization": f"Bearer {credential}"}
-        dialling = connect(
-            url, additional_headers=headers, ssl=context, compression=None, open_timeout=60
+        self._socket = BlockingWebSocket(
+            url,
+            additional_headers=headers,
+            ssl=context,
+            compression=None,
+            open_timeout=PATIENCE_S,
         )
-        self._open = ExitStack()
-        self._socket: ClientConnection = self._open.enter_context(dialling)
         self._heard: list[dict[str, Any]] = []
 
     def register(self) -> dict[str, Any]:
@@ -76,14 +78,14 @@ class OldWorker:
 
     def leaves(self) -> None:
         self._say(GOODBYE)
-        self._open.close()
+        self._socket.close()
 
     def _say(self, frame: str) -> None:
         self._socket.send(frame.encode())
 
     def hears(self, kind: str) -> dict[str, Any]:
         while not any(message["type"] == kind for message in self._heard):
-            self._heard += json.loads(self._socket.recv(20))
+            self._heard += json.loads(self._socket.recv(PATIENCE_S))
         found = next(message for message in self._heard if message["type"] == kind)
         self._heard.remove(found)
         for field, wanted in READS[kind].items():

@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from corral.core.images.pipeline import Record
-from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.backend import StageFailed, times
 from corral.runtime.pipeline.diffusers.errors import meaning
 from corral.runtime.pipeline.diffusers.models import Shelf, WeightDigests
-from corral.runtime.pipeline.diffusers.passes import times
 from corral.runtime.pipeline.diffusers.prompts import said_of, warnings_of
 from corral.runtime.pipeline.diffusers.schedulers import choose
 

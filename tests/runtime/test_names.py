@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.runtime.files import names
+from corral.runtime.files.packages import refuse_names, refuse_on_windows
 
 
 @pytest.mark.parametrize(
@@ -13,21 +13,21 @@ from corral.runtime.files import names
      "folder./file", "tab\there", "back\\slash"],
 )  # fmt: skip
 def test_windows_refuses(name: str) -> None:
-    assert names.refuse_on_windows(name)
-    assert names.refuse([name], windows=True)
-    assert names.refuse([name], windows=False) == ""
+    assert refuse_on_windows(name)
+    assert refuse_names([name], windows=True)
+    assert refuse_names([name], windows=False) == ""
 
 
 @pytest.mark.parametrize(
     "name", ["console.py", "a/b/c.txt", "null", "com10", ".hidden", "ümlaut", "a b", "folder/"]
 )
 def test_windows_allows(name: str) -> None:
-    assert names.refuse([name], windows=True) == ""
+    assert refuse_names([name], windows=True) == ""
 
 
 def test_names_that_differ_in_case_alone_are_one_name_there() -> None:
-    reason = names.refuse(["src/Main.py", "src/main.py"], windows=True)
+    reason = refuse_names(["src/Main.py", "src/main.py"], windows=True)
     assert "src/Main.py" in reason
     assert "src/main.py" in reason
-    assert names.refuse(["src/Main.py", "src/main.py"], windows=False) == ""
-    assert names.refuse(["src/", "src"], windows=True) == ""
+    assert refuse_names(["src/Main.py", "src/main.py"], windows=False) == ""
+    assert refuse_names(["src/", "src"], windows=True) == ""

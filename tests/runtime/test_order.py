@@ -11,9 +11,9 @@ from msgspec import Raw
 from corral.agent.runners.frames import ErrorFrame, Result, decode_lines
 from corral.agent.runners.orders import encode_line
 from corral.core.job import KINDS, Blob, Failure
-from corral.runtime.channels.frames import error_frame, result_frame
+from corral.runtime.channels.frames import decode, error_frame, result_frame
 from corral.runtime.functions import result_bytes
-from corral.runtime.order import Cancel, Document, Order, decode_cancel, decode_order
+from corral.runtime.order import Cancel, Document, Order
 
 DOCUMENT = b'{"work": {"type":"script","package":{"sha256":"ab","size":1},"entry":"m.py"}, "x":1.0}'
 FULL: Order[Any] = {
@@ -44,13 +44,13 @@ def test_an_order_arrives_as_it_was_sent() -> None:
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert DOCUMENT in line, "nothing on a worker changes a document"
-    assert decode_order(line) == {**FULL, "document": json.loads(DOCUMENT)}
+    assert decode(line) == {**FULL, "document": json.loads(DOCUMENT)}
     assert FULL.keys() == get_type_hints(Order).keys()
 
 
 def test_a_cancel_arrives_as_it_was_sent() -> None:
     line = encode_line(Cancel(job="job-1", attempt=3, cancel=True))
-    assert decode_cancel(line) == Cancel(job="job-1", attempt=3, cancel=True)
+    assert decode(line) == Cancel(job="job-1", attempt=3, cancel=True)
     assert json.loads(line)["cancel"] is True
 
 

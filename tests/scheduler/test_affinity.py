@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from corral.core.job import Needs, QueueClass, Shape
 from corral.core.worker import GPU, Capabilities, ImageServer, Worker
-from corral.scheduler.affinity import MAX_HOLD_OUT_S, SMALL_FIRST_S, Wanted
 from corral.scheduler.fit import Held, Room, refuse_ever, refuse_now
 from corral.scheduler.plan import Line, Plan, Seat, Snapshot, Waiting, decide
+from corral.scheduler.rank import MAX_HOLD_OUT_S, SMALL_FIRST_S, Wanted
 
 MODELS = ("flux", "sdxl", "llama")
 

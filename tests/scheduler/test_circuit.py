@@ -8,8 +8,7 @@ from corral.core.job import Failure, Needs, Shape
 from corral.scheduler.circuit import CLOSED, RETURNED, Breaker, Circuit, after, note
 from corral.scheduler.columns import Columns
 from corral.scheduler.fit import Held, Room, refuse_now
-from corral.scheduler.plan import Plan, decide_among
-from corral.scheduler.rooms import Rooms
+from corral.scheduler.plan import Plan, Rooms, decide_among
 from corral.scheduler.snapshot import Line, Seat, Snapshot, Waiting
 from tests.scheduler.test_policies import worker
 

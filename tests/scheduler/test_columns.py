@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 
 from corral.scheduler.columns import Columns
-from corral.scheduler.plan import decide_among
-from corral.scheduler.rooms import Rooms
+from corral.scheduler.plan import Rooms, decide_among
 from corral.scheduler.sets import reaching
 from corral.scheduler.snapshot import Snapshot
 from tests.scheduler.strategies import snapshots

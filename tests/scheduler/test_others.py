@@ -11,8 +11,7 @@ from corral.core.job import Course, Failure, Given, Head, Needs, Shape, State
 from corral.core.worker import GPU, Capabilities, Capacity, Reading, Worker, taken_by_others
 from corral.scheduler.columns import Columns
 from corral.scheduler.fit import Held, Room, refuse_ever, refuse_now
-from corral.scheduler.plan import Plan, decide, decide_among
-from corral.scheduler.rooms import Rooms
+from corral.scheduler.plan import Plan, Rooms, decide, decide_among
 from corral.scheduler.settle import Policy, settle
 from corral.scheduler.snapshot import Line, Seat, Snapshot, Waiting
 from tests.scheduler.strategies import snapshots

@@ -14,13 +14,13 @@ from corral.scheduler.fit import MOST_AHEAD, Held, Room, refuse_ever, refuse_now
 from corral.scheduler.plan import (
     Line,
     Plan,
+    Rooms,
     Seat,
     Snapshot,
     Waiting,
     decide,
     decide_among,
 )
-from corral.scheduler.rooms import Rooms
 from tests.scheduler.strategies import shapes, snapshots, workers
 
 

@@ -10,9 +10,8 @@ from corral.core.job import Needs, QueueClass, Shape, Workload
 from corral.core.worker import GPU, Capabilities, Worker
 from corral.scheduler.columns import Columns
 from corral.scheduler.fit import Held, refuse_ever
-from corral.scheduler.plan import Placement, Plan, decide_among
+from corral.scheduler.plan import Placement, Plan, Rooms, decide_among
 from corral.scheduler.rank import strongest
-from corral.scheduler.rooms import Rooms
 from corral.scheduler.snapshot import Line, Seat, Snapshot, Waiting
 
 BUSY = Held(Needs(gpus=1), started=True)

@@ -1,14 +1,19 @@
-"""One worker machine: connects, obeys the controller, updates itself, and leaves in order."""
+"""One worker machine: connects, says what it has, obeys the controller, updates itself, and leaves
+in order.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import sys
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import structlog
+from msgspec.structs import replace
 
 from corral import __version__
 from corral.agent.attempts import endings
@@ -21,27 +26,12 @@ from corral.agent.connection import (
 )
 from corral.agent.gpus.nvidia import Nvml
 from corral.agent.gpus.watch import Driver
-from corral.agent.introduction import Introduction
 from corral.agent.keeper import UPDATE
-from corral.agent.order_form import endpoint_of, renderer_of
 from corral.agent.parts import AgentParts
 from corral.agent.updates import Updates
-from corral.core.worker import GPU
+from corral.core.worker import GPU, MOST_MODELS, ImageServer, Model, kept
 from corral.home import Home, KeptFolder, is_locked, read_json, write_private_json
-from corral.protocol.messages import (
-    Drain,
-    FromController,
-    JobCancel,
-    JobDispatch,
-    JobRecall,
-    Message,
-    OutputReceived,
-    ResultReceived,
-    WorkerGoodbye,
-    WorkerHeartbeat,
-    WorkerRegister,
-    WorkerWelcome,
-)
+from corral.protocol import messages as wire
 from corral.reopening import keep_open
 from corral.settings import Config
 from corral.variables import build_environment
@@ -68,7 +58,6 @@ class Agent:
         self._embedded = embedded
         self._home = config.home / "worker"
         self._parts = AgentParts(self._home, config.settings, driver or Nvml(), self)
-        self._introduction = Introduction(config.settings.worker, self._parts)
         lock = Home(config.home).lock
         self._connection = AgentConnection(
             self._address, self, gives_up=embedded, lives=lambda: is_locked(lock)
@@ -79,24 +68,22 @@ class Agent:
         self._hurry = asyncio.Event()
         self._for_good = False
         self._code = 0
-        self._updates: Updates | None = None
+        self._updates = None if embedded else Updates.of_this(self._address, build_environment())
         self._updating: asyncio.Task[None] | None = None
         self._is_up = False
+        self._incarnation = secrets.token_hex(8)
+        self._models_told: tuple[Model, ...] = ()
+        self._tasks_told: tuple[str, ...] = ()
+        self._servers_told: tuple[ImageServer, ...] = ()
 
     async def run(self) -> int:
         await self._open()
         dialling = asyncio.create_task(self._connection.run())
         leaving = asyncio.create_task(self._left.wait())
         parts = self._parts
-        beside = [
-            asyncio.create_task(self._tidy()),
-            asyncio.create_task(
-                keep_open((KeptFolder(self._home, 2), KeptFolder(parts.kit, KIT_DEPTH)))
-            ),
-            asyncio.create_task(parts.gpus.run()),
-            asyncio.create_task(parts.offers.run()),
-            parts.looking_for_models,
-        ]
+        folders = (KeptFolder(self._home, 2), KeptFolder(parts.kit, KIT_DEPTH))
+        beside = (self._tidy(), keep_open(folders), parts.gpus.run(), parts.offers.run())
+        tasks = [dialling, leaving, parts.looking_for_models, *map(asyncio.create_task, beside)]
         try:
             await asyncio.wait((dialling, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not dialling.done():
@@ -113,15 +100,12 @@ class Agent:
             sys.stderr.write(f"{revoked}\n")
             return REVOKED
         finally:
-            updating = [self._updating] if self._updating is not None else []
-            await self._close(dialling, leaving, *beside, *updating)
+            await self._close(*tasks, *([self._updating] if self._updating is not None else ()))
         return 0
 
     async def _open(self) -> None:
-        if not self._embedded:
-            self._updates = Updates.of_this(self._address, build_environment())
         await self._parts.open(self._connection, self._address().worker_id)
-        self._reached()
+        self._parts.reach(self._address())
         self._describe()
         await self._parts.probe()
         self._opened = True
@@ -151,7 +135,7 @@ class Agent:
         await self._parts.close()
 
     def _address(self) -> ControllerAddress:
-        return ControllerAddress.read(self._home / "agent.json")
+        return msgspec.json.decode((self._home / "agent.json").read_bytes(), type=ControllerAddress)
 
     # --- leaving -------------------------------------------------------------------------------
 
@@ -168,7 +152,7 @@ class Agent:
 
     async def _leave(self, grace_s: float, reason: str) -> None:
         ledger = self._parts.ledger
-        log.info("worker_leaving", reason=reason, running=ledger.running, grace_s=grace_s)
+        log.info("worker_leaving", reason=reason, running=len(ledger.roll.running), grace_s=grace_s)
         self.tell_at_once()  # or what is returned now would be sent here again
         ledger.return_waiting(reason)
         quiet = asyncio.create_task(ledger.roll.until_quiet())
@@ -183,7 +167,7 @@ class Agent:
                     await ledger.results.until_received()
             with suppress(TimeoutError):
                 async with asyncio.timeout(RECEIVED_S):
-                    self._connection.send(WorkerGoodbye(reason=reason))
+                    self._connection.send(wire.WorkerGoodbye(reason=reason))
                     await self._connection.flush()
                     await self._connection.close()
         self._leaving = None
@@ -192,11 +176,7 @@ class Agent:
 
     # --- updating ------------------------------------------------------------------------------
 
-    def incompatible(self) -> None:
-        """The controller is of another age; its own Corral would get along with it."""
-        self._look_for_update()
-
-    def _look_for_update(self) -> None:
+    def look_for_update(self) -> None:
         if self._updates is not None and (self._updating is None or self._updating.done()):
             self._updating = asyncio.create_task(self._update(self._updates))
 
@@ -214,23 +194,26 @@ class Agent:
         """Results that cannot be delivered now are kept on the disk; the next one delivers them."""
         ledger = self._parts.ledger
         unreceived = self._connection.connected and ledger.attempts()
-        return bool(ledger.running or ledger.waiting or unreceived)
+        return bool(ledger.roll.running or ledger.roll.unbegun() or unreceived)
 
     # --- what the parts tell -------------------------------------------------------------------
 
     def offers_changed(self) -> None:
-        """Models, and who does not answer, are told with the next heartbeat."""
+        """An image server has other stages or models, answers again, or fell silent. All but the
+        stages is told with the next heartbeat."""
         self._describe()
-        if self._introduction.is_outdated and self._connection.connected:
+        if self._parts.offers.tasks != self._tasks_told and self._connection.connected:
             log.info("image_servers_changed", tasks=self._parts.offers.tasks)
             self._introduce_again()
 
     def others_changed(self) -> None:
-        """The controller hears of it first, so that what is returned is not sent here again."""
+        """Others hold more or less of the GPUs. The controller hears of it first, so that what is
+        returned is not sent here again."""
         self.tell_at_once()
         self._parts.ledger.others_hold(self._parts.gpus.taken)
 
     def gpus_found(self, gpus: tuple[GPU, ...]) -> None:
+        """The driver came up after us."""
         log.info("gpus_found", gpus=[gpu.name for gpu in gpus])
         self._parts.offer(gpus)
         self._describe()
@@ -241,39 +224,76 @@ class Agent:
         self._again = asyncio.create_task(self._connection.close())
 
     def tell_at_once(self) -> None:
+        """Something that the next heartbeat says should not wait for it."""
         if self._connection.connected:
             self._connection.send(self.heartbeat())
 
     def _describe(self) -> None:
-        """What image jobs are told of this worker."""
-        parts, name = self._parts, self._settings.worker.name or self._address().name
-        parts.ledger.orders.renderer = renderer_of(
-            name, parts.capabilities.gpus, parts.offers.in_order, parts.runners.turns
-        )
-
-    def _reached(self, welcome: WorkerWelcome | None = None) -> None:
-        self._parts.ledger.orders.endpoint = endpoint_of(
-            self._address(), welcome, self._home, self._parts.runners.artifacts
-        )
+        self._parts.describe(self._settings.worker.name or self._address().name)
 
     # --- what the connection asks --------------------------------------------------------------
 
-    def register(self, address: ControllerAddress) -> WorkerRegister:
-        return self._introduction.register(address)
+    def register(self, address: ControllerAddress) -> wire.WorkerRegister:
+        parts = self._parts
+        can, models = parts.capabilities, self._models()
+        names = tuple(model.name for model in models)
+        tasks = tuple(dict.fromkeys(parts.offers.tasks))
+        self._models_told, self._tasks_told = models, parts.offers.tasks
+        self._servers_told = parts.offers.servers
+        return wire.WorkerRegister(
+            worker_id=address.worker_id,
+            software_version=__version__,
+            runner_protocol=wire.VERSION,
+            capabilities=replace(can, models_present=names, task_types=tasks),
+            name=self._settings.worker.name or address.name,
+            gpu_name=can.gpus[0].name if can.gpus else "",
+            vram_gb=max((gpu.vram_gb for gpu in can.gpus), default=0.0),
+            supported_models=names,
+            attempts=parts.ledger.attempts(),
+            incarnation=self._incarnation,
+            leftovers=parts.leftovers,
+            models=models,
+            models_loaded=parts.runners.models(),
+            readings=parts.gpus.readings,
+            servers=self._servers_told,
+        )
 
-    def heartbeat(self) -> WorkerHeartbeat:
-        return self._introduction.heartbeat(leaving=self._leaving is not None)
+    def heartbeat(self) -> wire.WorkerHeartbeat:
+        parts, models = self._parts, self._models()
+        ledger, servers = parts.ledger, parts.offers.servers
+        ledger.results.beat()
+        told = wire.WorkerHeartbeat(
+            load=ledger.roll.load(),
+            running=len(ledger.roll.running),
+            waiting=len(ledger.roll.unbegun()),
+            warm=len(parts.runners.idle),
+            readings=parts.gpus.readings,
+            models=None if models == self._models_told else models,
+            models_loaded=parts.runners.models(),
+            leaving=self._leaving is not None,
+            servers=None if servers == self._servers_told else servers,
+        )
+        self._models_told, self._servers_told = models, servers
+        return told
 
-    def welcomed(self, welcome: WorkerWelcome) -> None:
+    def _models(self) -> tuple[Model, ...]:
+        """Those of files first: their digests are known."""
+        files, served = self._parts.models.models, self._parts.offers.models
+        if served:
+            known = {model.name for model in files}
+            files = (*files, *(model for model in served if model.name not in known))[:MOST_MODELS]
+        return files[: kept(model.name for model in files)]
+
+    def welcomed(self, welcome: wire.WorkerWelcome) -> None:
         ledger = self._parts.ledger
         self._parts.leftovers = 0  # told
         ledger.results.offline = False
         self._called(welcome.name)
-        self._reached(welcome)
+        self._parts.reach(self._address(), welcome)
         if not self._is_up and not self._embedded:
             self._is_up = True
             write_private_json(self._home / "up.json", {"pid": os.getpid(), "version": __version__})
-        self._look_for_update()
+        self.look_for_update()
         if self._leaving is None:
             ledger.roll.draining = ""
         else:
@@ -292,36 +312,24 @@ class Agent:
         self._parts.ledger.results.offline = True
         self._parts.ledger.results.save()
 
-    def deliver(self, messages: list[FromController]) -> None:
+    def deliver(self, messages: list[wire.FromController]) -> None:
         ledger, sent_output = self._parts.ledger, self._connection.sent_output
         for message in messages:
-            if isinstance(message, JobDispatch):
+            if isinstance(message, wire.JobDispatch):
                 ledger.dispatched(message)
-            elif isinstance(message, ResultReceived):
+            elif isinstance(message, wire.ResultReceived):
                 ledger.results.received(message.job, message.attempt)
                 sent_output.forget((message.job, message.attempt))
-            elif isinstance(message, OutputReceived):
+            elif isinstance(message, wire.OutputReceived):
                 for job, attempt, upto in message.upto:
                     sent_output.received((job, attempt), upto)
-            elif isinstance(message, JobCancel):
+            elif isinstance(message, wire.JobCancel):
                 ledger.cancelled(message)
-            elif isinstance(message, JobRecall):
+            elif isinstance(message, wire.JobRecall):
                 ledger.recalled(message)
-            elif isinstance(message, WorkerWelcome):
+            elif isinstance(message, wire.WorkerWelcome):
                 self._called(message.name)
-            elif isinstance(message, Drain):
+            elif isinstance(message, wire.Drain):
                 reason = "the controller is stopping"
                 self.leave(message.grace_s, reason=reason, for_good=self._embedded)
-        ledger.start_ready()
-
-    def started(self) -> list[Message]:
-        return self._parts.ledger.started()
-
-    def results(self) -> list[Message]:
-        return list(self._parts.ledger.results.all().values())
-
-    def has_work_ahead(self) -> bool:
-        return self._parts.ledger.roll.has_work_ahead()
-
-    def caught_up(self) -> None:
-        self._parts.ledger.resume_output()
+        ledger.running.start_ready()

@@ -7,44 +7,33 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 import structlog
 from msgspec import Struct
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import broadcast
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
-from websockets.typing import Data
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import Event, State
 
-from corral.agent.agent_socket import CLOSE_S, AgentSocket, hang_up
-from corral.agent.outbox.sent_output import SentOutput, Told
-from corral.core.text.malformed import MALFORMED
+from corral.agent.outbox import SentOutput, Told
+from corral.core.malformed import MALFORMED
 from corral.joining import trust
-from corral.protocol.messages import (
-    CLOSE_INCOMPATIBLE,
-    CLOSE_REPLACED,
-    CLOSE_REVOKED,
-    FromController,
-    JobCompleted,
-    JobFailed,
-    JobStarted,
-    Message,
-    WorkerHeartbeat,
-    WorkerRegister,
-    WorkerWelcome,
-    decode_from_controller,
-    encode,
-)
+from corral.protocol import messages as wire
+
+if TYPE_CHECKING:
+    from corral.agent.agent import Agent
+    from corral.agent.attempts.ledger import Ledger
 
 log = structlog.get_logger("corral.agent.connection")
 
 FRAME_MESSAGES = 512
 FRAME_BYTES = 1 << 20
 MAX_FRAME_BYTES = 2 << 20
-"""Of several messages. One alone has no more than a runner can say (`runner_process.LINE_LIMIT`),
+"""Of several messages. One alone has no more than a runner can say (`runner.LINE_LIMIT`),
 or than a worker with very many models tells of itself."""
 BEHIND_BYTES = 1 << 20
 """Output that may wait to be sent before jobs wait in their own writes."""
@@ -58,6 +47,9 @@ OPEN_S = 8.0
 COALESCE_S = 0.005
 WELCOME_S = 20.0
 PING_S = 5.0
+QUIET_LOOKS = 2
+"""So many pings in a row may stay without an answer, or anything else."""
+CLOSE_S = 1.0
 DEFAULT_GRACE_S = 30.0
 
 
@@ -70,10 +62,6 @@ class ControllerAddress(Struct):
     name: str = ""
     certificate: str = ""
     """The only one that the controller may show, as PEM."""
-
-    @classmethod
-    def read(cls, path: Path) -> ControllerAddress:
-        return msgspec.json.decode(path.read_bytes(), type=cls)
 
     @property
     def root(self) -> str:
@@ -89,19 +77,52 @@ class ControllerAddress(Struct):
         return urlunsplit((scheme, netloc, path if path.strip("/") else "/worker", query, ""))
 
 
-class Side(Protocol):
-    """What the connection asks of the agent."""
+class AgentSocket(ClientConnection):
+    """A WebSocket whose frames are heard where they arrive: waking a task for each of them costs
+    more than most of them say."""
 
-    def register(self, address: ControllerAddress) -> WorkerRegister: ...
-    def heartbeat(self) -> WorkerHeartbeat: ...
-    def welcomed(self, welcome: WorkerWelcome) -> None: ...
-    def disconnected(self) -> None: ...
-    def deliver(self, messages: list[FromController]) -> None: ...
-    def started(self) -> list[Message]: ...
-    def results(self) -> list[Message]: ...
-    def caught_up(self) -> None: ...
-    def incompatible(self) -> None: ...
-    def has_work_ahead(self) -> bool: ...
+    heard: Callable[[bytes], None] | None = None
+    drained: Callable[[], None] | None = None
+    _is_quiet = False
+    """Nothing came since the last look."""
+
+    @property
+    def writable(self) -> bool:
+        return self.state is State.OPEN and not self.paused
+
+    def data_received(self, data: bytes) -> None:
+        self._is_quiet = False
+        super().data_received(data)
+
+    async def keepalive(self) -> None:
+        """A controller that reads nothing for now, because its disk is full, answers no ping; but
+        it says something. One from which nothing comes is out of reach."""
+        assert self.ping_interval is not None
+        quiet = 0
+        while quiet < QUIET_LOOKS:
+            self._is_quiet = True
+            if self.writable:
+                await self.ping()
+            await asyncio.sleep(self.ping_interval)
+            quiet = quiet + 1 if self._is_quiet else 0
+        self.protocol.fail(CloseCode.INTERNAL_ERROR, "nothing came from the controller")
+        self.transport.abort()
+
+    def process_event(self, event: Event) -> None:
+        if (
+            self.heard is not None
+            and isinstance(event, Frame)
+            and event.opcode is Opcode.BINARY
+            and event.fin
+        ):
+            self.heard(bytes(event.data))
+        else:
+            super().process_event(event)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.drained is not None:
+            self.drained()
 
 
 class Replaced(Exception):
@@ -117,10 +138,12 @@ class ControllerAway(Exception):
 
 
 class AgentConnection:
+    ledger: Ledger
+
     def __init__(
         self,
         address: Callable[[], ControllerAddress],
-        side: Side,
+        agent: Agent,
         *,
         gives_up: bool,
         lives: Callable[[], bool] = lambda: False,
@@ -129,10 +152,8 @@ class AgentConnection:
         self._pause = pause or jittered
         self._lives = lives
         """Whether the controller is there, though it does not answer: stopped, or very busy."""
-        self._address = address
-        self._side = side
-        self._gives_up = gives_up
-        self._pending: list[Message] = []
+        self._address, self._agent, self._gives_up = address, agent, gives_up
+        self._pending: list[wire.Message] = []
         self._pending_bytes = 0
         self.sent_output = SentOutput()
         self._leaving = False
@@ -147,21 +168,21 @@ class AgentConnection:
     def connected(self) -> bool:
         return self._socket is not None
 
-    def send(self, message: Message) -> None:
+    def send(self, message: wire.Message) -> None:
         self._pending.append(message)
         self._leave_soon()
 
-    def send_at_once(self, message: Message) -> None:
+    def send_at_once(self, message: wire.Message) -> None:
         """Somebody waits for this one: it need not wait for what else this turn brings, unless
         there is so much to do here that nobody waits for any of it."""
         self._pending.append(message)
-        if self._side.has_work_ahead():
+        if self.ledger.roll.has_work_ahead():
             self._leave_soon()
         else:
             self._leave()
 
     def send_output(self, message: Told, size: int) -> bool:
-        """Send; True when the reader should pause until `caught_up`."""
+        """Send; True when the reader should pause until `reports.resume`."""
         self.sent_output.add(message, size)
         self._pending.append(message)
         self._pending_bytes += size
@@ -193,12 +214,15 @@ class AgentConnection:
             try:
                 await self._session()
                 reason = "the controller closed the connection"
+            except InvalidStatus as refused:
+                status = refused.response.status_code
+                reason = f"it answered {status} to the worker's credential"
             except (OSError, WebSocketException, TimeoutError, *MALFORMED) as error:
-                reason = _reason(error)
+                reason = str(error) or type(error).__name__
             if self._socket is not None:
                 self._socket = None
                 self._sent.set()
-                self._side.disconnected()
+                self._agent.disconnected()
                 away_since, told = loop.time(), ""
                 if away_since - dialled > SETTLED_S:
                     wait_s = FIRST_WAIT_S
@@ -231,57 +255,52 @@ class AgentConnection:
         )
         assert isinstance(socket, AgentSocket)
         try:
-            await self._converse(socket, self._side.register(address))
+            await self._converse(socket, self._agent.register(address))
         except ConnectionClosed as closed:
-            if closed.rcvd is not None and closed.rcvd.code == CLOSE_REPLACED:
+            if closed.rcvd is not None and closed.rcvd.code == wire.CLOSE_REPLACED:
                 raise Replaced(closed.rcvd.reason) from closed
-            if closed.rcvd is not None and closed.rcvd.code == CLOSE_REVOKED:
+            if closed.rcvd is not None and closed.rcvd.code == wire.CLOSE_REVOKED:
                 raise Revoked(closed.rcvd.reason) from closed
-            if closed.rcvd is not None and closed.rcvd.code == CLOSE_INCOMPATIBLE:
-                self._side.incompatible()
+            if closed.rcvd is not None and closed.rcvd.code == wire.CLOSE_INCOMPATIBLE:
+                self._agent.look_for_update()  # its own Corral would get along with it
             raise
         finally:
             if self._beating is not None:
                 self._beating.cancel()
             await hang_up(socket)
 
-    async def _converse(self, socket: AgentSocket, register: WorkerRegister) -> None:
-        broken: asyncio.Future[Data] = asyncio.get_running_loop().create_future()
+    async def _converse(self, socket: AgentSocket, register: wire.WorkerRegister) -> None:
+        broken: asyncio.Future[str | bytes] = asyncio.get_running_loop().create_future()
+
+        def heard(frame: bytes) -> None:
+            try:
+                messages = wire.decode_from_controller(frame)
+                if self._socket is None:
+                    self._welcomed(messages.pop(0), socket)
+                    patience.reschedule(None)
+                if messages:
+                    self._agent.deliver(messages)
+            except (*MALFORMED, IndexError) as error:
+                if not broken.done():
+                    broken.set_exception(error)
+
         # Whole frames are heard as they come; this one hears only of the end.
         closed = asyncio.ensure_future(socket.recv())
         try:
             async with asyncio.timeout(WELCOME_S) as patience:
-                socket.heard = lambda frame: self._heard(frame, socket, patience, broken)
-                await socket.send(encode([register]))
+                socket.heard = heard
+                await socket.send(wire.encode([register]))
                 await asyncio.wait({closed, broken}, return_when=asyncio.FIRST_COMPLETED)
             (broken if broken.done() else closed).result()
             raise msgspec.ValidationError("a frame came in pieces")
         finally:
             closed.cancel()
 
-    def _heard(
-        self,
-        frame: bytes,
-        socket: AgentSocket,
-        patience: asyncio.Timeout,
-        broken: asyncio.Future[Data],
-    ) -> None:
-        try:
-            messages = decode_from_controller(frame)
-            if self._socket is None:
-                self._welcomed(messages.pop(0), socket)
-                patience.reschedule(None)
-            if messages:
-                self._side.deliver(messages)
-        except (*MALFORMED, IndexError) as error:
-            if not broken.done():
-                broken.set_exception(error)
-
-    def _welcomed(self, welcome: FromController, socket: AgentSocket) -> None:
-        if not isinstance(welcome, WorkerWelcome):
+    def _welcomed(self, welcome: wire.FromController, socket: AgentSocket) -> None:
+        if not isinstance(welcome, wire.WorkerWelcome):
             raise msgspec.ValidationError(f"expected a welcome, got {type(welcome).__name__}")
         self.grace_s = welcome.grace_s
-        self._side.welcomed(welcome)
+        self._agent.welcomed(welcome)
         self._socket = socket
         socket.drained = self._leave
         self._resume(self.sent_output.again(acknowledges=welcome.acknowledges))
@@ -291,21 +310,22 @@ class AgentConnection:
     def _resume(self, output: list[Told]) -> None:
         """What was said into a dying socket may be lost: starts, output and results are said again,
         around what was never sent."""
-        known = (JobStarted, JobCompleted, JobFailed)
+        known = (wire.JobStarted, wire.JobCompleted, wire.JobFailed)
         kept = {id(message) for message in output}
         unsent = [
             message
             for message in self._pending
             if not isinstance(message, known) and id(message) not in kept
         ]
-        self._pending = [*self._side.started(), *output, *unsent, *self._side.results()]
+        started, ended = self.ledger.started(), self.ledger.results.kept.values()
+        self._pending = [*started, *output, *unsent, *ended]
         self._pending_bytes = max(self._pending_bytes, self.sent_output.size)
         self._leaving = False
         self._leave_soon()
 
     def _beat_after(self, seconds: float) -> None:
         def beat() -> None:
-            self.send(self._side.heartbeat())
+            self.send(self._agent.heartbeat())
             self._beat_after(seconds)
 
         self._beating = asyncio.get_running_loop().call_later(seconds, beat)
@@ -318,7 +338,7 @@ class AgentConnection:
             asyncio.get_running_loop().call_soon(self._leave_now_or_later)
 
     def _leave_now_or_later(self) -> None:
-        if self._side.has_work_ahead():
+        if self.ledger.roll.has_work_ahead():
             # Nobody waits for these messages to be able to go on: let more join the frame.
             asyncio.get_running_loop().call_later(COALESCE_S, self._leave)
         else:
@@ -333,10 +353,10 @@ class AgentConnection:
         if not self._pending:
             if self._behind:
                 self._behind = False
-                self._side.caught_up()
+                self.ledger.reports.resume()
             self._sent.set()
 
-    def _batch(self) -> list[Message]:
+    def _batch(self) -> list[wire.Message]:
         """As much as one frame should carry."""
         if len(self._pending) <= FRAME_MESSAGES and self._pending_bytes <= FRAME_BYTES:
             batch, self._pending, self._pending_bytes = self._pending, [], 0
@@ -352,10 +372,10 @@ class AgentConnection:
         return batch
 
 
-def _frames(batch: Sequence[Message]) -> Iterator[bytes]:
+def _frames(batch: Sequence[wire.Message]) -> Iterator[bytes]:
     """One frame, as nearly always, or as many as it takes: a controller refuses very large ones,
     and results and failures may have much to say."""
-    frame = encode(batch)
+    frame = wire.encode(batch)
     if len(frame) <= MAX_FRAME_BYTES or len(batch) == 1:
         yield frame
     else:
@@ -364,12 +384,15 @@ def _frames(batch: Sequence[Message]) -> Iterator[bytes]:
         yield from _frames(batch[half:])
 
 
+async def hang_up(socket: ClientConnection) -> None:
+    """Close; without waiting for a controller that no longer reads."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await socket.close()
+    except TimeoutError:
+        socket.transport.abort()
+
+
 def jittered(wait_s: float) -> float:
     """Not all workers at once: between half and the whole of it."""
     return wait_s * random.uniform(0.5, 1.0)  # noqa: S311
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, InvalidStatus):
-        return f"it answered {error.response.status_code} to the worker's credential"
-    return str(error) or type(error).__name__

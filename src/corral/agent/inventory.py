@@ -15,6 +15,7 @@ from corral.core.errors import InvalidSettings
 from corral.core.images.backends import DiffusersEntry, Entry
 from corral.core.job import Workload
 from corral.core.worker import GPU, Capabilities, DeclaredGPU
+from corral.runtime.environments import uv
 from corral.settings import WorkerSettings
 
 GIB = 1024**3
@@ -31,10 +32,6 @@ def processor_ids(*, pins: bool = True) -> tuple[int, ...]:
 
 def processors() -> float:
     return float(len(processor_ids()) or os.cpu_count() or 1)
-
-
-def python_minor() -> str:
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def declared_gpus(declared: tuple[DeclaredGPU, ...]) -> tuple[GPU, ...]:
@@ -58,12 +55,6 @@ def declared_gpus(declared: tuple[DeclaredGPU, ...]) -> tuple[GPU, ...]:
                 "in the list, from 0). Give each its own."
             )
     return gpus
-
-
-def offered_gpus(detected: tuple[GPU, ...], declared: tuple[DeclaredGPU, ...]) -> tuple[GPU, ...]:
-    """What the driver names. Declared ones stand in where there is nothing to detect; beside
-    detected ones they would be the same cards again."""
-    return detected or declared_gpus(declared)
 
 
 def lacking(entry: Entry) -> list[str]:
@@ -99,11 +90,13 @@ def capabilities(
     return Capabilities(
         cpus=settings.cpus or processors(),
         memory_gb=memory_gb(settings),
-        gpus=offered_gpus(detected, settings.gpus),
+        # Declared ones stand in where the driver names none; beside those they would be the same
+        # cards again.
+        gpus=detected or declared_gpus(settings.gpus),
         labels=settings.labels,
         workloads=tuple(one for one in Workload if _accepts(settings, one)),
         platform=platform.system().lower(),
-        python=python_minor(),
+        python=uv.own_minor(),
         reserved_for=settings.reserved_for,
         weight=settings.weight,
         suits=settings.class_,

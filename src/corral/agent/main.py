@@ -14,7 +14,6 @@ import asyncio
 import gc
 import sys
 from pathlib import Path
-from typing import IO
 
 from corral import logs
 from corral.agent import inventory, system
@@ -25,16 +24,6 @@ from corral.reopening import reopen
 from corral.settings import Config, load
 
 UNUSABLE = 78
-
-
-def take_lock(path: Path) -> IO[bytes] | None:
-    """One agent per home: the open file is the lock; None when somebody has it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = path.open("ab")
-    if lock_file(handle.fileno()):
-        return handle
-    handle.close()
-    return None
 
 
 async def serve(config: Config, *, embedded: bool) -> int:
@@ -58,24 +47,26 @@ def main(arguments: list[str] | None = None) -> int:
         reopen((KeptFolder(options.home / "worker", 2),))
         config = load(options.home.resolve())
         inventory.declared_gpus(config.settings.worker.gpus)  # refused here, before anything runs
-        lock = take_lock(config.home / "worker" / "lock")
+        (config.home / "worker").mkdir(parents=True, exist_ok=True)
+        lock = (config.home / "worker" / "lock").open("ab")
     except (CorralError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return UNUSABLE
-    if lock is None:
-        sys.stderr.write(f"Another agent already runs on {config.home}; this one ends.\n")
-        return TAKEN
-    logs.configure(
-        config.settings.log_level,
-        config.settings.log_format,
-        file=Home(config.home).log_file,
-    )
-    if not config.settings.inspectable:
-        system.close_to_others()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
-    with lock, asyncio.Runner(loop_factory=system.loop_factory()) as runner:
-        return runner.run(serve(config, embedded=options.embedded))
+    with lock:
+        if not lock_file(lock.fileno()):
+            sys.stderr.write(f"Another agent already runs on {config.home}; this one ends.\n")
+            return TAKEN
+        logs.configure(
+            config.settings.log_level,
+            config.settings.log_format,
+            file=Home(config.home).log_file,
+        )
+        if not config.settings.inspectable:
+            system.close_to_others()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 50)
+        with asyncio.Runner(loop_factory=system.loop_factory()) as runner:
+            return runner.run(serve(config, embedded=options.embedded))
 
 
 if __name__ == "__main__":

@@ -3,131 +3,112 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 from msgspec.structs import replace
 
 from corral.agent import inventory, system
 from corral.agent.attempts.ledger import Ledger
-from corral.agent.connection import AgentConnection
+from corral.agent.connection import DEFAULT_GRACE_S, AgentConnection, ControllerAddress
 from corral.agent.environments import kit
-from corral.agent.environments.build_steps import Confine
-from corral.agent.environments.builder import OWN, BuildFailed, Environments
+from corral.agent.environments.build_steps import BuildSteps, Confine
+from corral.agent.environments.builder import OWN, Environments
 from corral.agent.files.assets import AssetCache
 from corral.agent.files.models import ModelFiles
 from corral.agent.gpus.watch import Driver, GpuWatch
-from corral.agent.image_servers import processes
-from corral.agent.image_servers.offers import ServerOffers
-from corral.agent.image_servers.restarts import Restarts
-from corral.agent.outbox.kept_results import KEPT, KeptResults
+from corral.agent.image_servers import Restarts, ServerOffers, listening
+from corral.agent.outbox import KEPT, KeptResults
 from corral.agent.runners import process_tree
 from corral.agent.runners.cgroups import Cgroups
-from corral.agent.runners.pool import ASSETS, Runners
-from corral.agent.runners.processors import Processors
+from corral.agent.runners.pool import ASSETS, CERTIFICATE, Runners
 from corral.agent.runners.runner import Makeup
+from corral.core.images.backends import WebUIEntry
 from corral.core.job import Needs
 from corral.core.worker import GPU
-from corral.runtime.environments.kit import compiled
+from corral.protocol.messages import WorkerWelcome
+from corral.runtime.failures import AttemptFailed
+from corral.runtime.order import Endpoint, Renderer
 from corral.settings import Settings
 from corral.shared_root import SharedRoot
-from corral.variables import build_environment, build_paths, passed_environment
+from corral.variables import build_environment, build_paths
+
+if TYPE_CHECKING:
+    from corral.agent.agent import Agent
 
 log = structlog.get_logger("corral.agent")
 
 PROBE_S = 20.0
-
-
-class Changes(Protocol):
-    """What is told to whoever holds the parts."""
-
-    def offers_changed(self) -> None:
-        """An image server has other stages or models, answers again, or fell silent."""
-
-    def others_changed(self) -> None:
-        """Processes that are not ours hold more or less of the GPUs."""
-
-    def gpus_found(self, gpus: tuple[GPU, ...]) -> None:
-        """The driver came up after us."""
-
-    def tell_at_once(self) -> None:
-        """Something that the next heartbeat says should not wait for it."""
+BEYOND_GRACE_S = 90.0
+"""For so long beyond the grace attempts try to fetch and store: whoever may still come back in
+time has not failed."""
 
 
 class AgentParts:
-    kit: Path
-    runners: Runners
-    environments: Environments
-    assets: AssetCache
-    restarts: Restarts
-    offers: ServerOffers
-    gpus: GpuWatch
-    models: ModelFiles
-    ledger: Ledger
-
-    def __init__(self, home: Path, settings: Settings, driver: Driver, changes: Changes) -> None:
+    def __init__(self, home: Path, settings: Settings, driver: Driver, agent: Agent) -> None:
         self._home, self._settings, self._worker = home, settings, settings.worker
-        self._driver, self._changes = driver, changes
+        self._driver, self._agent = driver, agent
         self._cgroups = Cgroups(home)
         self.leftovers = 0
         """Processes of an agent before this one that were found and ended."""
 
     async def open(self, connection: AgentConnection, worker_id: str) -> None:
         await self._sweep()
-        await self._open_kit()
-        self._open_runners()
+        kits, root = self._home / "kit", self._settings.assets.root
+        kits.mkdir(parents=True, exist_ok=True)
+        self.kit = await asyncio.to_thread(kit.assemble, kits)
+        kit.drop_others(kits, self.kit)
+        self.runners = Runners(
+            self._home, self.kit, self._cgroups, settings=self._worker, root=root
+        )
+        self.runners.clear_leftovers()
         self._open_environments()
-        self._open_assets()
+        self.assets = AssetCache(
+            self._home / ASSETS,
+            limit_gb=self._worker.assets_gb,
+            root=SharedRoot(root),
+            in_use=lambda: self.ledger.assets_in_use(),
+        )
+        self.assets.clear_leftovers()
         await self._open_image_servers()
         await self._open_devices()
-        self._open_ledger(connection)
+        self.ledger = Ledger(
+            self.capabilities,
+            connection,
+            environments=self.environments,
+            runners=self.runners,
+            assets=self.assets,
+            loaded=self._agent.tell_at_once,
+            backend_down=self.restarts.down,
+        )
         self._find_results(worker_id)
         self.ledger.others_hold(self.gpus.taken)
 
     async def _sweep(self) -> None:
         # Supervisors that still live know what is theirs outside of their groups too.
         self.leftovers = await asyncio.to_thread(process_tree.sweep, str(self._home))
-        self.leftovers += await asyncio.to_thread(self._cgroups.open)
+        self.leftovers += await self._cgroups.open()
         if self.leftovers:
             log.warning("leftover_processes_ended", processes=self.leftovers)
 
-    async def _open_kit(self) -> None:
-        kits = self._home / "kit"
-        kits.mkdir(parents=True, exist_ok=True)
-        self.kit = await asyncio.to_thread(kit.assemble, kits)
-        kit.drop_others(kits, self.kit)
-
-    def _open_runners(self) -> None:
-        worker = self._worker
-        self.runners = Runners(
-            self._home,
-            self.kit,
-            settings=worker,
-            root=self._settings.assets.root,
-            passed=passed_environment(),
-            processors=Processors(inventory.processor_ids(pins=not system.spawns(worker))),
-            max_idle=worker.warm_runners or int(worker.cpus or inventory.processors()),
-            cgroups=self._cgroups,
-        )
-        self.runners.clear_leftovers()
-
     def _open_environments(self) -> None:
-        worker, place = self._worker, self.kit
-        self.environments = Environments(
-            self._home / "environments",
-            limit_gb=worker.environments_gb,
-            system_site_packages=worker.system_site_packages,
-            environ={**build_environment(), process_tree.HOME_MARKER: str(self._home)},
-            in_use=lambda: self.ledger.environments_in_use(),
-            compile_kit=lambda python: [
-                *(str(python), "-I", "-S", "-m", "compileall", "-q", *map(str, compiled(place)))
-            ],
-            kit_compiled=lambda: kit.vouch(place),
+        worker = self._worker
+        steps = BuildSteps(
+            {**build_environment(), process_tree.HOME_MARKER: str(self._home)},
+            self.kit,
+            self._cgroups,
             confine=self._confinement() if worker.isolate and not system.spawns(worker) else None,
             memory_gb=inventory.memory_gb(worker),
-            cgroups=self._cgroups,
+        )
+        self.environments = Environments(
+            self._home / "environments",
+            steps,
+            limit_gb=worker.environments_gb,
+            system_site_packages=worker.system_site_packages,
+            in_use=lambda: self.ledger.environments_in_use(),
         )
         self.environments.clear_leftovers()
 
@@ -136,23 +117,14 @@ class AgentParts:
         for path in (cache, pythons):
             Path(path).mkdir(parents=True, exist_ok=True)
         reads += self._worker.read_paths
-        return Confine(reads=reads, cache=cache, pythons=pythons, kit=str(self.kit))
-
-    def _open_assets(self) -> None:
-        self.assets = AssetCache(
-            self._home / ASSETS,
-            limit_gb=self._worker.assets_gb,
-            root=SharedRoot(self._settings.assets.root),
-            in_use=lambda: self.ledger.assets_in_use(),
-        )
-        self.assets.clear_leftovers()
+        return Confine(reads=reads, cache=cache, pythons=pythons)
 
     async def _open_image_servers(self) -> None:
         backends = self._worker.backends
         self.restarts = Restarts(backends, build_environment(), self._home / "restarts.log")
         self.offers = ServerOffers(
             inventory.usable(backends),
-            self._changes.offers_changed,
+            self._agent.offers_changed,
             self.restarts.down,
             self.restarts.answers,
         )
@@ -171,12 +143,12 @@ class AgentParts:
         self.gpus = GpuWatch(
             self._driver,
             ours=self.runners.with_gpus,
-            changed=self._changes.others_changed,
-            found=self._changes.gpus_found,
-            servers=processes.listening(worker.backends),
+            changed=self._agent.others_changed,
+            found=self._agent.gpus_found,
+            servers=listening(worker.backends),
         )
         self.models = ModelFiles(
-            worker.model_paths, self._home / "models.json", self._changes.tell_at_once
+            worker.model_paths, self._home / "models.json", self._agent.tell_at_once
         )
         self.looking_for_models = asyncio.create_task(self.models.run())
         self.capabilities = inventory.capabilities(
@@ -184,19 +156,6 @@ class AgentParts:
         )
         if worker.gpus and any(gpu.vendor != "declared" for gpu in self.capabilities.gpus):
             log.warning("declared_gpus_ignored", detected=len(self.capabilities.gpus))
-
-    def _open_ledger(self, connection: AgentConnection) -> None:
-        self.ledger = Ledger(
-            self.capabilities,
-            environments=self.environments,
-            runners=self.runners,
-            assets=self.assets,
-            send=connection.send,
-            send_at_once=connection.send_at_once,
-            send_output=connection.send_output,
-            loaded=self._changes.tell_at_once,
-            backend_down=self.restarts.down,
-        )
 
     def _find_results(self, worker_id: str) -> None:
         """What an agent before us could not deliver."""
@@ -219,11 +178,11 @@ class AgentParts:
         spec = self.environments.spec("", ()) if self._worker.allow_code else OWN
         try:
             environment = await self.environments.get(spec)
-        except BuildFailed as error:
-            log.error("environment_not_made", reason=error.failure.message)
+        except AttemptFailed as error:
+            log.error("environment_not_made", reason=str(error))
             return {}
-        makeup = Makeup(environment.digest, cpus=self.runners.processors_for(Needs().cpus))
-        runner = self.runners.take(makeup, environment, self.ledger.listener, fresh=True)
+        makeup = Makeup(environment.digest, cpus=self.runners.processors.count(Needs().cpus))
+        runner = self.runners.take(makeup, environment, fresh=True, secrets={})
         enforced: dict[str, str] = {}
         with suppress(TimeoutError):
             async with asyncio.timeout(PROBE_S):
@@ -234,6 +193,44 @@ class AgentParts:
             return {}
         self.runners.give_back(runner)
         return {**enforced, "memory": "watched", "duration": runner.held_by(enforced)}
+
+    def describe(self, name: str) -> None:
+        """What image jobs are told of this worker. Runners take turns at a WebUI, in a folder that
+        all of them may write to."""
+        drivers = {gpu.driver for gpu in self.capabilities.gpus if gpu.driver}
+        turns = {"folder": self.runners.turns}
+        self.ledger.orders.renderer = Renderer(
+            worker=name,
+            driver=", ".join(sorted(drivers)),
+            backends=[
+                {**entry.options(), **(turns if isinstance(entry, WebUIEntry) else {})}
+                for entry in self.offers.in_order
+            ],
+        )
+
+    def reach(self, address: ControllerAddress, welcome: WorkerWelcome | None = None) -> None:
+        """How attempts reach the controller: as this agent does, unless it names another place."""
+        endpoint = Endpoint(url=address.root)
+        if welcome is not None:
+            endpoint["url"] = welcome.url or address.root
+            if place := self._artifacts_go(welcome.artifacts):
+                endpoint["artifacts"] = place
+            if welcome.grace_s > DEFAULT_GRACE_S:
+                endpoint["patience_s"] = welcome.grace_s + BEYOND_GRACE_S
+        if address.certificate:
+            path = self._home / CERTIFICATE
+            certificate = address.certificate.encode("ascii")
+            if not path.exists() or path.read_bytes() != certificate:
+                path.write_bytes(certificate)  # in place: what may read it was told this file
+            endpoint["certificate"] = str(path)
+        self.ledger.orders.endpoint = endpoint
+
+    def _artifacts_go(self, where: str) -> str:
+        """To the bucket, or into a folder that jobs may write to; otherwise to the controller."""
+        if where != "root":
+            return where
+        folder = self.runners.artifacts
+        return folder if folder and os.access(folder, os.W_OK) else ""
 
     def offer(self, gpus: tuple[GPU, ...]) -> None:
         """This machine turned out to have these."""

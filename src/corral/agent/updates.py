@@ -27,6 +27,7 @@ from corral.agent.connection import ControllerAddress
 from corral.agent.keeper import COMPLETE, Software
 from corral.home import sync_file_system
 from corral.joining import trust
+from corral.runtime.environments import uv
 
 log = structlog.get_logger("corral.agent.updates")
 
@@ -115,11 +116,9 @@ class Updates:
             quiet = ["-q", "--disable-pip-version-check"]
             await self._run(python, "-m", "pip", "install", *quiet, *what)
         else:
-            from uv import find_uv_bin
-
-            uv, version = find_uv_bin(), f"{sys.version_info.major}.{sys.version_info.minor}"
-            await self._run(uv, "venv", "-q", "--clear", "--python", version, str(place))
-            await self._run(uv, "pip", "install", "-q", "--python", python, *what)
+            program, version = uv.program(), uv.own_minor()
+            await self._run(program, "venv", "-q", "--clear", "--python", version, str(place))
+            await self._run(program, "pip", "install", "-q", "--python", python, *what)
         await asyncio.to_thread(sync_file_system, place)
         (place / COMPLETE).touch()
 

@@ -1,49 +1,216 @@
-"""The attempts' door: an order to fetch, and messages to post, for a process that runs one attempt
-by itself. What is posted is answered when it is on disk, and the answer says whether to end."""
+"""The attempts' door: bytes of one attempt, for whoever holds its token; and for a process that
+runs one by itself an order to fetch, and messages to post. What is posted is answered when it is
+on disk, and the answer says whether to end."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import time
+from collections.abc import Mapping
+from itertools import accumulate
+from pathlib import Path, PurePosixPath
+from typing import Annotated
 
 import msgspec
-from fastapi import Request, Response
-from msgspec import Raw
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, RedirectResponse, Response
+from msgspec import Meta, Raw, Struct
+from starlette.background import BackgroundTask
 
 from corral.api import incoming
 from corral.api.auth import bearer
+from corral.api.parts import Parts
 from corral.api.rest.answers import body_of
 from corral.controller.auth.tokens import MESSAGES, AttemptTokens
-from corral.controller.auth.vault import Vault
-from corral.controller.store import Store
-from corral.core.errors import Conflict, CorralError, Unavailable
-from corral.core.job import Head
-from corral.core.limits import InputLimits as Limits
+from corral.core.errors import (
+    ArtifactTooLarge,
+    BlobNotFound,
+    Conflict,
+    CorralError,
+    Forbidden,
+    InvalidJob,
+    ResultTooLarge,
+    Unavailable,
+)
+from corral.core.events import ArtifactStored, CheckpointStored
+from corral.core.job import Blob, Head, JobId, decode_document
+from corral.core.text import is_digest
 from corral.engines.engine import Engine
 from corral.engines.posted import Mailbox, Posted
 from corral.protocol.attempt_messages import MOST_BYTES, AttemptMessages
 from corral.runtime.standalone.ticket import AttemptOrder
 
+MAX_NAME = 512
+MOST_BUNDLED = 1_000
+"""Artifacts that come together: each takes a file of the blobs and a record of the journal."""
+
+
+class Placed(Struct, forbid_unknown_fields=True):
+    """An artifact that goes to the shared root or to the bucket."""
+
+    size: Annotated[int, Meta(ge=0, le=2**53)]
+    sha256: str = ""
+
+
+class Bundled(Struct, forbid_unknown_fields=True):
+    """One of several artifacts that come together."""
+
+    name: str
+    size: Annotated[int, Meta(ge=0, le=2**53)]
+
 
 class AttemptDoor:
     def __init__(
         self,
-        store: Store,
+        parts: Parts,
         tokens: AttemptTokens,
-        vault: Vault,
-        *,
-        current: Callable[[str, int], Awaitable[Head]],
         engines: Mapping[str, Engine],
-        limits: Limits,
+        *,
+        artifact_limit: int,
         output_limit: int,
-        artifacts: str,
     ) -> None:
-        self._store, self._tokens, self._vault = store, tokens, vault
-        self._current, self._engines = current, engines
-        self._limits, self._output_limit, self._artifacts = limits, output_limit, artifacts
+        self._store, self._blobs, self._limits = parts.store, parts.blobs, parts.limits
+        self._parts, self._tokens, self._engines = parts, tokens, engines
+        self._artifact_limit, self._output_limit = artifact_limit, output_limit
+
+    def routes(self) -> APIRouter:
+        router = APIRouter(prefix="/attempts/{job}/{attempt}", include_in_schema=False)
+        router.get("/packages/{sha256}")(self.package)
+        router.get("/assets/{sha256}")(self.asset)
+        router.put("/result")(self.result)
+        router.put("/artifacts/{name:path}")(self.artifact)
+        router.post("/artifacts/{name:path}")(self.placed_artifact)
+        router.put("/bundle")(self.bundle)
+        router.put("/checkpoint")(self.put_checkpoint)
+        router.get("/checkpoint")(self.get_checkpoint)
+        router.get("/order")(self.order)
+        router.post("/messages")(self.messages)
+        return router
+
+    async def _head(self, request: Request, job: str, attempt: int, use: str = "") -> Head:
+        self._tokens.check(bearer(request.headers.get("authorization")), job, attempt, use)
+        return await self._current(job, attempt)
+
+    async def _current(self, job: str, attempt: int) -> Head:
+        """The job, where this attempt is the one that a worker has now."""
+        early = self._parts.loop.early.get(job)
+        if early is not None and early.written is not None:
+            self._store.hurry()
+            await asyncio.wait([early.written])  # it runs already, and is not known before that
+        head = self._store.head(job)
+        if head.attempt != attempt or not head.state.held:
+            raise Conflict(f"Attempt {attempt} of job {job} is over.", job_id=job)
+        return head
+
+    # --- what it runs, and what it runs on ---
+
+    async def package(self, request: Request, job: str, attempt: int, sha256: str) -> FileResponse:
+        head = await self._head(request, job, attempt)
+        document = decode_document(self._store.journal.document(head.submitted_seq))
+        if sha256 not in {blob.sha256 for blob in document.blobs()}:
+            raise Forbidden(f"Job {job} does not name the package {sha256[:64]}.", job_id=job)
+        return FileResponse(self._blobs.open_path(sha256))
+
+    async def asset(self, request: Request, job: str, attempt: int, sha256: str) -> Response:
+        """The bytes of one input, or the way to them where a bucket has them."""
+        head = await self._head(request, job, attempt)
+        document = decode_document(self._store.journal.document(head.submitted_seq))
+        named = next((one for one in document.inputs if one.sha256 == sha256), None)
+        if named is None:
+            raise Forbidden(f"Job {job} does not name the asset {sha256[:64]}.", job_id=job)
+        found = await self._parts.assets.source(named)
+        if isinstance(found, str):
+            return RedirectResponse(found)
+        if isinstance(found, Path):
+            return FileResponse(found)
+        # By its descriptor: under its path there may be another one by now.
+        same = f"/proc/self/fd/{found.fileno()}"
+        return FileResponse(same, background=BackgroundTask(found.close))
+
+    # --- what it leaves ---
+
+    async def result(self, request: Request, job: str, attempt: int) -> dict[str, object]:
+        await self._head(request, job, attempt)
+        blob = await self._blobs.put(
+            incoming.pieces(request, self._limits),
+            limit=self._limits.result_bytes,
+            too_large=ResultTooLarge,
+            setting="limits.result_bytes",
+        )
+        return _told(blob)
+
+    async def artifact(
+        self, request: Request, job: str, attempt: int, name: str
+    ) -> dict[str, object]:
+        await self._head(request, job, attempt)
+        name = _artifact_name(name, job)
+        blob = await self._kept(request)
+        await self._head(request, job, attempt)  # it may have ended while the bytes came
+        await self._store.append([_stored(job, attempt, name, blob)])
+        return _told(blob)
+
+    async def bundle(self, request: Request, job: str, attempt: int) -> list[dict[str, object]]:
+        """Several small artifacts at once: a line that names them, then their bytes in a row."""
+        await self._head(request, job, attempt)
+        line, _, data = (await incoming.whole(request, self._limits)).partition(b"\n")
+        listed = body_of(line, Annotated[list[Bundled], Meta(max_length=MOST_BUNDLED)])
+        if sum(one.size for one in listed) != len(data):
+            raise InvalidJob("The bytes are not as many as the line before them says.", job_id=job)
+        names = [_artifact_name(one.name, job) for one in listed]
+        ends = list(accumulate(one.size for one in listed))
+        parts = [data[end - one.size : end] for one, end in zip(listed, ends, strict=True)]
+        if any(len(part) > self._artifact_limit for part in parts):
+            raise ArtifactTooLarge(f"More than artifact_limit = {self._artifact_limit:,} bytes.")
+        blobs = await self._blobs.put_all(parts)
+        await self._head(request, job, attempt)  # it may have ended while the bytes came
+        stored = zip(names, blobs, strict=True)
+        await self._store.append([_stored(job, attempt, name, blob) for name, blob in stored])
+        return [_told(blob) for blob in blobs]
+
+    async def placed_artifact(
+        self, request: Request, job: str, attempt: int, name: str
+    ) -> dict[str, object]:
+        """An artifact that goes elsewhere: without its digest, the URL to send it to; with it, the
+        word that it is there."""
+        await self._head(request, job, attempt)
+        name = _artifact_name(name, job)
+        told = body_of(await incoming.whole(request, self._limits), Placed)
+        if not told.sha256:
+            return {"put_url": await self._parts.artifacts.place(job, attempt, name, told.size)}
+        if not is_digest(told.sha256):
+            raise InvalidJob(f"{told.sha256[:80]!r} is no sha256.", job_id=job)
+        uri = await self._parts.artifacts.stored(job, attempt, name, told.size)
+        await self._head(request, job, attempt)
+        blob = Blob(told.sha256, told.size)
+        await self._store.append([_stored(job, attempt, name, blob, uri)])
+        return _told(blob)
+
+    async def put_checkpoint(self, request: Request, job: str, attempt: int) -> dict[str, object]:
+        await self._head(request, job, attempt)
+        blob = await self._kept(request)
+        await self._head(request, job, attempt)  # it may have been lost while the bytes came
+        fact = CheckpointStored(job, time.time(), attempt, blob.size, blob.sha256)
+        await self._store.append([fact])
+        return _told(blob)
+
+    async def get_checkpoint(self, request: Request, job: str, attempt: int) -> FileResponse:
+        head = await self._head(request, job, attempt)
+        if not head.course.checkpoint:
+            raise BlobNotFound(f"Job {job} has stored no checkpoint yet.", job_id=job)
+        return FileResponse(self._blobs.open_path(head.course.checkpoint))
+
+    async def _kept(self, request: Request) -> Blob:
+        return await self._blobs.put(
+            incoming.pieces(request, self._limits),
+            limit=self._artifact_limit,
+            too_large=ArtifactTooLarge,
+            setting="artifact_limit",
+        )
+
+    # --- for a process without an agent ---
 
     async def order(self, request: Request, job: str, attempt: int) -> Response:
-        self._check(request, job, attempt)
-        head = await self._current(job, attempt)
+        head = await self._head(request, job, attempt, MESSAGES)
         self._mailbox_of(head)
         document, digest = self._store.document(head)
         order = AttemptOrder(
@@ -54,17 +221,16 @@ class AttemptDoor:
             token=self._tokens.issue(job, attempt),
             needs=head.shape.needs,
             duration_s=head.given.duration_s,
-            checkpoint=head.checkpoint,
+            checkpoint=head.course.checkpoint,
             correlation_id=head.correlation_id,
             output_limit=self._output_limit,
-            artifacts="bucket" if self._artifacts == "bucket" else "",
-            secrets=self._vault.values(head.secrets) if head.secrets else {},
+            artifacts="bucket" if self._parts.artifacts.where == "bucket" else "",
+            secrets=self._parts.vault.values(head.given.secrets) if head.given.secrets else {},
         )
         return _json(order)
 
     async def messages(self, request: Request, job: str, attempt: int) -> Response:
-        self._check(request, job, attempt)
-        mailbox = self._mailbox_of(await self._current(job, attempt))
+        mailbox = self._mailbox_of(await self._head(request, job, attempt, MESSAGES))
         body = await incoming.whole(request, self._limits, MOST_BYTES)
         batch: AttemptMessages = body_of(body, AttemptMessages)
         head = await self._current(job, attempt)  # it may have ended while the bytes came
@@ -77,10 +243,6 @@ class AttemptDoor:
                 raise
         return _json(answer)
 
-    def _check(self, request: Request, job: str, attempt: int) -> None:
-        token = bearer(request.headers.get("authorization"))
-        self._tokens.check(token, job, attempt, MESSAGES)
-
     def _mailbox_of(self, head: Head) -> Mailbox:
         engine = self._engines.get(head.engine)
         if engine is None:  # as a worker that is away: its attempt goes on, and asks again
@@ -90,6 +252,24 @@ class AttemptDoor:
             return engine.mailbox
         told = f"Attempt {head.attempt} of job {head.id} reports through its worker."
         raise Conflict(told, job_id=head.id)
+
+
+def _artifact_name(name: str, job: JobId) -> str:
+    path = PurePosixPath(name)
+    odd = "\\" in name or not path.parts or not name.isprintable()
+    if odd or path.is_absolute() or ".." in path.parts:
+        raise InvalidJob(f"{name[:100]!r} is no name for an artifact.", job_id=job)
+    if not 0 < len(name) <= MAX_NAME:
+        raise InvalidJob(f"An artifact's name has 1 to {MAX_NAME} characters.", job_id=job)
+    return str(path)
+
+
+def _stored(job: JobId, attempt: int, name: str, blob: Blob, uri: str = "") -> ArtifactStored:
+    return ArtifactStored(job, time.time(), attempt, name, blob.size, blob.sha256, uri)
+
+
+def _told(blob: Blob) -> dict[str, object]:
+    return {"sha256": blob.sha256, "size": blob.size}
 
 
 def _json(value: object) -> Response:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from corral.core.errors import Forbidden, Unauthorized
 
@@ -18,23 +20,43 @@ def bearer(header: str | None) -> str:
     return token.strip()
 
 
-class Hosts:
-    """Any web page can make a browser call 127.0.0.1; its name and origin give it away."""
+class OnlyOurHosts:
+    """Refuses foreign Host and Origin headers before anything else looks at a request: any web page
+    can make a browser call 127.0.0.1; its name and origin give it away."""
 
-    def __init__(self, own: Sequence[str], *, any_address: bool = False) -> None:
-        self._own = LOOPBACK | {host.lower() for host in own if host}
+    def __init__(self, app: ASGIApp, own: Sequence[str], *, any_address: bool) -> None:
+        self._app, self._own = app, LOOPBACK | {host.lower() for host in own if host}
         self._any_address = any_address
         """Whether it is reached from other machines: by whatever number it has there. A page that
         lies about its name cannot lie about a number."""
 
-    def check_host(self, host: str) -> None:
-        name = _name(host)
-        if name not in self._own and not (self._any_address and _is_address(name)):
-            raise Forbidden(f"This controller does not answer to the host {host[:100]!r}.")
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            try:
+                self._check(scope["headers"])
+            except Forbidden as error:
+                if scope["type"] == "websocket":
+                    await send({"type": "websocket.close", "code": 1008, "reason": error.message})
+                else:
+                    from corral.api.rest.answers import refusal
 
-    def check_origin(self, origin: str) -> None:
-        if _origin(origin) not in self._own:
-            raise Forbidden(f"Requests from {origin[:100]!r} are refused.")
+                    await refusal(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Where one comes twice, each must be ours: nobody knows which one others read."""
+        found: dict[bytes, list[str]] = {b"host": [], b"origin": []}
+        for name, value in headers:
+            if name in found:
+                found[name].append(value.decode("latin-1"))
+        for host in found[b"host"] or [""]:
+            called = _name(host)
+            if called not in self._own and not (self._any_address and _is_address(called)):
+                raise Forbidden(f"This controller does not answer to the host {host[:100]!r}.")
+        for origin in found[b"origin"]:
+            if _origin(origin) not in self._own:
+                raise Forbidden(f"Requests from {origin[:100]!r} are refused.")
 
 
 def _is_address(name: str) -> bool:

@@ -8,22 +8,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from corral.api.auth import Hosts
-from corral.api.correlation import Correlated
 from corral.api.workers.worker_socket import WorkerSocket
 from corral.controller.output.loop_turns import LoopTurns
-from corral.core.errors import Forbidden, Unavailable
+from corral.core.errors import Unavailable
 
 Health = Callable[[], Awaitable[tuple[int, dict[str, object]]]]
 """The status and what to say with it."""
 
 
 STOPPING = Unavailable("The controller is stopping. Ask again soon.")
+
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """What takes a while to make: made in a thread when somebody first asks, for all who do."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._making: asyncio.Task[T] | None = None
+
+    async def __call__(self) -> T:
+        if self._making is None:
+            self._making = asyncio.create_task(asyncio.to_thread(self._make))
+        try:
+            return await asyncio.shield(self._making)
+        except Exception:
+            self._making = None  # no descriptor to read it with, for one: the next one tries
+            raise
 
 
 class FirstAnswers:
@@ -34,20 +52,11 @@ class FirstAnswers:
         load: Callable[[], ASGIApp],
         turns: LoopTurns,
     ) -> None:
-        self._workers, self._health, self._load = workers, health, load
+        self._workers, self._health = workers, health
         self._turns = turns
         """Who asks for anything else takes one: however many come at once, these two answer."""
-        self._loading: asyncio.Task[ASGIApp] | None = None
-
-    async def loaded(self) -> ASGIApp:
-        """REST; whoever asks first waits for it."""
-        if self._loading is None:
-            self._loading = asyncio.create_task(asyncio.to_thread(self._load))
-        try:
-            return await asyncio.shield(self._loading)
-        except Exception:
-            self._loading = None  # no descriptor to read it with, for one: the next one tries
-            raise
+        self.loaded = Once(load)
+        """REST."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind, path = scope["type"], scope.get("path")
@@ -83,36 +92,3 @@ async def _stopping(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.close", "code": 1001, "reason": STOPPING.message})
     else:
         await JSONResponse(STOPPING.view(), STOPPING.status)(scope, receive, send)
-
-
-class OnlyOurHosts:
-    """Refuses foreign Host and Origin headers before anything else looks at a request."""
-
-    def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
-        self._app, self._hosts = app, hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket"):
-            found: dict[bytes, list[str]] = {b"host": [], b"origin": []}
-            for name, value in scope["headers"]:
-                if name in found:
-                    found[name].append(value.decode("latin-1"))
-            try:
-                # Where one comes twice, each must be ours: nobody knows which one others read.
-                for host in found[b"host"] or [""]:
-                    self._hosts.check_host(host)
-                for origin in found[b"origin"]:
-                    self._hosts.check_origin(origin)
-            except Forbidden as error:
-                if scope["type"] == "websocket":
-                    await send({"type": "websocket.close", "code": 1008, "reason": error.message})
-                else:
-                    from corral.api.rest.answers import refusal
-
-                    await refusal(error)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-def guarded(answers: FirstAnswers, hosts: Hosts) -> ASGIApp:
-    return Correlated(OnlyOurHosts(answers, hosts))

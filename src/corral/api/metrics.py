@@ -10,26 +10,25 @@ import importlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
-from msgspec import Struct
 
+from corral.api.auth import bearer
+from corral.api.parts import Parts
 from corral.api.rest.answers import errors
-from corral.controller.files.blobs import Blobs
-from corral.controller.loop import Loop
+from corral.api.roles import ROUTES
 from corral.controller.output.spool import Spool
 from corral.controller.status.statistics import Histogram, Statistics
-from corral.controller.store import Store
 from corral.core.job import QueueClass, State
 from corral.core.worker import Reading, Worker
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
-    from prometheus_client.core import Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 SIZES_S = 60.0
 """How old the sizes of folders may be: counting them means looking at every file."""
@@ -38,29 +37,20 @@ FIRST_SIZES_S = 1.0
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Sources(Struct, frozen=True):
-    """Where the numbers come from."""
-
-    statistics: Statistics
-    store: Store
-    loop: Loop
-    blobs: Blobs
-    spool: Spool
-    version: str
-    started_at: float
+Samples = Iterable[tuple[str | tuple[str, ...], float | None]]
+"""Numbers by the values of their labels, and nothing where there is none."""
 
 
 class Metrics:
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
+    def __init__(self, parts: Parts, statistics: Statistics, spool: Spool) -> None:
+        self._parts, self._counted, self._spool = parts, statistics, spool
         self._registry: CollectorRegistry | None = None
         self._workers: Sequence[Worker] = ()
         self._sizes: dict[str, int] = {}
         self._measured_at = 0.0
         self._measuring: asyncio.Task[None] | None = None
 
-    def router(self, check: Callable[[str | None], None]) -> APIRouter:
-        """The route; `check` raises where the header has no token that is good for reading."""
+    def routes(self) -> APIRouter:
         router = APIRouter()
 
         @router.get(
@@ -70,7 +60,8 @@ class Metrics:
             responses=errors(401, 403, 503),
         )
         async def metrics(request: Request) -> Response:
-            check(request.headers.get("authorization"))
+            token = bearer(request.headers.get("authorization"))
+            self._parts.access.caller(token).needs(ROUTES["GET", "/metrics"])
             return Response(await self.text(), media_type=CONTENT_TYPE)
 
         return router
@@ -83,7 +74,7 @@ class Metrics:
             self._registry = CollectorRegistry(auto_describe=False)
             self._registry.register(self)
             ProcessCollector(registry=self._registry)
-        self._workers = self._sources.loop.workers()
+        self._workers = self._parts.loop.workers()
         await self._measure()
         return generate_latest(self._registry)
 
@@ -102,7 +93,7 @@ class Metrics:
             await asyncio.wait((self._measuring,), timeout=FIRST_SIZES_S)
 
     async def _count_sizes(self) -> None:
-        folders = {"blobs": self._sources.blobs.folder, "spool": self._sources.spool.folder}
+        folders = {"blobs": self._parts.blobs.folder, "spool": self._spool.folder}
         sizes = {name: await asyncio.to_thread(_size, folder) for name, folder in folders.items()}
         self._sizes, self._measured_at = sizes, time.monotonic()
 
@@ -119,181 +110,145 @@ class Metrics:
         yield from self._controller()
 
     def _jobs(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        world, counted = self._sources.store.world, self._sources.statistics
-        yield GaugeMetricFamily(
-            "corral_jobs_active", "Jobs that have not ended: waiting, placed, running or stopping.",
-            len(world.heads),
-        )  # fmt: skip
+        world, counted = self._parts.store.world, self._counted
         states = dict.fromkeys((State.QUEUED, State.PLACED, State.RUNNING, State.STOPPING), 0)
         states[State.QUEUED] = sum(world.waiting.values())
         for held in world.held.values():
             for head in held.values():
                 states[head.state] += 1
-        now = GaugeMetricFamily("corral_jobs", "Living jobs by state.", labels=["state"])
-        for state, count in states.items():
-            now.add_metric([state], count)
-        yield now
-        submitted = CounterMetricFamily(
-            "corral_jobs_submitted", "Jobs accepted since the start.", labels=["class"]
+        submitted = {one: counted.submitted.get(one, 0) for one in QueueClass}
+        ends = (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.REJECTED)
+        ended = {end: counted.ended.get(end, 0) for end in ends}
+        yield _gauge(
+            "corral_jobs_active",
+            "Jobs that have not ended: waiting, placed, running or stopping.",
+            len(world.heads),
         )
-        for queue_class in QueueClass:
-            submitted.add_metric([queue_class], counted.submitted.get(queue_class, 0))
-        yield submitted
-        ended = CounterMetricFamily(
-            "corral_jobs_ended", "Jobs that ended since the start, by end state.", labels=["state"]
+        yield _gauge("corral_jobs", "Living jobs by state.", states.items(), "state")
+        yield _counter(
+            "corral_jobs_submitted", "Jobs accepted since the start.", submitted.items(), "class"
         )
-        for end in (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.REJECTED):
-            ended.add_metric([end], counted.ended.get(end, 0))
-        yield ended
-        ratio = GaugeMetricFamily(
+        yield _counter(
+            "corral_jobs_ended",
+            "Jobs that ended since the start, by end state.",
+            ended.items(),
+            "state",
+        )
+        yield _gauge(
             "corral_job_success_ratio",
             "Share of the last 1000 jobs that succeeded or failed which succeeded, across "
             "restarts; absent before the first.",
+            counted.success_ratio(),
         )
-        if (share := counted.recent().success_ratio) is not None:
-            ratio.add_metric([], share)
-        yield ratio
 
     def _queue(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        world, now = self._sources.store.world, time.time()
-        depth = GaugeMetricFamily(
-            "corral_queue_depth", "Jobs that wait for a worker.", labels=["class"]
-        )
-        oldest = GaugeMetricFamily(
+        world, now = self._parts.store.world, time.time()
+        depth = {one: world.waiting[one] for one in QueueClass}
+        since = world.oldest_waits()
+        oldest = {one: max(now - since.get(one, now), 0.0) for one in QueueClass}
+        yield _gauge("corral_queue_depth", "Jobs that wait for a worker.", depth.items(), "class")
+        yield _gauge(
             "corral_queue_oldest_wait_seconds",
             "How long the first in line has waited; 0 where none waits.",
-            labels=["class"],
+            oldest.items(),
+            "class",
         )
-        since = world.oldest_waits()
-        for queue_class in QueueClass:
-            depth.add_metric([queue_class], world.waiting[queue_class])
-            oldest.add_metric([queue_class], max(now - since.get(queue_class, now), 0.0))
-        yield depth
-        yield oldest
-        paused = bool(self._sources.loop.why_paused())
-        yield GaugeMetricFamily("corral_queue_paused", "1 while nothing new is placed.", paused)
+        paused = bool(self._parts.loop.why_paused())
+        yield _gauge("corral_queue_paused", "1 while nothing new is placed.", paused)
 
     def _work(self) -> Iterator[Metric]:
-        counted = self._sources.statistics
+        counted = self._counted
         yield _histograms(
             "corral_queue_wait_seconds",
             "From the submission of a job to the start of its first attempt.",
-            ["class"],
             {(name,): waits for name, waits in counted.waits.items()},
+            "class",
         )
         yield _histograms(
             "corral_job_duration_seconds",
             "How long the last attempt of succeeded and failed jobs ran.",
-            ["class", "workload"],
             counted.durations,
+            "class",
+            "workload",
         )
-        yield _histograms(
-            "corral_commit_seconds", "Journal commits, sync included.", [], {(): counted.commits}
-        )
-        yield _histograms(
-            "corral_commit_facts", "Facts that shared a commit.", [], {(): counted.commit_facts}
-        )
-        yield _histograms(
-            "corral_decision_seconds", "Scheduler decisions.", [], {(): counted.decisions}
-        )
+        for name, told, found in (
+            ("corral_commit_seconds", "Journal commits, sync included.", counted.commits),
+            ("corral_commit_facts", "Facts that shared a commit.", counted.commit_facts),
+            ("corral_decision_seconds", "Scheduler decisions.", counted.decisions),
+        ):
+            yield _histograms(name, told, {(): found})
 
     def _attempts(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily
-
-        attempts = CounterMetricFamily(
-            "corral_attempts",
-            "Attempts that ended since the start, by outcome and class of failure.",
-            labels=["outcome", "failure"],
-        )
         outcomes = dict.fromkeys(
             (("succeeded", ""), ("failed", "job"), ("lost", ""), ("cancelled", ""),
              ("returned", "")), 0,
         )  # fmt: skip
-        for (outcome, failure), count in {**outcomes, **self._sources.statistics.attempts}.items():
-            attempts.add_metric([outcome, failure], count)
-        yield attempts
+        yield _counter(
+            "corral_attempts",
+            "Attempts that ended since the start, by outcome and class of failure.",
+            {**outcomes, **self._counted.attempts}.items(),
+            "outcome",
+            "failure",
+        )
 
     def _machines(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        yield GaugeMetricFamily(
+        workers, circuits = self._workers, self._parts.store.world.circuits
+        opened = {one for one, circuit in circuits.items() if circuit.until > 0}
+        yield _gauge(
             "corral_workers_connected",
             "Workers that are connected now.",
-            sum(worker.connected for worker in self._workers),
+            sum(worker.connected for worker in workers),
         )
-        connected = GaugeMetricFamily(
-            "corral_worker_connected", "1 while this worker is connected.", labels=["worker"]
+        yield _gauge(
+            "corral_worker_connected",
+            "1 while this worker is connected.",
+            ((worker.name, int(worker.connected)) for worker in workers),
+            "worker",
         )
-        seen = GaugeMetricFamily(
+        yield _gauge(
             "corral_worker_last_seen_timestamp_seconds",
             "When this worker was last heard of.",
-            labels=["worker"],
+            ((worker.name, worker.seen_at) for worker in workers),
+            "worker",
         )
-        circuit = GaugeMetricFamily(
+        yield _gauge(
             "corral_worker_circuit_open",
             "1 while this worker gets nothing, or one probe at most, after failures of its own.",
-            labels=["worker"],
+            ((worker.name, int(worker.id in opened)) for worker in workers),
+            "worker",
         )
-        circuits = self._sources.store.world.circuits
-        for worker in self._workers:
-            opened = worker.id in circuits and circuits[worker.id].until > 0
-            circuit.add_metric([worker.name], int(opened))
-            connected.add_metric([worker.name], int(worker.connected))
-            seen.add_metric([worker.name], worker.seen_at)
-        yield connected
-        yield seen
-        yield circuit
 
     def _bytes(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        blobs, spool = self._sources.blobs, self._sources.spool
-        path = self._sources.store.journal.path
-        stored = GaugeMetricFamily(
-            "corral_stored_bytes", "Bytes in the home; blobs and spool are counted once a minute.",
-            labels=["part"],
-        )  # fmt: skip
+        path, blobs = self._parts.store.journal.path, self._parts.blobs
         journal = sum(map(_file_size, (path, Path(f"{path}-wal"))))
-        for name, size in {"journal": journal, **self._sizes}.items():
-            stored.add_metric([name], size)
-        yield stored
-        yield GaugeMetricFamily(
-            "corral_home_free_bytes", "Room left on the disk of the home.", _free(path.parent)
+        yield _gauge(
+            "corral_stored_bytes",
+            "Bytes in the home; blobs and spool are counted once a minute.",
+            {"journal": journal, **self._sizes}.items(),
+            "part",
         )
-        yield CounterMetricFamily(
-            "corral_output_received_bytes", "Output and progress of jobs.", spool.received
-        )
-        yield CounterMetricFamily(
+        free = shutil.disk_usage(path.parent).free
+        yield _gauge("corral_home_free_bytes", "Room left on the disk of the home.", free)
+        received = self._spool.received
+        yield _counter("corral_output_received_bytes", "Output and progress of jobs.", received)
+        yield _counter(
             "corral_blob_received_bytes",
             "Packages, results, artifacts and checkpoints that were stored.",
             blobs.received,
         )
-        yield CounterMetricFamily(
+        yield _counter(
             "corral_blob_sent_bytes", "Results and artifacts that clients fetched.", blobs.sent
         )
 
     def _controller(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        yield GaugeMetricFamily(
-            "corral_start_timestamp_seconds", "When the controller started.",
-            self._sources.started_at,
-        )  # fmt: skip
-        info = GaugeMetricFamily(
-            "corral_build_info", "Always 1; the version is its label.", labels=["version"]
-        )
-        info.add_metric([self._sources.version], 1)
-        yield info
+        started_at, version = self._parts.started_at, self._parts.version
+        yield _gauge("corral_start_timestamp_seconds", "When the controller started.", started_at)
+        told = "Always 1; the version is its label."
+        yield _gauge("corral_build_info", told, [(version, 1)], "version")
 
 
 def gpus(workers: Sequence[Worker]) -> Iterator[Metric]:
     """What drivers said a moment ago; nothing of GPUs that are only declared."""
-    from prometheus_client.core import GaugeMetricFamily
-
     read: dict[tuple[str, str], Callable[[Reading], float | None]] = {
         ("vram_free_bytes", "VRAM that nobody holds."): lambda one: one.free_gb * 1e9,
         ("vram_ours_bytes", "VRAM that jobs hold."): lambda one: one.ours_gb * 1e9,
@@ -302,23 +257,35 @@ def gpus(workers: Sequence[Worker]) -> Iterator[Metric]:
         ("utilisation_ratio", "How much it was at work, 0 to 1."): lambda one: one.utilisation,
         ("lost", "1 while its driver does not answer for it."): lambda one: one.lost,
     }
+    found = [(worker.name, reading) for worker in workers for reading in worker.readings]
     for (name, told), value in read.items():
-        family = GaugeMetricFamily(f"corral_gpu_{name}", told, labels=["worker", "gpu"])
-        for worker in workers:
-            for one in worker.readings:
-                if (number := value(one)) is not None:
-                    family.add_metric([worker.name, one.uuid], number)
-        yield family
+        samples = [((worker, one.uuid), value(one)) for worker, one in found]
+        yield _gauge(f"corral_gpu_{name}", told, samples, "worker", "gpu")
 
 
-def _histograms(
-    name: str,
-    told: str,
-    labels: Sequence[str],
-    found: dict[tuple[()], Histogram]
-    | dict[tuple[str], Histogram]
-    | dict[tuple[str, str], Histogram],
+def _gauge(name: str, told: str, found: Samples | float | None, *labels: str) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    return _filled(GaugeMetricFamily(name, told, labels=labels), found)
+
+
+def _counter(name: str, told: str, found: Samples | float, *labels: str) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    return _filled(CounterMetricFamily(name, told, labels=labels), found)
+
+
+def _filled(
+    family: CounterMetricFamily | GaugeMetricFamily, found: Samples | float | None
 ) -> Metric:
+    for values, number in found if isinstance(found, Iterable) else [((), found)]:
+        if number is not None:
+            family.add_metric((values,) if isinstance(values, str) else values, number)
+    return family
+
+
+def _histograms(name: str, told: str, found: Mapping[Any, Histogram], *labels: str) -> Metric:
+    """By the values of their labels."""
     from prometheus_client.core import HistogramMetricFamily
 
     family = HistogramMetricFamily(name, told, labels=labels)
@@ -344,7 +311,3 @@ def _file_size(path: str | Path) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
-
-
-def _free(folder: Path) -> int:
-    return shutil.disk_usage(folder).free

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from corral.api.streams import Streams
-from corral.controller.auth.access import Access
+from corral.controller.auth.tokens import Access
 from corral.controller.auth.vault import Vault
 from corral.controller.auth.worker_admin import WorkerAdmin
-from corral.controller.files.artifact_index import ArtifactIndex
-from corral.controller.files.artifacts import Artifacts
+from corral.controller.files.artifacts import ArtifactIndex, Artifacts
 from corral.controller.files.assets import Assets
 from corral.controller.files.blobs import Blobs
 from corral.controller.history.listing import Listing
@@ -23,7 +23,34 @@ from corral.controller.output.text import OutputText
 from corral.controller.queue import Queue
 from corral.controller.recovery.backup import Backups
 from corral.controller.store import Store
+from corral.core.errors import TooManyStreams
 from corral.core.limits import InputLimits
+
+
+class Streams:
+    """How many answers may stay open at once, over gRPC and REST together."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.open = 0
+
+    def check(self) -> None:
+        """TooManyStreams where not one more may be opened."""
+        if self.open >= self._limit:
+            raise TooManyStreams(
+                f"{self.open:,} streams are open, as many as limits.streams allows. Close some, or "
+                "ask for what you need without following it."
+            )
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Counts an open stream while it is."""
+        self.check()
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
 
 
 @dataclass(frozen=True)

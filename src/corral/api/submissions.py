@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from corral.contract import corral_pb2 as pb
 from corral.core.access import Caller
-from corral.core.assets import check_input_names, is_digest
+from corral.core.assets import check_input_names
 from corral.core.errors import (
     InvalidJob,
     TextTooLong,
@@ -38,6 +38,7 @@ from corral.core.job import (
     gpu_needs,
 )
 from corral.core.limits import InputLimits as Limits
+from corral.core.text import is_digest
 from corral.core.webhook import check_webhook
 from corral.runtime.files.models import model_name
 
@@ -224,7 +225,7 @@ def _blob(ref: pb.BlobRef) -> Blob:
         if sha256 and sha256 != whole.sha256:
             raise InvalidJob(f"The bytes have sha256 {whole.sha256}, not {sha256[:64]}.")
         return whole
-    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+    if not is_digest(sha256):
         raise InvalidJob("Each package needs its bytes, or the sha256 of bytes stored before.")
     return Blob(sha256=sha256, size=ref.size)
 

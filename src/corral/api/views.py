@@ -6,23 +6,22 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from heapq import nsmallest
 
 import msgspec
 from msgspec.structs import asdict
 
+from corral.api.parts import Parts
 from corral.contract import corral_pb2 as pb
-from corral.controller.auth.access import Token
+from corral.controller.auth.tokens import Token
 from corral.controller.history.listing import Counted
 from corral.controller.images.learning_runs import Run, StartedRun
 from corral.controller.images.plans import BuiltBatch
+from corral.controller.images.presets import Preset
 from corral.controller.jobs.batches import BatchProgress
-from corral.controller.loop import Loop
-from corral.controller.output.feed import Feed
 from corral.controller.output.pages import Seen
-from corral.controller.pause import Pause
 from corral.controller.store import Store
 from corral.controller.why import explain
-from corral.controller.world import World
 from corral.core.errors import JobNotFound
 from corral.core.events import (
     ArtifactStored,
@@ -50,11 +49,14 @@ from corral.core.job import (
     Workload,
     decode_document,
 )
-from corral.core.worker import GPU, Reading
+from corral.core.worker import GPU, Reading, Worker
 from corral.scheduler.fit import Room
-from corral.scheduler.plan import Seat
 
 TURN = 8
+
+PAGE_WORKERS, PAGE_BYTES = 50, 1 << 20
+"""A page ends with the worker that fills it. One alone says less than a message holds: all that is
+kept of it came in frames (`limits.frame_bytes`)."""
 
 LOOKED_AT = 100
 """The newest records of a job that are looked at for what it stored: whoever wants more artifacts
@@ -169,11 +171,11 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
         worker=store.world.names.get(head.worker, head.worker),
         user=head.user,
         batch=head.batch,
-        labels=dict(head.labels),
+        labels=dict(head.given.labels),
         submitted_at=head.submitted_at,
-        started_at=head.started_at,
-        retry_of=head.retry_of,
-        devices=head.devices,
+        started_at=head.course.started_at,
+        retry_of=head.given.retry_of,
+        devices=head.course.devices,
         workload=head.shape.workload,
         correlation_id=head.correlation_id,
         models=head.shape.needs.models,
@@ -207,36 +209,37 @@ def _end(view: pb.JobView, fact: JobSucceeded | JobFailed | JobCancelled | JobRe
         view.result.data = b""
 
 
-def shown(store: Store, feed: Feed, job: JobId) -> pb.JobView:
+def shown(parts: Parts, job: JobId) -> pb.JobView:
     """One job, living or ended, with all that a list shows."""
-    head = store.head(job)
-    return job_view(store, head, feed.progress(head))
+    head = parts.store.head(job)
+    return job_view(parts.store, head, parts.feed.progress(head))
 
 
-def shown_in_full(store: Store, feed: Feed, job: JobId) -> pb.JobView:
+def shown_in_full(parts: Parts, job: JobId) -> pb.JobView:
     """With the record of an image job, which is its work."""
-    view, head = shown(store, feed, job), store.head(job)
+    view, head = shown(parts, job), parts.store.head(job)
     if head.shape.workload is Workload.PIPELINE:
-        for document in store.journal.documents([head.submitted_seq]).values():
+        for document in parts.store.journal.documents([head.submitted_seq]).values():
             work = decode_document(document).work
             if isinstance(work, PipelineCall):
                 view.record = msgspec.json.encode(spelled_out(work.record))
     return view
 
 
-async def views_of(store: Store, feed: Feed, jobs: Sequence[JobId]) -> AsyncIterator[pb.JobView]:
+async def views_of(parts: Parts, jobs: Sequence[JobId]) -> AsyncIterator[pb.JobView]:
     """The jobs of a page. Each ended one reads its chain, so others get their turn in between; one
     that is gone since the page was made is left out."""
     for number, job in enumerate(jobs, 1):
         with contextlib.suppress(JobNotFound):
-            yield shown(store, feed, job)
+            yield shown(parts, job)
         if not number % TURN:
             await asyncio.sleep(0)
 
 
-async def explanation_view(store: Store, loop: Loop, job: JobId) -> pb.Explanation:
+def explanation_view(parts: Parts, job: JobId) -> pb.Explanation:
+    loop = parts.loop
     now = loop.snapshot(time.time())
-    reason = explain(store, job, loop.workers(), paused=loop.why_paused(), now=now)
+    reason = explain(parts.store, job, loop.workers(), paused=loop.why_paused(), now=now)
     return pb.Explanation(
         job_id=job,
         state=reason.state,
@@ -246,7 +249,8 @@ async def explanation_view(store: Store, loop: Loop, job: JobId) -> pb.Explanati
     )
 
 
-def queue_view(world: World, pause: Pause) -> pb.QueueView:
+def queue_view(parts: Parts) -> pb.QueueView:
+    world, pause = parts.store.world, parts.loop.pause
     return pb.QueueView(
         paused=pause.active,
         paused_at=pause.at if pause.active else 0.0,
@@ -281,36 +285,27 @@ def whole_batch_view(batch: BatchProgress) -> pb.BatchView:
 
 
 def built_view(built: BuiltBatch, *, submitted: bool = False) -> pb.BuildBatchReply:
-    view = pb.BuildBatchReply(
-        batch=built.batch if submitted else "", jobs=len(built.jobs), warnings=built.warnings
+    return pb.BuildBatchReply(
+        batch=built.batch if submitted else "",
+        jobs=len(built.jobs),
+        warnings=built.warnings,
+        estimate_s=built.estimate_s,
     )
-    if built.estimate_s is not None:
-        view.estimate_s = built.estimate_s
-    return view
 
 
-def preset_view(name: str, saved_at: float, value: object = None) -> pb.PresetView:
-    data = b"" if value is None else msgspec.json.encode(value)
-    return pb.PresetView(name=name, saved_at=saved_at, value=data)
+def preset_view(preset: Preset) -> pb.PresetView:
+    value = msgspec.json.encode(preset.value)
+    return pb.PresetView(name=preset.name, saved_at=preset.saved_at, value=value)
 
 
 def token_view(token: Token) -> pb.TokenView:
     return pb.TokenView(
-        name=token.name,
-        role=token.role,
-        created_at=token.created_at,
-        expires_at=token.expires_at,
+        name=token.name, role=token.role, created_at=token.created_at, expires_at=token.expires_at
     )
 
 
 def rating_view(rating: Rating) -> pb.RatingView:
-    return pb.RatingView(
-        job_id=rating.job_id,
-        rating=rating.rating,
-        note=rating.note,
-        by=rating.by,
-        at=rating.at,
-    )
+    return pb.RatingView(**asdict(rating))
 
 
 def run_view(run: Run, started: StartedRun | None = None) -> pb.LearningRunView:
@@ -329,57 +324,66 @@ def gpu_view(gpu: GPU, free: float, reading: Reading | None) -> pb.GpuView:
         uuid=gpu.uuid, name=gpu.name, vram_gb=gpu.vram_gb, free=free, tflops=gpu.tflops
     )
     if reading is not None:
-        view.free_gb, view.ours_gb = reading.free_gb, reading.ours_gb
-        view.others_gb, view.lost = reading.others_gb, reading.lost
-        if reading.temperature_c is not None:
-            view.temperature_c = reading.temperature_c
-        if reading.utilisation is not None:
-            view.utilisation = reading.utilisation
+        view.MergeFrom(pb.GpuView(**asdict(reading)))
     return view
 
 
-def worker_views(seats: Sequence[Seat]) -> list[pb.WorkerView]:
-    views, now = [], time.time()
-    for seat in seats:
-        worker, can, room = seat.worker, seat.worker.capabilities, Room(seat.worker, seat.held)
-        readings = {one.uuid: one for one in worker.readings}
-        views.append(
-            pb.WorkerView(
-                id=worker.id,
-                name=worker.name,
-                engine=worker.engine,
-                connected=worker.connected,
-                cpus=can.cpus,
-                memory_gb=can.memory_gb,
-                gpus=[
-                    gpu_view(gpu, room.capacity.tenths[gpu.uuid] / 10, readings.get(gpu.uuid))
-                    for gpu in can.gpus
-                ],
-                labels=can.labels,
-                workloads=can.workloads,
-                platform=can.platform,
-                python=can.python,
-                enforced=can.enforced,
-                running=sum(held.count for held in seat.held if held.started),
-                waiting=sum(held.count for held in seat.held if not held.started),
-                seen_at=worker.seen_at,
-                draining=worker.draining,
-                left=worker.left,
-                version=worker.version,
-                circuit=seat.circuit.told(now, seat.attempts),
-                load=worker.load,
-                models=[
-                    pb.ModelView(name=one.name, size=one.size, sha256=one.sha256)
-                    for one in worker.models
-                ],
-                models_loaded=worker.models_loaded,
-                model_paths=can.model_paths,
-                output_path=can.output_path,
-                task_types=can.task_types,
-                servers=[
-                    pb.ImageServerView(kind=one.kind, url=one.url, trouble=one.trouble)
-                    for one in worker.servers
-                ],
-            )
-        )
-    return views
+def worker_view(parts: Parts, worker: Worker) -> pb.WorkerView:
+    (seat,) = parts.store.world.seats([worker])
+    can, room = worker.capabilities, Room(worker, seat.held)
+    readings = {one.uuid: one for one in worker.readings}
+    return pb.WorkerView(
+        id=worker.id,
+        name=worker.name,
+        engine=worker.engine,
+        connected=worker.connected,
+        cpus=can.cpus,
+        memory_gb=can.memory_gb,
+        gpus=[
+            gpu_view(gpu, room.capacity.tenths[gpu.uuid] / 10, readings.get(gpu.uuid))
+            for gpu in can.gpus
+        ],
+        labels=can.labels,
+        workloads=can.workloads,
+        platform=can.platform,
+        python=can.python,
+        enforced=can.enforced,
+        running=sum(held.count for held in seat.held if held.started),
+        waiting=sum(held.count for held in seat.held if not held.started),
+        seen_at=worker.seen_at,
+        draining=worker.draining,
+        left=worker.left,
+        version=worker.version,
+        circuit=seat.circuit.told(time.time(), seat.attempts),
+        load=worker.load,
+        models=[pb.ModelView(**asdict(one)) for one in worker.models],
+        models_loaded=worker.models_loaded,
+        model_paths=can.model_paths,
+        output_path=can.output_path,
+        task_types=can.task_types,
+        servers=[pb.ImageServerView(**asdict(one)) for one in worker.servers],
+    )
+
+
+def worker_page(parts: Parts, after: str = "") -> pb.ListWorkersReply:
+    """The next workers, by their ids, behind the one with the id `after`."""
+    behind = (worker for worker in parts.loop.workers() if worker.id > after)
+    found = nsmallest(PAGE_WORKERS + 1, behind, key=lambda worker: worker.id)
+    reply, size = pb.ListWorkersReply(), 0
+    for worker in found[:PAGE_WORKERS]:
+        reply.workers.append(view := worker_view(parts, worker))
+        size += view.ByteSize()
+        if size >= PAGE_BYTES:
+            break
+    reply.more = len(reply.workers) < len(found)
+    return reply
+
+
+async def worker_pages(parts: Parts) -> AsyncIterator[pb.ListWorkersReply]:
+    """All of them, each page as it is when it is asked for."""
+    reply = worker_page(parts)
+    yield reply
+    while reply.more:
+        await asyncio.sleep(0)
+        reply = worker_page(parts, reply.workers[-1].id)
+        yield reply

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from corral import __version__
+from corral.cli.terminal import output
 from corral.joining import invitation
 
 COMMANDS = {
@@ -60,8 +61,6 @@ SCRIPTS = frozenset({"run", "submit"})
 
 def _version(asked: bool) -> None:
     if asked:
-        from corral.cli.terminal import output
-
         output.show(f"corral {__version__}")
         raise typer.Exit
 
@@ -74,9 +73,9 @@ def corral(
     """One place to send GPU work to."""
 
 
-def build(only: str = "") -> typer.Typer:
+def build(only: str = "") -> output.Commands:
     """All commands, or one alone: loading the others takes longer than most of them do."""
-    app = typer.Typer(
+    app = output.Commands(
         name="corral",
         help="Corral: one place to send GPU work to.",
         no_args_is_help=True,

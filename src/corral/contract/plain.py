@@ -10,9 +10,12 @@ from corral.contract import views
 
 
 def plain(view: Any) -> Any:
-    """A view as JSON values: times to the microsecond, without the bytes of results."""
+    """Views as JSON values: times to the microsecond, without the bytes of results."""
     found = rounded(msgspec.to_builtins(view))
-    return without_bytes(found) if isinstance(found, dict) else found
+    for one in found if isinstance(found, list) else [found]:
+        if isinstance(one, dict):
+            without_bytes(one)
+    return found
 
 
 def plain_event(event: views.Event) -> dict[str, Any]:

@@ -5,70 +5,28 @@ protocol marks as optional is None where it is absent.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from corral.contract.views import (
-    Artifact,
-    ArtifactStored,
-    BatchView,
-    BatchWorker,
-    Ended,
-    Event,
-    Explanation,
-    GpuView,
-    Health,
-    ImageServerView,
-    InvitationView,
-    JobView,
-    JoinRequestView,
-    ModelView,
-    Output,
-    PresetView,
-    Progress,
-    Progressed,
-    QueueView,
-    RatingView,
-    SecretView,
-    StateChanged,
-    TokenView,
-    WhyWorker,
-    WorkerView,
-)
+from corral.contract import views
+from corral.contract.views import Ended, Event, JobView
 from corral.core.job import Blob, Failure, State
 
+V = TypeVar("V", bound=Struct)
+
 _CLASSES: dict[str, type[Struct]] = {
-    "RatingView": RatingView,
-    "JoinRequestView": JoinRequestView,
-    "InviteReply": InvitationView,
-    "JobView": JobView,
-    "ArtifactView": Artifact,
-    "Progress": Progressed,
+    **{cls.__name__: cls for cls in views.Shown.__subclasses__()},
+    "InviteReply": views.InvitationView,
+    "ArtifactView": views.Artifact,
+    "Progress": views.Progressed,
     "Failure": Failure,
     "BlobRef": Blob,
-    "Explanation": Explanation,
-    "WhyWorker": WhyWorker,
-    "WorkerView": WorkerView,
-    "GpuView": GpuView,
-    "ModelView": ModelView,
-    "ImageServerView": ImageServerView,
-    "HealthReply": Health,
-    "QueueView": QueueView,
-    "TokenView": TokenView,
-    "SecretView": SecretView,
-    "BatchView": BatchView,
-    "BatchWorker": BatchWorker,
-    "PresetView": PresetView,
+    "HealthReply": views.Health,
 }
-_EVENTS: dict[str, type[Event]] = {
-    "state": StateChanged,
-    "output": Output,
-    "progress": Progress,
-    "artifact": ArtifactStored,
-    "ended": Ended,
-}
-_JSON = frozenset({("JobView", "record")})
+"""By the names of messages: but for these they are those of the views."""
+_EVENTS = {cls.__struct_config__.tag: cls for cls in Event.__subclasses__()}
+_JSON = frozenset({("JobView", "record"), ("LearningRunView", "result")})
 # Absent bytes are the empty string on the wire and None in our values.
 _ABSENT_WHEN_EMPTY = frozenset({("BlobRef", "data"), ("Failure", "pickled")})
 
@@ -76,6 +34,11 @@ _ABSENT_WHEN_EMPTY = frozenset({("BlobRef", "data"), ("Failure", "pickled")})
 def read(message: Any) -> Any:
     """The value for a protobuf message, by its name."""
     cls = _CLASSES[message.DESCRIPTOR.name]
+    return cls(**_fields(message, cls.__struct_fields__))
+
+
+def read_as(cls: type[V], message: Any) -> V:
+    """The same, where it is known what comes."""
     return cls(**_fields(message, cls.__struct_fields__))
 
 

@@ -30,12 +30,9 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 SHORT_CALLS = 1024
 """Calls of one client at the same time, beside its streams."""
 
-_SIZES = (
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-)
-CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
-    *_SIZES,
     # A new client must not inherit the pause that an old one's failed tries earned.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.keepalive_time_ms", 30_000),

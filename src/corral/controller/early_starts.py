@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from msgspec import Struct
 
-from corral.controller.journal.listeners import Change
+from corral.controller.journal.record import Change
 from corral.controller.store import Store
 from corral.controller.world import FRONT
 from corral.core.events import (
@@ -39,15 +40,12 @@ MAX_EARLY_STARTS = 4
 """A submission that starts no more than so many jobs sends them while they are written."""
 
 
-class Early:
+class Early(Struct):
     """A job that was sent before it is on disk."""
 
-    __slots__ = ("head", "written")
-
-    def __init__(self, head: Head) -> None:
-        self.head = head
-        """As it will be then."""
-        self.written: asyncio.Future[Any] | None = None
+    head: Head
+    """As it will be then."""
+    written: asyncio.Future[Any] | None = None
 
 
 class SentEarly(dict[JobId, Early]):
@@ -136,7 +134,7 @@ class EarlyStarts:
         by_job = {fact.job: fact for fact in submitted}
         for fact in placed:
             head = advance(born(by_job[fact.job], 0), fact, 0)
-            if head.secrets:
+            if head.given.secrets:
                 continue
             try:
                 document, digest = documents[head.id], by_job[head.id].digest

@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from corral.controller.engines.blame import Blame
-from corral.controller.engines.engine_reports import EngineReports
-from corral.controller.journal.listeners import Change
 from corral.controller.journal.record import UNREADABLE
 from corral.controller.loop import Loop
 from corral.controller.output.spool import Spool
 from corral.controller.store import Store
-from corral.core.errors import CorralError, JobNotFound, StorageFailed
+from corral.core.errors import CorralError, JobNotFound
 from corral.core.events import (
     AttemptBegan,
     AttemptExited,
@@ -43,12 +41,9 @@ from corral.scheduler.settle import Policy, settle
 
 log = structlog.get_logger()
 
-DISK_PAUSE_S = 1.0
 MAX_INLINE_OUTPUT, MAX_INLINE_FILES = 64 * 1024, 4
 """Bytes of output that are written without another thread, and files that are opened for them: a
 file system that is busy with a commit lets whoever makes a new file wait for it."""
-
-
 REPORT_BATCH = 512
 """Reports taken at once, in one commit: others have their turn in between. With half of it a job
 costs a tenth more."""
@@ -71,7 +66,6 @@ class Intake:
         notice: Callable[[WorkerJoined | WorkerLost, int], None] = lambda report, attempts: None,
     ) -> None:
         self._engine, self._name, self._store, self._spool = engine, engine.name, store, spool
-        self._asked = EngineReports(engine, loop.fleet.silent)
         self._policy, self._stop_grace_s = policy, stop_grace_s
         self._loop, self._early, self._heard = loop, loop.early, heard
         self._notice = notice
@@ -85,7 +79,7 @@ class Intake:
 
     async def run(self) -> None:
         while True:
-            async for reports in self._asked.reports():
+            async for reports in self._loop.fleet.reports(self._engine):
                 for first in range(0, len(reports), REPORT_BATCH):
                     await self.take(reports[first : first + REPORT_BATCH])
 
@@ -114,25 +108,21 @@ class Intake:
             self._blame.conclude()  # before the loop hears of these ends, and decides what follows
         known = self._known(reports)
         if facts or known:
-            changes = await self._append(facts, known)
+            # A full disk delays reports, it never loses one: the engine has not been told yet.
+            changes = await self._store.append(
+                facts, workers=known, skip_conflicts=True, insist=True
+            )
             await asyncio.sleep(0)  # whoever waits for these is told before the worker is
-            self._report(changes)
+            for change in changes:
+                fact, head = change.fact, change.head
+                if isinstance(fact, JobSucceeded):
+                    self._store.world.took(head.shape, fact.seconds, head.worker, fact.at)
         self._begun.clear()
         self._orphaned.clear()
         for job, attempt in ended:
             self._spool.finish(job, attempt)
         if known:
             self._loop.wake()
-
-    async def _append(self, facts: list[Journaled], known: list[Worker]) -> list[Change]:
-        """A full disk delays reports, it never loses one: the engine has not been told yet."""
-        while True:
-            try:
-                return await self._store.append(facts, workers=known, skip_conflicts=True)
-            except StorageFailed as error:
-                if error.fatal:
-                    raise
-                await asyncio.sleep(DISK_PAUSE_S)
 
     # --- one report each ---
 
@@ -146,14 +136,10 @@ class Intake:
         is_ours = course.worker == report.worker and course.engine == self._name
         return head if is_ours and course.attempt == report.attempt else None
 
-    def _is_ours(self, head: Head, worker: str) -> bool:
-        """Whether it was placed on this worker, by this engine: others may reach it too."""
-        course = head.course
-        return course.worker == worker and course.engine == self._name
-
     def _held(self, worker: str) -> list[Head]:
+        """What was placed on this worker by this engine: others may reach it too."""
         held = self._store.world.held.get(worker, {}).values()
-        return [head for head in held if self._is_ours(head, worker)]
+        return [head for head in held if head.engine == self._name]
 
     async def _keep_output(self, reports: Sequence[AttemptOutput]) -> None:
         told = [report for report in reports if self._current(report) is not None]
@@ -299,8 +285,10 @@ class Intake:
     ) -> list[Journaled]:
         """What the worker has and we want goes on; what it lacks is sent again if it cannot
         have run, and else lost; the rest is stopped."""
-        has = set(report.attempts)
-        sent_since = await self._asked.running()
+        has, left = set(report.attempts), report.leftovers
+        plural = "es" * (left != 1)
+        ended_there = f" It ended {left} process{plural} left from before." if left else ""
+        sent_since = await self._loop.fleet.running(self._engine)
         facts = []
         held = self._held(report.worker)
         self._store.know_digests([head for head in held if (head.id, head.attempt) in has])
@@ -310,7 +298,7 @@ class Intake:
                     self._loop.start(head)  # it was never sent, or got lost on the way
                     continue
                 ended.add((head.id, head.attempt))
-                reason = f"Worker {report.name} came back without it.{_ended(report.leftovers)}"
+                reason = f"Worker {report.name} came back without it.{ended_there}"
                 facts.append(self._gone(head, "worker_lost", reason, workers))
             elif head.state is State.STOPPING:
                 await self._stop(head.id, head.attempt)
@@ -359,7 +347,7 @@ class Intake:
 
     def _gone(self, head: Head, code: str, message: str, workers: Sequence[Worker]) -> Journaled:
         now = time.time()
-        seconds = now - head.started_at if head.started_at else 0.0
+        seconds = now - head.course.started_at if head.course.started_at else 0.0
         failure = Failure(code=code, message=message)
         exited = AttemptExited(head.id, head.attempt, head.worker, now, seconds, failure=failure)
         return self._settle(head, exited, workers)
@@ -370,16 +358,3 @@ class Intake:
         """Who came and who went, with when it was last heard of."""
         news = {one.worker for one in reports if isinstance(one, (WorkerJoined, WorkerLost))}
         return [one for one in self._engine.workers() if one.id in news] if news else []
-
-    def _report(self, changes: Sequence[Change]) -> None:
-        for change in changes:
-            fact = change.fact
-            if isinstance(fact, JobSucceeded):
-                head = change.head
-                self._store.world.took(head.shape, fact.seconds, head.worker, fact.at)
-
-
-def _ended(leftovers: int) -> str:
-    if not leftovers:
-        return ""
-    return f" It ended {leftovers} process{'es' * (leftovers != 1)} left from before."

@@ -1,4 +1,5 @@
-"""The loop: look at the world, decide, write the plan down, start what was written."""
+"""The loop: look at the world, decide, write the plan down, start what was written. And the queue's
+pause: nothing new is started while it lasts, also after a restart."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import structlog
 from msgspec import Raw
@@ -15,10 +17,16 @@ from corral.controller.auth.tokens import AttemptTokens
 from corral.controller.auth.vault import Vault
 from corral.controller.early_starts import SentEarly
 from corral.controller.engines.fleet import Fleet
-from corral.controller.journal.listeners import Change
-from corral.controller.pause import Pause
+from corral.controller.files.private_file import write_kept
+from corral.controller.journal.record import Change
 from corral.controller.store import Store
-from corral.core.errors import CorralError, JournalDamaged, SecretNotFound, StorageFailed
+from corral.core.errors import (
+    CorralError,
+    HomeUnusable,
+    JournalDamaged,
+    SecretNotFound,
+    StorageFailed,
+)
 from corral.core.events import (
     AttemptPlaced,
     JobCancelled,
@@ -29,6 +37,7 @@ from corral.core.events import (
 )
 from corral.core.job import Failure, Head, JobId, Shape, State
 from corral.engines.engine import Attempt, Engine
+from corral.home import read_json
 from corral.scheduler.plan import Placement, Plan, Snapshot, Waiting, decide
 
 log = structlog.get_logger()
@@ -36,6 +45,39 @@ log = structlog.get_logger()
 DISK_PAUSE_S = 1.0
 PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 NOT_SENT = "The controller could not send it to its worker."
+
+
+class Pause:
+    """It is a wish of the operator about the whole queue and no fact about a job, so it lies in a
+    file of its own beside the journal, replaced at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changing = asyncio.Lock()
+        self.active, self.at, self.by = False, 0.0, ""
+        if path.exists():
+            kept = read_json(path)
+            if not isinstance(kept.get("paused"), bool):
+                # A wrong guess would start what somebody held back.
+                raise HomeUnusable(
+                    f"{path} says nothing clear about whether the queue is paused. Delete it to "
+                    'start with a running queue, or write {"paused": true} into it.'
+                )
+            self.active = kept["paused"]
+            self.at, self.by = float(kept.get("at") or 0.0), str(kept.get("by") or "")
+
+    async def change(self, active: bool, *, by: str) -> None:
+        """Durable when this returns; asking for what is already so changes nothing."""
+        async with self._changing:
+            if active != self.active:
+                at = time.time()
+                await write_kept(self._path, {"paused": active, "at": at, "by": by})
+                self.active, self.at, self.by = active, at, by
+
+    def told(self) -> str:
+        """Since when and by whom, for a sentence."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.at)) if self.at else ""
+        return f"{f' since {since}' if since else ''}{f' by {self.by}' if self.by else ''}"
 
 
 class Loop:
@@ -61,7 +103,6 @@ class Loop:
         self._left: frozenset[Shape] = frozenset()
         """Shapes that the last decision left waiting, as long as nothing happened since: one more
         of them behind the others changes nothing."""
-        self._giving_up: set[asyncio.Task[None]] = set()
         self.pause = pause
         """Of the queue, by somebody's wish; it outlives a restart."""
         self.early = SentEarly()
@@ -98,12 +139,6 @@ class Loop:
             if type(change.fact) is AttemptPlaced and change.head.id not in self.early:
                 self._give_back(change.head, NOT_SENT, pause_s=PAUSE_S)
         self.wake()
-
-    def _not_sent(self, head: Head, error: Exception) -> None:
-        """What could not be sent costs its own attempt and no other."""
-        log.error("attempt_not_sent", job=head.id, attempt=head.attempt, exc_info=error)
-        pause_s = min(PAUSE_S * 2.0 ** min(head.attempt, 10), LONGEST_PAUSE_S)
-        self._give_back(head, f"{NOT_SENT} ({type(error).__name__})", pause_s=pause_s)
 
     def placed_on(self, job: JobId, attempt: int) -> str:
         """The worker that has this attempt now, or will have had it once it is written."""
@@ -218,14 +253,16 @@ class Loop:
     def start(self, placed: Head, document: tuple[bytes, str] | None = None) -> None:
         """Where nobody knows whether that was done before, it is done again: twice is once. Its
         document comes with its digest."""
-        engine = self.fleet.engine_of(placed)
+        engine = self.fleet.engines.get(placed.engine)
         if engine is None:
             self._give_back(placed, "Its worker was revoked before the job was sent.")
             return
         try:
             self._start(placed, engine, document)
-        except Exception as error:
-            self._not_sent(placed, error)
+        except Exception as error:  # it costs its own attempt and no other
+            log.error("attempt_not_sent", job=placed.id, attempt=placed.attempt, exc_info=error)
+            pause_s = min(PAUSE_S * 2.0 ** min(placed.attempt, 10), LONGEST_PAUSE_S)
+            self._give_back(placed, f"{NOT_SENT} ({type(error).__name__})", pause_s=pause_s)
 
     def _start(self, placed: Head, engine: Engine, known: tuple[bytes, str] | None) -> None:
         head = self._store.world.heads.get(placed.id)
@@ -238,9 +275,9 @@ class Loop:
         except JournalDamaged as error:
             return self._give_up(head, "damaged", error)
         secrets: dict[str, str] = {}
-        if head.secrets:
+        if head.given.secrets:
             try:
-                secrets = self._vault.values(head.secrets)
+                secrets = self._vault.values(head.given.secrets)
             except SecretNotFound as error:
                 return self._give_up(head, "secret_missing", error)
         self.send(head, engine, document, digest, secrets)
@@ -299,16 +336,7 @@ class Loop:
             self._conclude(again)
 
     def _conclude(self, fact: Journaled) -> None:
-        task = asyncio.create_task(self._append(fact))
-        self._giving_up.add(task)
-        task.add_done_callback(self._giving_up.discard)
-
-    async def _append(self, fact: Journaled) -> None:
-        while True:
-            try:
-                await self._store.append([fact], skip_conflicts=True)
-                return
-            except StorageFailed as error:
-                if error.fatal:
-                    return  # the controller ends; the next one finds the attempt with its worker
-                await asyncio.sleep(DISK_PAUSE_S)
+        # Where it fails the controller ends, and the next one finds the attempt with its worker.
+        with contextlib.suppress(StorageFailed):
+            written = self._store.enqueue([fact], {}, skip_conflicts=True, insist=True)
+            written.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -16,9 +16,8 @@ from corral.controller.auth.vault import Vault
 from corral.controller.files.assets import Assets
 from corral.controller.files.blobs import Blobs
 from corral.controller.jobs.admission import Accepted, Draft, admit, takes_work
-from corral.controller.jobs.cancelling import Cancelling
-from corral.controller.jobs.finding import find
-from corral.controller.journal.listeners import Change
+from corral.controller.jobs.cancelling import LOOKED_AT_ONCE, Cancelling
+from corral.controller.journal.record import Change
 from corral.controller.loop import Loop
 from corral.controller.store import Store
 from corral.core.errors import (
@@ -29,11 +28,7 @@ from corral.core.errors import (
     JobNotFound,
     Unavailable,
 )
-from corral.core.events import (
-    JobMovedToFront,
-    JobRejected,
-    Journaled,
-)
+from corral.core.events import JobMovedToFront, JobRejected, Journaled
 from corral.core.ids import Ids
 from corral.core.job import (
     INLINE_LIMIT,
@@ -54,17 +49,10 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-
 MAX_NAME = 512
-
 
 Accept = Callable[[Sequence[Journaled], Mapping[JobId, bytes], bool], asyncio.Future[list[Change]]]
 """Writes a submission down: `Queue` itself, or `EarlyStarts` in front of the store."""
-
-
-async def _nobody() -> Sequence[Worker]:
-    """Where no worker is about to come, nobody waits for a first one."""
-    return ()
 
 
 class Queue:
@@ -74,7 +62,7 @@ class Queue:
         blobs: Blobs,
         loop: Loop,
         *,
-        first_workers: Callable[[], Awaitable[Sequence[Worker]]] = _nobody,
+        first_workers: Callable[[], Awaitable[Sequence[Worker]]],
         vault: Vault,
         assets: Assets,
         document_limit: int,
@@ -96,7 +84,7 @@ class Queue:
         self.growing = self._cancelling.growing
         self.stopping = False
 
-    async def _to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
+    async def to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
         """A caller who goes away in the middle does not leave half a change behind."""
         task = asyncio.create_task(change)
         self._changes.add(task)
@@ -260,12 +248,12 @@ class Queue:
 
     async def cancel(self, job: JobId) -> Head:
         """Asks a job to end; cancelling twice is the same as once."""
-        return await self._to_the_end(self._cancelling.cancel(job))
+        return await self.to_the_end(self._cancelling.cancel(job))
 
     async def cancel_batch(self, batch: str) -> int:
         """Asks everything of a batch that lives to end; returns how many. Those that are next in
         line come first, some in each commit: others have their turn in between."""
-        return await self._to_the_end(self._cancelling.cancel_batch(batch))
+        return await self.to_the_end(self._cancelling.cancel_batch(batch))
 
     async def retry(
         self, job: JobId, *, user: str | None = None, worker: str = "", apart: bool = False
@@ -302,9 +290,49 @@ class Queue:
         log.info("job_moved_to_front", job=job)
         return change.head
 
+    def condition(self) -> tuple[str, str]:
+        """How the controller is, in one word and a sentence: the same at every door."""
+        damage, full = self._store.snapshots.damage, self._loop.full
+        trouble = " ".join(self._loop.fleet.trouble().values())
+        worst = {"stopping": self.stopping, "damaged": damage, "full": full, "degraded": trouble}
+        word = next((word for word, is_so in worst.items() if is_so), "ok")
+        return word, " ".join(filter(None, (damage, full, trouble)))
+
     async def find(self, text: str) -> JobId:
         """The job an id, or an unambiguous beginning of one, or `last` means."""
-        return await find(self._store, text)
+        if not (text.isascii() and text.isalnum()):
+            raise JobNotFound(f"{text[:80]!r} is no job's id. `corral jobs --all` lists them.")
+        heads, journal = self._store.world.heads, self._store.journal
+        if text in heads or journal.ended(text) is not None:
+            return text
+        if text == "last":
+            newest = max(next(reversed(heads), ""), journal.ended_newest() or "")
+            if not newest:
+                raise JobNotFound("There is no job yet. Submit one with `corral run`.")
+            return newest
+        found: set[JobId] = set()
+        if len(text) >= 3:
+            found = await self._living_by_prefix(text)
+            found.update(journal.ended_by_prefix(text))
+        if len(found) == 1:
+            return found.pop()
+        if found:
+            raise JobNotFound(f"More than one job begins with {text[:80]}; give more of its id.")
+        raise JobNotFound(
+            f"There is no job {text[:80]}. `corral jobs --all` lists them.", job_id=text[:80]
+        )
+
+    async def _living_by_prefix(self, prefix: str) -> set[JobId]:
+        """A few of the living whose ids begin so, enough to see that one is not alone."""
+        found: set[JobId] = set()
+        living = list(self._store.world.heads)
+        for start in range(0, len(living), LOOKED_AT_ONCE):
+            some = living[start : start + LOOKED_AT_ONCE]
+            found.update(job for job in some if job.startswith(prefix))
+            if len(found) > 1:
+                break
+            await asyncio.sleep(0)
+        return found
 
 
 def _digest_as(job: Job, job_id: JobId) -> str:

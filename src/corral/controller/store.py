@@ -14,14 +14,13 @@ from typing import Any
 
 import structlog
 
-from corral.controller.history.used_keys import UsedKeys
+from corral.controller.history.ended import UsedKeys
 from corral.controller.jobs.reader import JobReader
-from corral.controller.journal.commit_group import Group, Request
-from corral.controller.journal.database import Journal, Write
-from corral.controller.journal.listeners import Change, Hear, Listeners
+from corral.controller.journal.commit import Group, Request, WriterThread
+from corral.controller.journal.database import Journal
 from corral.controller.journal.pruned import Slice
-from corral.controller.journal.snapshots import EVERY, Snapshots
-from corral.controller.journal.writer_thread import WriterThread
+from corral.controller.journal.record import Change
+from corral.controller.journal.snapshot import EVERY, Snapshots
 from corral.controller.recovery.start import resumed
 from corral.controller.world import World
 from corral.core.errors import StorageFailed, Unavailable
@@ -40,7 +39,7 @@ SLOW_S, COMMIT_DELAY_S = 0.0005, 0.002
 GROUP_FACTS = 1_000
 """Facts of different requests that share a commit; a request is never divided."""
 ROOM_S = 1.0
-"""How often it is tried again to write what is insisted on."""
+"""How often it is tried again to write what can no longer be refused."""
 BEGUN = (
     "The controller ends before it could write this submission down, and what was submitted may "
     "have begun. Submit it again with the same idempotency key."
@@ -51,12 +50,15 @@ MISTAKEN = (
     "ending. Nothing is lost: a new start reads it from the disk."
 )
 
+Hear = Callable[[Sequence[Change]], None]
+
 
 class Store(JobReader):
     def __init__(self, journal: Journal, world: World, *, snapshot_every: int = EVERY) -> None:
         super().__init__(journal, world)
         self.snapshots = Snapshots(journal, snapshot_every)
-        self._seq = 0
+        self.seq = 0
+        """The last record of the journal that the world has taken."""
         self._pending: list[Request] = []
         self._insisting: list[Request] = []
         """Those that found no room and are written before anything else, as soon as there is."""
@@ -75,7 +77,7 @@ class Store(JobReader):
         """How long commits take lately; a slow one now and then says little of the next."""
         self._committed_at = 0.0
         self._thread = WriterThread()
-        self._listeners = Listeners()
+        self._listeners: list[tuple[Hear, Hear | None]] = []
         self.committed: Callable[[float, int], None] = lambda seconds, facts: None
         """Told how long each commit took and how many facts shared it."""
         self.failed = asyncio.Event()
@@ -87,12 +89,7 @@ class Store(JobReader):
         """Called with every committed group, after the world took it. What a listener raises ends
         nothing and is logged; `missed` is then called with the same group, to find another way to
         what it did not hear."""
-        self._listeners.add(listener, missed)
-
-    @property
-    def seq(self) -> int:
-        """The last record of the journal that the world has taken."""
-        return self._seq
+        self._listeners.append((listener, missed))
 
     # --- recovery ---
 
@@ -100,11 +97,11 @@ class Store(JobReader):
         """Folds the verified journal into the world. Raises JournalDamaged and changes nothing
         where an acknowledged record is lost."""
         found = resumed(self.journal)
-        self._seq = found.seq
-        self.journal.confirm(self._seq)
+        self.seq = found.seq
+        self.journal.confirm(self.seq)
         for head in sorted(found.heads.values(), key=lambda head: head.submitted_seq):
             self.world.apply(head)
-        self.snapshots.recovered(found)
+        self.snapshots.recovered(found.seq, found.heads.values(), found.since)
         self.world.names = {worker.id: worker.name for worker in self.journal.workers()}
 
     # --- writing ---
@@ -113,13 +110,13 @@ class Store(JobReader):
         self,
         facts: Sequence[Journaled],
         *,
-        documents: Mapping[JobId, bytes] | None = None,
         workers: Sequence[Worker] = (),
         skip_conflicts: bool = False,
+        insist: bool = False,
     ) -> list[Change]:
         """Durable when this returns. All facts or none, unless `skip_conflicts` leaves out those
         that the table no longer allows (a job cancelled while a plan was made)."""
-        return await self.enqueue(facts, documents or {}, workers, skip_conflicts)
+        return await self.enqueue(facts, {}, workers, skip_conflicts, insist=insist)
 
     def enqueue(
         self,
@@ -132,7 +129,7 @@ class Store(JobReader):
     ) -> asyncio.Future[list[Change]]:
         """The same as a future: written also if nobody waits for it. On a slow disk, what
         `may_wait` shares the commit of whatever comes next, if that comes within a moment. What
-        has begun already can no longer be refused: with `insist` it waits for room."""
+        has happened already can no longer be refused: with `insist` it waits for room."""
         if self.failed.is_set():
             raise self._refusal()
         done: asyncio.Future[list[Change]] = asyncio.get_running_loop().create_future()
@@ -192,7 +189,7 @@ class Store(JobReader):
 
     def _write_group(self) -> None:
         requests = self._next_requests()
-        group = Group(self._seq, self)
+        group = Group(self.seq, self)
         try:
             accepted = [request for request in requests if group.take(request)]
         except Exception as error:
@@ -215,13 +212,16 @@ class Store(JobReader):
 
         if not group.records and not group.workers:
             return written(None, None)
-        write = Write(group.records, group.ends, group.noted, group.workers)
+
+        def write() -> None:
+            self.journal.write(group.records, group.ends, group.noted, group.workers)
+
         alone = began - self._committed_at > ALONE_S
         if alone and len(group.records) <= SMALL_COMMIT and self._commit_s < QUICK_S:
             # On a quick disk a small commit is over sooner than two threads have met.
-            self._thread.run_here(lambda: self.journal.write(write), written)
+            self._thread.run_here(write, written)
         else:
-            self._thread.run(lambda: self.journal.write(write), written)
+            self._thread.run(write, written)
 
     def _next_requests(self) -> list[Request]:
         """Those that share the next commit: at least one, and no more than the event loop has time
@@ -236,7 +236,7 @@ class Store(JobReader):
         return requests
 
     def _written(self, group: Group, accepted: Sequence[Request], seconds: float) -> None:
-        self._seq = group.seq
+        self.seq = group.seq
         self.has_room = self.has_room or bool(group.records)
         if self._marking is None:
             self._marking = asyncio.get_running_loop().call_later(MARK_S, self._sync_mark)
@@ -248,15 +248,12 @@ class Store(JobReader):
             log.error("commit_not_taken_in", exc_info=error, facts=len(group.records))
             self._give_up(MISTAKEN)
         else:
-            self._tell(group, seconds)
+            self._tell(group.changes, seconds)
         for request in accepted:
             _answer(request.done, request.accepted)
-        self._take_snapshot(group)
-
-    def _take_snapshot(self, group: Group) -> None:
         if (
             group.records
-            and self.snapshots.due(self._seq, len(self.world.heads))
+            and self.snapshots.due(self.seq, len(self.world.heads))
             and not self.failed.is_set()  # or the world may have less than the journal
         ):
             self.snapshots.take(group.records[-1], self.world.heads.values())
@@ -270,7 +267,8 @@ class Store(JobReader):
                 request.accepted = []
                 self._insisting.append(request)
             elif not request.done.done():
-                request.done.set_exception(Unavailable(BEGUN) if request.insist else error)
+                submitted = request.insist and request.documents
+                request.done.set_exception(Unavailable(BEGUN) if submitted else error)
         if self._insisting and self._again is None:
             self._again = asyncio.get_running_loop().call_later(ROOM_S, self._insist)
         if isinstance(error, StorageFailed) and error.fatal:
@@ -317,13 +315,25 @@ class Store(JobReader):
             self.world.names[worker.id] = worker.name
         self._keep_recent(group.changes)
 
-    def _tell(self, group: Group, seconds: float) -> None:
-        if group.changes:
-            self._listeners.tell(group.changes)
+    def _tell(self, changes: Sequence[Change], seconds: float) -> None:
+        """What one listener raises is its own: the others hear all the same, and nobody takes it
+        for a failed commit."""
+        if not changes:
+            return
+        for hear, missed in self._listeners:
             try:
-                self.committed(seconds, len(group.records))
+                hear(changes)
             except Exception as error:
-                log.error("listener_failed", listener="committed", exc_info=error)
+                _log_failed(hear, changes, error)
+                if missed is not None:
+                    try:
+                        missed(changes)
+                    except Exception as another:
+                        _log_failed(missed, changes, another)
+        try:
+            self.committed(seconds, len(changes))
+        except Exception as error:
+            log.error("listener_failed", listener="committed", exc_info=error)
 
     async def know_keys(self, used: UsedKeys) -> None:
         """In line with everything written: no key is added while these are."""
@@ -350,3 +360,13 @@ class Store(JobReader):
 def _answer(done: asyncio.Future[Any], result: Any) -> None:
     if not done.done():  # whoever asked may have gone away
         done.set_result(result)
+
+
+def _log_failed(hear: Hear, changes: Sequence[Change], error: Exception) -> None:
+    log.error(
+        "listener_failed",
+        listener=getattr(hear, "__qualname__", repr(hear)),
+        first_seq=changes[0].seq,
+        facts=len(changes),
+        exc_info=error,
+    )

@@ -16,7 +16,7 @@ from corral.core.job import Head, JobId
 from corral.scheduler.plan import Waiting
 
 BLOCK = 1024
-_place = attrgetter("place")
+_place, _seq = attrgetter("place"), attrgetter("seq")
 
 
 class WaitingLine:
@@ -98,10 +98,6 @@ class WaitingLine:
         block = self._blocks[number]
         index = bisect_left(block, place, key=_place)
         return (number, index) if block[index].id == job else None
-
-
-def _seq(waiting: Waiting) -> int:
-    return waiting.seq
 
 
 def _last(block: list[Head]) -> int:

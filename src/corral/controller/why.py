@@ -27,10 +27,9 @@ from corral.core.events import (
 )
 from corral.core.job import Head, JobId, QueueClass, State
 from corral.core.worker import Worker
-from corral.scheduler.affinity import Wanted
 from corral.scheduler.fit import Room, refuse_name, refuse_now
 from corral.scheduler.plan import Seat, Snapshot, decide
-from corral.scheduler.rank import strongest
+from corral.scheduler.rank import Wanted, strongest
 
 TOLD = 200
 """How much of what happened to a job is told at most, the newest."""
@@ -59,7 +58,10 @@ def explain(
     names = store.world.names  # also of workers that were revoked since
     newest = [fact for _, fact in islice(store.newest(head), TOLD + 1)]
     facts = _real(newest[TOLD - 1 :: -1])
-    history = [f"{_clock(fact.at)} {_sentence(fact, names)}" for fact in facts]
+    history = [
+        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(fact.at))} {_sentence(fact, names)}"
+        for fact in facts
+    ]
     if len(newest) > TOLD:
         history.insert(0, f"of what happened, only the last {TOLD} things are told here")
     if head.state is not State.QUEUED:
@@ -104,7 +106,7 @@ def _keep(head: Head, rooms: Sequence[Room], now: Snapshot) -> None:
 
 
 def _waiting(store: Store, head: Head, reasons: dict[str, str], paused: str, unknown: str) -> str:
-    left = head.not_before - time.time()
+    left = head.course.not_before - time.time()
     if paused:
         return paused
     if left > 0:
@@ -168,7 +170,3 @@ def _sentence(fact: Journaled, names: dict[str, str]) -> str:
             return f"stored a checkpoint of {fact.size:,} bytes"
         case ResultOrphaned():
             return f"a late result of attempt {fact.attempt} ({fact.outcome}) was kept aside"
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -9,7 +9,9 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from corral.controller.held_attempts import HeldAttempts
+from msgspec import Struct
+from msgspec.structs import replace
+
 from corral.controller.waiting_line import WaitingLine
 from corral.core.frames import ProgressFrame
 from corral.core.job import Head, JobId, QueueClass, Shape, State
@@ -23,6 +25,61 @@ PACES = 64
 
 FRONT = 512
 """How much of a line one decision sees; it decides again while it places."""
+
+
+class Run(Struct):
+    """Attempts that are alike; of those that have begun only one."""
+
+    number: int
+    held: Held
+    count: int = 1
+
+
+class HeldAttempts:
+    """What a worker holds, as a decision sees it. Short jobs wait there by the hundred: those that
+    are alike and came one after the other are one entry with a count, so a decision costs the
+    same."""
+
+    __slots__ = ("_last", "_next", "_of", "_runs")
+
+    def __init__(self) -> None:
+        self._of: dict[JobId, Run] = {}
+        self._runs: dict[int, Run] = {}
+        """In the order in which their first ones came."""
+        self._last: Run | None = None
+        """Of those that wait."""
+        self._next = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def add(self, job: JobId, held: Held) -> None:
+        self.remove(job)
+        last = self._last
+        if last is not None and held.follows(last.held):
+            last.count += 1
+            self._of[job] = last
+            return
+        self._of[job] = self._runs[self._next] = run = Run(self._next, held)
+        self._next += 1
+        if not held.started:  # where those that have begun stand among the others is all the same
+            self._last = run
+
+    def remove(self, job: JobId) -> None:
+        run = self._of.pop(job, None)
+        if run is None:
+            return
+        run.count -= 1
+        if not run.count:
+            del self._runs[run.number]
+            if run is self._last:
+                self._last = None
+
+    def all(self) -> tuple[Held, ...]:
+        return tuple(
+            run.held if run.count == 1 else replace(run.held, count=run.count)
+            for run in self._runs.values()
+        )
 
 
 class World:
@@ -40,7 +97,8 @@ class World:
         self._reserved: dict[str, HeldAttempts] = {}
         """By worker: placements that are on their way to the disk."""
         self._delayed: list[tuple[float, int, JobId]] = []
-        self._typical_s: dict[Shape, float] = {}
+        self.typical_s: dict[Shape, float] = {}
+        """How long attempts of a shape usually take; missing before the first."""
         self._paces: dict[Shape, dict[str, tuple[float, float]]] = {}
         """By shape and worker: how long it takes there, and when it last did."""
         self.waiting = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 0}
@@ -82,7 +140,11 @@ class World:
         self.heads[head.id] = head
         if state is State.QUEUED:
             self.digests.pop(head.id, None)
-            self._wait(head)
+            self.waiting[head.shape.queue_class] += 1
+            if head.course.not_before:
+                heapq.heappush(self._delayed, (head.course.not_before, head.last_seq, head.id))
+            else:
+                self._line_up(head)
         else:
             course, shape = head.course, head.shape
             worker = course.worker
@@ -113,13 +175,6 @@ class World:
                 self._holds.pop(worker, None)
             elif worker in self._holds:
                 self._holds[worker].remove(old.id)
-
-    def _wait(self, head: Head) -> None:
-        self.waiting[head.shape.queue_class] += 1
-        if head.not_before:
-            heapq.heappush(self._delayed, (head.not_before, head.last_seq, head.id))
-        else:
-            self._line_up(head)
 
     def _line_up(self, head: Head) -> None:
         self.lines.setdefault(head.shape, WaitingLine()).add(head)
@@ -155,12 +210,12 @@ class World:
         """Learns how long attempts of a shape take, everywhere and on this worker; quick to grow,
         slow to shrink."""
         seconds = max(seconds, 1e-4)
-        old = self._typical_s.get(shape, seconds)
+        old = self.typical_s.get(shape, seconds)
         weight = 0.5 if seconds > old else 0.1
-        self._typical_s[shape] = old + weight * (seconds - old)
-        if len(self._typical_s) > 4096:
-            oldest = next(iter(self._typical_s))
-            del self._typical_s[oldest]
+        self.typical_s[shape] = old + weight * (seconds - old)
+        if len(self.typical_s) > 4096:
+            oldest = next(iter(self.typical_s))
+            del self.typical_s[oldest]
             self._paces.pop(oldest, None)
         if worker:
             paces = self._paces.setdefault(shape, {})
@@ -170,10 +225,6 @@ class World:
                 del paces[next(iter(paces))]
 
     # --- looking ---
-
-    def typical_s(self, shape: Shape) -> float | None:
-        """How long an attempt of this shape usually takes; None before the first."""
-        return self._typical_s.get(shape)
 
     def snapshot(
         self,
@@ -195,7 +246,7 @@ class World:
                 Line(
                     shape,
                     tuple(front),
-                    self._typical_s.get(shape, 0.0),
+                    self.typical_s.get(shape, 0.0),
                     paces[shape].copy() if shape in paces else {},
                 )
                 for shape, front in fronts.items()

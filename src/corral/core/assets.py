@@ -6,14 +6,9 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath, PureWindowsPath
 
 from corral.core.errors import InvalidJob
-from corral.core.text.device_names import DEVICES
+from corral.core.text import DEVICES
 
 MAX_NAME = 255
-_HEX = frozenset("0123456789abcdef")
-
-
-def is_digest(text: str) -> bool:
-    return len(text) == 64 and set(text) <= _HEX
 
 
 def check_input_names(names: Iterable[str]) -> None:

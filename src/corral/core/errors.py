@@ -1,52 +1,15 @@
-"""Every error a caller can meet, with the stable code that names it on every road.
+"""Every error a caller can meet, with the stable code that names it on every road; docs/errors.md
+says when each comes, and what to do.
 
 CorralError
-├── InvalidJob            invalid_job          the submission itself is wrong
-│   ├── TooManyLabels, TooManyVariables, TooManyRequirements, TooManySecrets,
-│   │   TooManyArguments, TooManyInputs, TooManyModels, TextTooLong
-│   └── AssetNotFound     asset_not_found      it names an input that is stored nowhere
-├── InvalidPlan           invalid_plan         the plan of a batch is wrong; `details` says where
-│   ├── EmptyStagePlan    empty_stage_plan     no stage is left to run
-│   └── StageWithoutImage stage_without_image  a stage that works on an image has none
-├── PresetNotFound        preset_not_found     no preset has this name
-├── LearningRunNotFound   learning_run_not_found  no learning run has this name
-├── PackNotFound          pack_not_found       no prompt pack has this name
-├── InvalidRequest        invalid_request      the question itself is wrong: a parameter, a body
-├── NotFound              not_found            no such address here
-├── MethodNotAllowed      method_not_allowed   the address is right, the verb is not
-├── BatchNotFound         batch_not_found      no job belongs to such a batch
-├── WorkerNotFound        worker_not_found     no worker has this name
-├── TokenNotFound         token_not_found      no token has this name
-├── RangeNotSatisfiable   range_not_satisfiable  there are no such bytes
-├── RequestTimeout        request_timeout      the body did not arrive in time
-├── TooManyStreams        too_many_streams     as many watchers as the limit allows are there
-├── HeadersTooLarge       headers_too_large    more or longer headers than the limits allow
-├── InvalidSettings       invalid_settings     corral.yaml, CORRAL_* or a flag is wrong
-├── JobNotFound           job_not_found        no job has this id
-├── BlobNotFound          blob_not_found       no package, result or artifact has this name
-├── ArtifactPruned        artifact_pruned      its bytes were removed by retention
-├── SecretNotFound        secret_not_found     no secret has this name
-├── InvalidSecret         invalid_secret       a name or value that cannot be a secret's
-├── Conflict              conflict             the job's state does not allow this
-├── NoGpuWorkers          no_gpu_workers       no worker is known, or there
-├── ExceedsAllWorkers     exceeds_all_workers  no known worker could ever run it
-├── TooLarge              too_large            more bytes than the limit allows
-│   ├── BodyTooLarge, DocumentTooLarge, PackageTooLarge, ResultTooLarge, ArtifactTooLarge,
-│   │   AssetTooLarge,
-│   ├── TooManyJobs       too_many_jobs        more jobs in one submission
-│   └── TooManyRecords    too_many_records     more records in one plan
-├── Unauthorized          unauthorized         no token, or not this one
-├── Forbidden             forbidden            the token is not good for this
-├── Unavailable           unavailable          the controller cannot be reached or is stopping
-├── StorageFailed         storage_failed       the journal could not be written
-│   └── DiskFull          disk_full            the disk is so full that no work is accepted
-├── JournalDamaged        journal_damaged      acknowledged records are missing or changed
-├── BackupRefused         backup_refused       the file is no whole backup
-├── HomeUnusable          home_unusable        the home cannot be used by this process
-└── JobError              job_error            the job ended without a result
-    ├── JobFailed         job_failed           its last attempt failed
-    ├── JobCancelled      job_cancelled        somebody cancelled it
-    └── JobRejected       job_rejected         it was never accepted
+├── InvalidJob     TooManyLabels, TooManyVariables, TooManyRequirements, TooManySecrets,
+│                  TooManyArguments, TooManyInputs, TooManyModels, TextTooLong, AssetNotFound
+├── InvalidPlan    EmptyStagePlan, StageWithoutImage
+├── TooLarge       BodyTooLarge, DocumentTooLarge, PackageTooLarge, ResultTooLarge,
+│                  ArtifactTooLarge, AssetTooLarge, TooManyJobs, TooManyRecords
+├── StorageFailed  DiskFull
+├── JobError       JobFailed, JobCancelled, JobRejected
+└── all others
 """
 
 from __future__ import annotations

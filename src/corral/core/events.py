@@ -163,16 +163,9 @@ Life = (
 Note = ArtifactStored | CheckpointStored | ResultOrphaned
 Journaled = Life | Note
 
-_encode = msgspec.json.Encoder().encode
+encode_fact = msgspec.json.Encoder().encode
 _decoder: msgspec.json.Decoder[Journaled] = msgspec.json.Decoder(Journaled)
-
-
-def encode_fact(fact: Journaled) -> bytes:
-    return _encode(fact)
-
-
-def decode_fact(body: bytes) -> Journaled:
-    return _decoder.decode(body)
+decode_fact = _decoder.decode
 
 
 # --- what engines report -----------------------------------------------------------------------

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Annotated, ClassVar, assert_never, get_args
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from corral.core.errors import InvalidJob
 from corral.core.images.pipeline import Record
@@ -212,7 +212,7 @@ class Job(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaul
 
 
 _encoder = msgspec.json.Encoder()
-_decode = msgspec.json.Decoder(Job).decode
+decode_document = msgspec.json.Decoder(Job).decode
 
 
 def encode_document(job: Job, buffer: bytearray | None = None) -> bytes:
@@ -221,10 +221,6 @@ def encode_document(job: Job, buffer: bytearray | None = None) -> bytes:
         return _encoder.encode(job)
     _encoder.encode_into(job, buffer)
     return bytes(buffer)
-
-
-def decode_document(document: bytes) -> Job:
-    return _decode(document)
 
 
 ALONE = 2047
@@ -240,6 +236,32 @@ def document_digest(document: bytes, *, alone: bool = False) -> str:
     for start in range(ALONE, len(document), ALONE):
         digest.update(document[start : start + ALONE])
     return digest.hexdigest()
+
+
+class Assignment(Struct, frozen=True, gc=False, omit_defaults=True):
+    """One try of a job, for whoever runs it: engines are given this, and the wire carries it."""
+
+    job: JobId
+    attempt: int
+    """Its number: the fence against late and doubled messages."""
+    document: Raw
+    """As it was submitted, word for word."""
+    digest: str
+    token: str
+    """Good for this attempt's transfers alone."""
+    needs: Needs
+    above_vram_gb: float = 0.0
+    duration_s: float = 3600.0
+    queue_class: QueueClass = QueueClass.BATCH
+    priority: int = 0
+    checkpoint: str = ""
+    correlation_id: str = ""
+    """For the log and the job's own environment."""
+    secrets: dict[str, str] = {}
+    """Values of the secrets that the job names: for its process alone, never for a log."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(job={self.job!r}, attempt={self.attempt!r}, …)"
 
 
 class Shape(Struct, frozen=True, gc=False):
@@ -331,30 +353,6 @@ class Head(Struct, frozen=True, gc=False):
         return self.course.engine
 
     @property
-    def devices(self) -> tuple[str, ...]:
-        return self.course.devices
-
-    @property
-    def failures(self) -> int:
-        return self.course.failures
-
-    @property
-    def losses(self) -> int:
-        return self.course.losses
-
-    @property
-    def not_before(self) -> float:
-        return self.course.not_before
-
-    @property
-    def started_at(self) -> float:
-        return self.course.started_at
-
-    @property
-    def checkpoint(self) -> str:
-        return self.course.checkpoint
-
-    @property
     def story_seq(self) -> int:
         """Its last record that tells more than that a file of it was stored."""
         return self.course.story_seq or self.last_seq
@@ -372,20 +370,8 @@ class Head(Struct, frozen=True, gc=False):
         return self.given.batch
 
     @property
-    def labels(self) -> tuple[tuple[str, str], ...]:
-        return self.given.labels
-
-    @property
-    def retry_of(self) -> JobId:
-        return self.given.retry_of
-
-    @property
     def correlation_id(self) -> str:
         return self.given.correlation_id
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        return self.given.secrets
 
     @property
     def notify(self) -> str:

@@ -23,11 +23,8 @@ class Address(NamedTuple):
     def netloc(self) -> str:
         """For the Host header, and for logs: the rest of a webhook's URL is often its key."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return (
-            host
-            if self.port == PORTS["https" if self.secure else "http"]
-            else f"{host}:{self.port}"
-        )
+        usual = PORTS["https" if self.secure else "http"]
+        return host if self.port == usual else f"{host}:{self.port}"
 
 
 def address_of(url: str) -> Address:

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from corral.core.job import Needs
-from corral.core.model import Model, ModelNames
-from corral.core.text.printable import PLAIN
+from corral.core.job import Needs, Size
+from corral.core.text import PLAIN
 
 SLACK = 1e-9
 """Sums of fractions miss by less than this; it decides nothing."""
@@ -31,6 +30,12 @@ Place = Annotated[str, Meta(max_length=4096)]
 Places = Annotated[tuple[Place, ...], Meta(max_length=MOST_WORDS)]
 """What a worker may say of itself at most: the scheduler goes through it at every decision, and a
 worker's word is not to be trusted."""
+MOST_MODELS = 10_000
+"""Models that a worker tells of; a folder with more is not meant as one of models."""
+NAMES_BYTES = 1 << 20
+"""Of all names together that are kept of one worker: everybody's list shows them."""
+ModelName = Annotated[str, Meta(max_length=4096)]
+ModelNames = Annotated[tuple[ModelName, ...], Meta(max_length=MOST_MODELS)]
 
 
 class GPU(Struct, frozen=True):
@@ -80,6 +85,16 @@ class ImageServer(Struct, frozen=True, gc=False, omit_defaults=True):
     """Why it does not answer; empty: it does."""
 
 
+class Model(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A model on a worker's disk."""
+
+    name: ModelName
+    size: Size = 0
+    sha256: Annotated[str, Meta(max_length=64)] = ""
+    """Empty until it is known: a large file takes a while to read. Of a folder: of the list of
+    its files and their digests."""
+
+
 class Capabilities(Struct, frozen=True):
     """What a worker says of itself when it registers."""
 
@@ -112,6 +127,17 @@ class Capabilities(Struct, frozen=True):
     """Folders in which it looks for models."""
     output_path: Place = ""
     """Where the attempts on it write."""
+
+
+def kept(names: Iterable[str]) -> int:
+    """How many of these names of models are kept: the first ones."""
+    count = size = 0
+    for name in names:
+        size += len(name) if name.isascii() else len(name.encode())
+        if size > NAMES_BYTES:
+            break
+        count += 1
+    return count
 
 
 class Wishes(Struct, frozen=True):

@@ -27,18 +27,18 @@ GIB = 1024**3
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
-def checks(environ: Mapping[str, str] | None = None) -> list[tuple[str, Check]]:
+def checks() -> list[tuple[str, Check]]:
     return [
         ("python", python),
         ("packages", packages),
         ("uv", uv),
         ("clock", clock),
         ("open files", open_files),
-        ("sandbox", lambda: sandbox(environ)),
+        ("sandbox", sandbox),
         ("shared memory", shared_memory),
         ("gpu", gpu),
         ("localhost", localhost),
-        ("proxy", lambda: proxy(environ)),
+        ("proxy", proxy),
     ]
 
 
@@ -166,25 +166,18 @@ def sandbox(environ: Mapping[str, str] | None = None) -> Iterator[Finding]:
             "Files are narrowed by Landlock, which only Linux has.",
             "Run only code that you trust here.",
         )
-        return
-    yield from _landlock()
-
-
-def _landlock() -> Iterator[Finding]:
-    version = 0
-    if sys.platform == "linux":
+    else:
         from corral.runtime.sandbox.rules import landlock_version
 
-        version = landlock_version()
-    if version:
-        yield ok("sandbox", f"Landlock, version {version}: jobs see only what they may")
-    else:
-        yield warn(
-            "sandbox",
-            "The kernel has no Landlock, or it is switched off: jobs can read what you can.",
-            "Linux 5.13 or newer with `landlock` in its `lsm=` list; until then run only code that "
-            "you trust.",
-        )
+        if version := landlock_version():
+            yield ok("sandbox", f"Landlock, version {version}: jobs see only what they may")
+        else:
+            yield warn(
+                "sandbox",
+                "The kernel has no Landlock, or it is switched off: jobs can read what you can.",
+                "Linux 5.13 or newer with `landlock` in its `lsm=` list; until then run only code "
+                "that you trust.",
+            )
 
 
 def shared_memory() -> Iterator[Finding]:
@@ -253,7 +246,7 @@ def localhost() -> Iterator[Finding]:
 
 def proxy(environ: Mapping[str, str] | None = None) -> Iterator[Finding]:
     """Corral's own clients never use a proxy on this machine; others that talk to it may."""
-    found = variables.proxies(environ)
+    found = variables.proxies() if environ is None else variables.proxies(environ)
     spared = found.pop("no_proxy", "")
     if not found:
         yield ok("proxy", "none set")

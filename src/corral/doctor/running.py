@@ -6,7 +6,6 @@ import contextlib
 import socket
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -223,12 +222,8 @@ def _holder(port: int) -> str:
 
 def _http(url: str, certificate: str) -> Finding:
     try:
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-        if certificate:
-            pem = Path(certificate).read_text(encoding="ascii")
-            handlers.append(urllib.request.HTTPSHandler(context=trust.context(pem)))
-        opener = urllib.request.build_opener(*handlers)
-        with opener.open(f"{url}/health", timeout=5) as answer:
+        pem = Path(certificate).read_text(encoding="ascii") if certificate else ""
+        with trust.opener(pem).open(f"{url}/health", timeout=5) as answer:
             answer.read()
     except urllib.error.HTTPError as error:
         said = error.read().decode("utf-8", "replace")[:200]

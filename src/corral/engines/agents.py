@@ -21,13 +21,10 @@ from corral.core.events import (
     WorkerLost,
 )
 from corral.core.job import JobId
-from corral.core.worker import Wishes, Worker
-from corral.engines.dialled import Session
-from corral.engines.dialled_reports import REASON, report_of
-from corral.engines.dialled_workers import DialledWorkers
-from corral.engines.engine import Attempt, EngineContext
-from corral.engines.graces import Graces
-from corral.engines.output_receipts import OutputReceipts
+from corral.core.worker import Worker
+from corral.engines.dialled_workers import DialledWorkers, Graces
+from corral.engines.engine import Attempt, EngineContext, Session
+from corral.engines.reports import REASON, OutputReceipts, report_of
 from corral.protocol import messages as wire
 
 log = structlog.get_logger()
@@ -38,36 +35,19 @@ INBOX_LIMIT = 1 << 20
 
 
 def build(context: EngineContext) -> AgentsEngine:
-    return AgentsEngine(
-        [worker for worker in context.known if context.is_enrolled(worker.id)],
-        grace_s=context.settings.grace_s,
-        output_limit=context.settings.output_limit,
-        local_id=context.local_id,
-        wishes=context.wishes,
-        placed_on=context.placed_on,
-        stop_grace_s=context.settings.cancel_grace_s,
-    )
+    return AgentsEngine(context)
 
 
 class AgentsEngine:
     name = "agents"
 
-    def __init__(
-        self,
-        known: Sequence[Worker],
-        *,
-        grace_s: float,
-        output_limit: int,
-        local_id: str = "",
-        wishes: Callable[[str], Wishes] = lambda worker: Wishes(),
-        placed_on: Callable[[JobId, int], str] = lambda job, attempt: "",
-        stop_grace_s: float = 0.0,
-    ) -> None:
-        self._output_limit, self._local_id = output_limit, local_id
-        self._placed_on, self._stop_grace_s = placed_on, stop_grace_s
-        """The worker that an attempt was placed on, if it is there now: nobody has what was not
-        placed on it, whatever it claims."""
-        self._workers = DialledWorkers(known, self.name, local_id, wishes)
+    def __init__(self, context: EngineContext) -> None:
+        settings, self._local_id = context.settings, context.local_id
+        self._output_limit, self._stop_grace_s = settings.output_limit, settings.cancel_grace_s
+        self._placed_on = context.placed_on
+        """Nobody has what was not placed on it, whatever it claims."""
+        known = [worker for worker in context.known if context.is_enrolled(worker.id)]
+        self._workers = DialledWorkers(known, self.name, self._local_id, context.wishes)
         self._sessions: dict[str, Session] = {}
         self._attempts: dict[tuple[JobId, int], str] = {}
         self._strays: dict[str, set[tuple[JobId, int]]] = {}
@@ -79,8 +59,8 @@ class AgentsEngine:
         self._inbox_bytes = 0
         self._arrived = asyncio.Event()
         self._paused: set[Session] = set()
-        reason = f"It did not come back within {grace_s:g} s."
-        self._away = Graces(grace_s, lambda worker: self._lose(worker, reason))
+        reason = f"It did not come back within {settings.grace_s:g} s."
+        self._away = Graces(settings.grace_s, lambda worker: self._lose(worker, reason))
         self.stopping = False
         self._emptied = asyncio.Event()
         """Set whenever this machine's own worker is not connected."""
@@ -172,7 +152,6 @@ class AgentsEngine:
     # --- what the sockets say ---
 
     def join(self, session: Session, register: wire.WorkerRegister) -> Worker:
-        """A worker registered. A second socket of the same worker replaces the first."""
         before = self._workers.get(register.worker_id)
         worker = self._workers.join(register)
         remembers = before is not None and before.incarnation == worker.incarnation != ""
@@ -213,7 +192,6 @@ class AgentsEngine:
         return self._workers.name_of(register)
 
     def wish(self, worker: str) -> Worker | None:
-        """The operator wishes something else of a worker now; what it looks like then."""
         known = self._workers.get(worker)
         if known is None:
             return None
@@ -230,7 +208,6 @@ class AgentsEngine:
         return known
 
     def revoke(self, worker: str) -> None:
-        """It is no worker of ours any more: out at once, and what it had goes elsewhere."""
         session = self._sessions.pop(worker, None)
         if session is not None:
             session.close(wire.CLOSE_REVOKED, "This worker was revoked. It may join again.")
@@ -238,7 +215,6 @@ class AgentsEngine:
         self._workers.remove(worker)
 
     def leave(self, session: Session, worker: str, *, silent_s: float = 0.0) -> None:
-        """A socket closed without a word. The grace begins with the last one that was heard."""
         if self._sessions.get(worker) is not session:
             return
         del self._sessions[worker]
@@ -248,7 +224,6 @@ class AgentsEngine:
         self._note_emptied()
 
     def hear(self, worker: str, heard: Sequence[wire.FromWorker], size: int = 0) -> None:
-        """Messages of one frame of that size. No more are read while the intake is behind."""
         if worker not in self._sessions:
             return  # it was revoked or said goodbye, and its socket is not closed yet
         now, waiting = time.time(), len(self._inbox)

@@ -7,11 +7,11 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from corral.core.assignment import Assignment
 from corral.core.events import EngineReport
-from corral.core.job import JobId
+from corral.core.job import Assignment, JobId
 from corral.core.worker import Wishes, Worker
 from corral.home import Home
+from corral.protocol import messages as wire
 from corral.runtime.standalone.ticket import AttemptTicket
 from corral.settings import Settings
 
@@ -95,6 +95,55 @@ class Engine(Protocol):
     def events(self) -> AsyncIterator[Sequence[EngineReport]]:
         """What it saw, in batches that arrived together. Asking for the next batch says that the
         one before is on disk: only then may the engine forget it."""
+        ...
+
+
+class Session(Protocol):
+    """One open socket to a worker."""
+
+    def send(self, message: wire.FromController) -> None:
+        """Sends a message, or queues it: those of one turn of the event loop share frames."""
+        ...
+
+    def mention(self, message: wire.FromController) -> None:
+        """The same for what nobody waits for: it goes along with the next frame, or a little
+        later in its own."""
+        ...
+
+    def rename(self, name: str) -> None:
+        """Tells the worker what it is called from now on."""
+        ...
+
+    def close(self, code: int, reason: str) -> None: ...
+
+    def pause(self) -> None:
+        """Reads nothing more for now: the worker then waits too."""
+        ...
+
+    def resume(self) -> None: ...
+
+
+@runtime_checkable
+class Dialled(Protocol):
+    """An engine whose workers dial in to the controller."""
+
+    stopping: bool
+    """Nobody comes in any more."""
+
+    def name_of(self, register: wire.WorkerRegister) -> str:
+        """What a worker is called here, whatever it calls itself."""
+        ...
+
+    def join(self, session: Session, register: wire.WorkerRegister) -> Worker:
+        """A worker registered. A second socket of the same worker replaces the first."""
+        ...
+
+    def leave(self, session: Session, worker: str, *, silent_s: float = 0.0) -> None:
+        """A socket closed without a word. The grace begins with the last one that was heard."""
+        ...
+
+    def hear(self, worker: str, heard: Sequence[wire.FromWorker], size: int = 0) -> None:
+        """Messages of one frame of that size. No more are read while the intake is behind."""
         ...
 
 

@@ -52,7 +52,7 @@ class LocalAgent:
         while True:
             started = asyncio.get_running_loop().time()
             try:
-                if self._outlived():
+                if is_locked(self._home.worker / "lock"):  # of an earlier controller: now ours
                     await asyncio.sleep(ADOPTED_PAUSE_S)
                     continue
                 code = await self._once(self._home.path)
@@ -70,10 +70,6 @@ class LocalAgent:
                 lasted = asyncio.get_running_loop().time() - started
                 pause = FIRST_PAUSE_S if lasted > 30 else min(pause * 2, LAST_PAUSE_S)
             await asyncio.sleep(pause)
-
-    def _outlived(self) -> bool:
-        """Whether an agent of an earlier controller still has this machine: then it is ours."""
-        return is_locked(self._home.worker / "lock")
 
     async def _once(self, home: Path) -> int:
         # A session of its own: Ctrl-C in the controller's terminal is for the controller.

@@ -20,10 +20,10 @@ from corral.core.events import (
     EngineReport,
     WorkerLost,
 )
-from corral.core.frames import OutputFrame, ProgressFrame
+from corral.core.frames import OutputFrame
 from corral.core.job import Failure, JobId
-from corral.engines import ends
 from corral.engines.engine import EngineContext
+from corral.engines.reports import Key, exited, moment, progress
 from corral.protocol.attempt_messages import (
     AnyAttemptMessage,
     AskedToEnd,
@@ -34,8 +34,6 @@ from corral.protocol.attempt_messages import (
     MissingMessage,
     OutputMessage,
 )
-
-Key = tuple[JobId, int]
 
 MOST_NUMBER = 2**53
 """What it tells is counted in numbers that all of JSON can hold."""
@@ -203,24 +201,16 @@ class Mailbox:
     ) -> list[EngineReport]:
         named = (*key, sender.worker)
         if isinstance(message, BeganMessage):
-            at = ends.moment(message.at, now)
+            at = moment(message.at, now)
             return [] if sender.began else [AttemptBegan(*named, at, message.devices)]
         if isinstance(message, MissingMessage):
             return []  # the next number says so
         if isinstance(message, EndedMessage):
-            return [_exited(named, message, number, now)]
+            return [exited(*named, message, message.result, message.failure, number, now)]
         if isinstance(message, OutputMessage):
             output = OutputFrame(now, message.stream, message.text, message.data, number)
             return [AttemptOutput(*named, output)]
-        progress = ProgressFrame(
-            now,
-            message.fraction,
-            message.message[: ends.DOING],
-            ends.named(message.metrics),
-            message.step,
-            number,
-        )
-        return [AttemptOutput(*named, progress)]
+        return [AttemptOutput(*named, progress(message, number, now))]
 
     def _sender(self, key: Key, worker: str) -> _Sender:
         """After a restart of the controller what is on disk says where it goes on."""
@@ -228,17 +218,6 @@ class Mailbox:
         if sender is None:
             sender = self._senders[key] = _Sender(worker, self._told(*key))
         return sender
-
-
-def _exited(
-    named: tuple[JobId, int, str], message: EndedMessage, number: int, now: float
-) -> AttemptExited:
-    failure = ends.refused(message.result) if message.failure is None else None
-    result = message.result if failure is None and message.failure is None else None
-    if message.failure is not None:
-        failure = ends.short(message.failure)
-    at, seconds = ends.moment(message.at, now), ends.took(message.seconds)
-    return AttemptExited(*named, at, seconds, message.digest, result, failure, number)
 
 
 @runtime_checkable

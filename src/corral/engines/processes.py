@@ -26,7 +26,8 @@ from corral.core.events import AttemptReturned, EngineReport, WorkerJoined
 from corral.core.job import Failure, JobId, Workload
 from corral.core.worker import Capabilities, Capacity, Holding, Worker
 from corral.engines.engine import Attempt, EngineContext
-from corral.engines.posted import Key, Mailbox
+from corral.engines.posted import Mailbox
+from corral.engines.reports import Key
 from corral.home import is_locked, lock_file, make_folder, read_json
 from corral.settings import WorkerSettings
 from corral.variables import build_environment

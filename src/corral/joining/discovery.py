@@ -40,30 +40,27 @@ class Announcement:
 
     def begin(self) -> None:
         """It takes a second or two, in which nobody has to wait."""
-        self._opening = asyncio.create_task(self._try())
-
-    async def _try(self) -> None:
-        """Being found is a convenience: where the network does not allow it, we go on."""
-        try:
-            await self._open()
-        except Exception as error:
-            log.warning("not_announced", reason=str(error) or type(error).__name__)
+        self._opening = asyncio.create_task(self._open())
 
     async def _open(self) -> None:
+        """Being found is a convenience: where the network does not allow it, we go on."""
         from zeroconf import ServiceInfo
         from zeroconf.asyncio import AsyncZeroconf
 
-        info = ServiceInfo(
-            SERVICE,
-            f"{self._name}.{SERVICE}",
-            port=self._port,
-            parsed_addresses=_numeric(self._address),
-            properties={"version": "1"},
-            server=f"{self._name}.local.",
-        )
-        self._zeroconf = AsyncZeroconf()
-        # Two controllers may well be called the same.
-        await self._zeroconf.async_register_service(info, allow_name_change=True)
+        try:
+            info = ServiceInfo(
+                SERVICE,
+                f"{self._name}.{SERVICE}",
+                port=self._port,
+                parsed_addresses=_numeric(self._address),
+                properties={"version": "1"},
+                server=f"{self._name}.local.",
+            )
+            self._zeroconf = AsyncZeroconf()
+            # Two controllers may well be called the same.
+            await self._zeroconf.async_register_service(info, allow_name_change=True)
+        except Exception as error:
+            log.warning("not_announced", reason=str(error) or type(error).__name__)
 
     async def close(self) -> None:
         if self._opening is not None:
@@ -81,8 +78,8 @@ def _numeric(address: str) -> list[str]:
         return sorted({str(one[4][0]) for one in socket.getaddrinfo(address, None)})
 
 
-def look(seconds: float = LOOK_S) -> list[Found]:
-    """Controllers that answer on the local network within this time, or the first one later."""
+def look() -> list[Found]:
+    """Controllers that answer on the local network at once, or the first one later."""
     from zeroconf import ServiceBrowser, ServiceStateChange, Zeroconf
 
     heard: set[str] = set()
@@ -98,8 +95,8 @@ def look(seconds: float = LOOK_S) -> list[Found]:
     found: list[Found] = []
     with Zeroconf() as zeroconf:
         browser = ServiceBrowser(zeroconf, SERVICE, handlers=[changed])
-        time.sleep(seconds)
-        until = time.monotonic() + PATIENCE_S - seconds
+        time.sleep(LOOK_S)
+        until = time.monotonic() + PATIENCE_S - LOOK_S
         while not heard and time.monotonic() < until:
             time.sleep(0.1)
         browser.cancel()

@@ -10,9 +10,13 @@ import base64
 import hashlib
 import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from corral.core.errors import HomeUnusable, Unavailable, WrongCertificate
 from corral.home import make_folder, write_durably
+
+if TYPE_CHECKING:
+    from urllib.request import OpenerDirector
 
 NAME = "corral"
 """What the certificate is called; clients that insist on a name ask for this one."""
@@ -129,3 +133,12 @@ def context(pem: str) -> ssl.SSLContext:
     made.check_hostname = False
     made.load_verify_locations(cadata=pem)
     return made
+
+
+def opener(pem: str = "") -> OpenerDirector:
+    """Asks by HTTP, with a certificate its holder alone. A proxy for the web has no business on the
+    way to a controller."""
+    from urllib.request import HTTPSHandler, ProxyHandler, build_opener
+
+    secure = [HTTPSHandler(context=context(pem))] if pem else []
+    return build_opener(ProxyHandler({}), *secure)

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from corral.core.errors import TooManyRecords
+from corral.core.errors import PresetNotFound, TooManyRecords
 from corral.core.images.pipeline import (
     MOST_AT_ONCE,
     MOST_PIXELS,
     SKETCH,
     STAGES,
     LearningStep,
+    Lora,
     Record,
     Upscale,
     canonical,
     largest,
 )
-from corral.pipelines import presets, seeds, stages, sweep, variants
-from corral.pipelines.config import PlanConfig, Txt2ImgSettings
-from corral.pipelines.merge import merge
-from corral.pipelines.mistakes import invalid
+from corral.pipelines import matrix, packs, seeds, stages, sweep, variants
+from corral.pipelines.config import PlanConfig, Txt2ImgSettings, merge
+from corral.pipelines.mistakes import convert, invalid, near, suggestion
 from corral.pipelines.plan import BatchPlan, Row, Variants
-from corral.pipelines.prompts import loras, matrix, packs
 
 _SETTINGS = tuple(
     name
@@ -33,13 +33,15 @@ _SETTINGS = tuple(
 )
 _NOT_LEFT_OPEN = {"sampler": "euler", "scheduler": "normal"}
 """No server may choose these for itself."""
+_LORA = re.compile(r"<lora:([^:<>]+)(?::([^:<>]*))?>")
+"""In a prompt, where WebUI's users write them."""
 
 
 class Batch:
     def __init__(
         self,
         plan: BatchPlan,
-        named_presets: Mapping[str, object],
+        presets: Mapping[str, object],
         *,
         seed: int,
         most: int,
@@ -48,7 +50,7 @@ class Batch:
         self.seed = seed if plan.seed is None else plan.seed
         self.warnings: list[str] = []
         self._rows = self._read_rows()
-        base = presets.resolve(plan.preset, named_presets) if plan.preset else plan.base
+        base = _preset(plan.preset, presets) if plan.preset else plan.base
         merged = merge(base or PlanConfig(), plan.overrides)
         self._configs = sweep.expand(merged, plan.sweep, limit=most)
         asked = variants.resolved(plan.variants or Variants(), self.seed)
@@ -76,7 +78,7 @@ class Batch:
         """Records as yet without ids, in order."""
         batches, chosen = range(self._plan.batches), self._seeds
         for number, (where, row) in enumerate(self._rows):
-            positive, tagged = loras.taken_out(row.positive, where)
+            positive, tagged = taken_out(row.positive, where)
             own_loras = (*row.loras, *tagged)
             inputs = row.inputs or self._plan.inputs
             for config, templates in zip(self._configs, self._alike(bool(inputs)), strict=True):
@@ -86,7 +88,7 @@ class Batch:
                         template,
                         positive=positive,
                         negative=row.negative,
-                        loras=loras.joined(template.loras, own_loras),
+                        loras=joined(template.loras, own_loras),
                         inputs=inputs,
                         row=number,
                     )
@@ -203,6 +205,18 @@ class Batch:
                     yield f"`sweep.{path}` changes a stage that does not run."
 
 
+def _preset(name: str, presets: Mapping[str, object]) -> PlanConfig:
+    """A named base: checked as one that stands in the plan."""
+    if name not in presets:
+        known = sorted(presets)
+        hint = suggestion(name, known, "`corral presets` lists those that are there.")
+        raise PresetNotFound(
+            f"No preset is called {name!r}. {hint}",
+            details={"path": "preset", "near": near(name, known)},
+        )
+    return convert(presets[name], PlanConfig, where=f"preset {name}")
+
+
 def _refuse_impossible(record: Record) -> None:
     """What would only fail on a worker, after it had taken all of its memory."""
     pixels = largest(record)
@@ -222,10 +236,42 @@ def _refuse_impossible(record: Record) -> None:
 def _sampling(config: PlanConfig) -> dict[str, Any]:
     settings = config.txt2img or Txt2ImgSettings()
     given = {name: value for name in _SETTINGS if (value := getattr(settings, name)) is not None}
-    given["loras"] = loras.joined((), settings.loras or ())
+    given["loras"] = joined((), settings.loras or ())
     return _NOT_LEFT_OPEN | given
 
 
 def _step(learning: LearningStep, number: int) -> LearningStep:
     """Of a learning run each config is a step, counted from the plan's own."""
     return replace(learning, step=learning.step + number) if learning.enabled else LearningStep()
+
+
+def taken_out(prompt: str, where: str) -> tuple[str, tuple[Lora, ...]]:
+    """The prompt without its tags, and what they said.
+
+    >>> taken_out("a castle <lora:mist:0.5>, rain", "prompts[0]")
+    ('a castle, rain', (Lora(name='mist', weight=0.5),))
+    """
+    if "<lora:" not in prompt:
+        return prompt, ()
+    found, kept, end = [], [], 0
+    for tag in _LORA.finditer(prompt):
+        kept.append(prompt[end : tag.start()].rstrip())
+        name, weight, end = tag[1], tag[2], tag.end()
+        try:
+            number = float(weight) if weight else 1.0
+        except ValueError:
+            number = float("nan")
+        if not -10 <= number <= 10:
+            raise invalid(where, f"<lora:{name}:{weight}> needs a weight from -10 to 10.")
+        found.append(Lora(name=name, weight=number))
+    left = "".join([*kept, prompt[end:]]).strip()
+    if "<lora:" in left:
+        raise invalid(where, "a <lora:…> in it is not of the form <lora:name:weight>.")
+    return left, tuple(found)
+
+
+def joined(base: tuple[Lora, ...], more: tuple[Lora, ...]) -> tuple[Lora, ...]:
+    """Each once, in order of appearance; the last weight given holds."""
+    if not more:
+        return base
+    return tuple({one.name: canonical(one) for one in (*base, *more)}.values())

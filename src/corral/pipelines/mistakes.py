@@ -18,7 +18,8 @@ Step = str | int
 
 _SAID = re.compile(r"(?P<what>.*?)(?: - at `(?P<where>.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]|(\[\.\.\.\])")
-_KINDS = {
+BOUNDS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
+KINDS = {
     "array": "a list",
     "object": "`key: value` pairs",
     "int": "a whole number",
@@ -27,7 +28,7 @@ _KINDS = {
     "bool": "true or false",
     "null": "nothing",
 }
-_NOTHING = object()
+NOTHING = object()
 _repr = reprlib.Repr()
 _repr.maxlevel, _repr.maxstring = 2, 60
 
@@ -57,8 +58,7 @@ def convert(
     try:
         return msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
-        found = _SAID.fullmatch(str(error))
-        what, path = (found["what"], found["where"] or "") if found else (str(error), "")
+        what, path = split(str(error))
     except RecursionError:
         what, path = "it is nested too deeply", ""
     steps = _named(path, value, values or {})
@@ -68,11 +68,17 @@ def convert(
         spot = _spot(where, [*steps, field[1]])
         hint = _elsewhere(wanted, steps, field[1]) or suggestion(field[1], known)
         raise invalid(spot, f"nothing is called so here. {hint}", near=near(field[1], known))
-    raise invalid(_spot(where, steps), _wrong(what, wanted, steps, _value(value, steps)))
+    raise invalid(_spot(where, steps), _wrong(what, wanted, steps, value_at(value, steps)))
+
+
+def split(said: str) -> tuple[str, str]:
+    """What msgspec says is wrong, and where."""
+    found = _SAID.fullmatch(said)
+    return (found["what"], found["where"] or "") if found else (said, "")
 
 
 def _wrong(what: str, wanted: Any, steps: Sequence[Step], value: object) -> str:
-    got = "" if value is _NOTHING else f"; got {_short(value)}"
+    got = "" if value is NOTHING else f"; got {_short(value)}"
     if what == "Expected `str`":
         return (
             "a key is no text. Put it in quotes: YAML reads on, off, yes and no as true or false."
@@ -81,28 +87,23 @@ def _wrong(what: str, wanted: Any, steps: Sequence[Step], value: object) -> str:
         return f"`{match[1]}` is missing. Add it."
     if what.startswith("Invalid enum value"):
         choices = _choices(wanted, steps)
-        return f"it is one of {', '.join(choices)}{got}. {_guess(value, choices)}".rstrip()
+        found = near(value, choices) if isinstance(value, str) else []
+        guess = f" Did you mean `{found[0]}`?" if found else ""
+        return f"it is one of {', '.join(choices)}{got}.{guess}"
     if match := re.fullmatch(r"Expected `(\w+)` (>=|<=|>|<) (.*)", what):
-        bound = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}[match[2]]
-        return f"it must be {bound} {match[3]}{got}."
+        return f"it must be {BOUNDS[match[2]]} {match[3]}{got}."
     if match := re.fullmatch(r"Expected `(\w+)` of length (>=|<=) (\d+)", what):
-        bound = {">=": "at least", "<=": "at most"}[match[2]]
-        units = {"array": "entries", "object": "entries", "str": "characters"}
+        unit = "characters" if match[1] == "str" else "entries"
         length = f", has {len(value)}" if isinstance(value, list | dict | str) else ""
-        return f"it must have {bound} {match[3]} {units.get(match[1], 'entries')}{length}."
+        return f"it must have {BOUNDS[match[2]]} {match[3]} {unit}{length}."
     if match := re.fullmatch(r"Expected `(\w+)` that's a multiple of (\d+)", what):
         return f"it must be a multiple of {match[2]}{got}."
     if match := re.fullmatch(r"Expected `([\w | ]+)`, got `\w+`", what):
         kinds = [one for one in match[1].split(" | ") if one != "null"]
         quotes = "str" in kinds and isinstance(value, bool | int | float)
         hint = " Put it in quotes to have it as text." if quotes else ""
-        return f"it needs {' or '.join(_KINDS.get(one, one) for one in kinds)}{got}.{hint}"
+        return f"it needs {' or '.join(KINDS.get(one, one) for one in kinds)}{got}.{hint}"
     return f"{what}{got}."
-
-
-def _guess(value: object, choices: Sequence[str]) -> str:
-    found = near(value, choices) if isinstance(value, str) else []
-    return f"Did you mean `{found[0]}`?" if found else ""
 
 
 def _short(value: object) -> str:
@@ -124,7 +125,7 @@ def _named(path: str, value: Any, values: Mapping[str, Any]) -> list[Step]:
     for name, number, any_key in _STEP.findall(path):
         if any_key:
             wanted = values.get(_spot("", steps), Any)
-            inside = _value(value, steps)
+            inside = value_at(value, steps)
             entries = inside if isinstance(inside, dict) else {}
             steps.append(next((key for key, one in entries.items() if _bad(one, wanted)), "…"))
         else:
@@ -140,12 +141,12 @@ def _bad(value: object, wanted: Any) -> bool:
     return False
 
 
-def _value(value: Any, steps: Sequence[Step]) -> object:
+def value_at(value: Any, steps: Sequence[Step]) -> object:
     for step in steps:
         try:
             value = value[step]
         except (KeyError, IndexError, TypeError):
-            return _NOTHING
+            return NOTHING
     return value
 
 

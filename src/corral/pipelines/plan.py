@@ -13,7 +13,7 @@ from msgspec import Meta, field
 from corral.core.errors import InvalidPlan
 from corral.core.images.pipeline import LearningStep, Name, Prompt, Steps
 from corral.core.job import MAX_DURATION_S, QueueClass
-from corral.core.text.device_names import DEVICES
+from corral.core.text import DEVICES
 from corral.pipelines.config import (
     BatchSize,
     CfgScale,

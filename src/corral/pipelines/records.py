@@ -13,8 +13,7 @@ from corral.core.images.pipeline import Record, decode_record, encode_record
 from corral.core.job import Needs
 from corral.pipelines.batch import Batch
 from corral.pipelines.mistakes import invalid
-from corral.pipelines.needs.vram import needs_of
-from corral.pipelines.needs.vram_table import TABLE, Table
+from corral.pipelines.needs import needs_of
 from corral.pipelines.plan import BatchPlan
 
 MOST_RECORDS = 100_000
@@ -42,7 +41,6 @@ def build(
     seed: int = 0,
     most_records: int = MOST_RECORDS,
     most_bytes: int = MOST_BYTES,
-    table: Table = TABLE,
 ) -> Built:
     """All records of a plan, or an error that says what to change. `seed` is for a plan without."""
     batch = Batch(plan, presets or {}, seed=seed, most=most_records)
@@ -62,7 +60,7 @@ def build(
         record = _checked(document, draft)
         alike = (record.config_index, record.variant_index, len(record.loras))
         if alike not in known:
-            known[alike] = needs_of(record, plan.needs, table=table)
+            known[alike] = needs_of(record, plan.needs)
         needs.append(known[alike])
         digests.append(hashlib.sha256(document).hexdigest())
         records.append(record)

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from corral.core.errors import TooManyRecords
-from corral.pipelines.config import PlanConfig
-from corral.pipelines.merge import overlay
+from corral.pipelines.config import PlanConfig, overlay
 from corral.pipelines.mistakes import convert
 
 Values = Mapping[str, Sequence[object]]

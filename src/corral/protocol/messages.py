@@ -14,15 +14,16 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
-from corral.core.assignment import Assignment
-from corral.core.job import Blob, Failure, JobId
-from corral.core.model import MOST_MODELS, Model, ModelNames
+from corral.core.job import Assignment, Blob, Failure, JobId
 from corral.core.worker import (
     MOST_GPUS,
+    MOST_MODELS,
     MOST_WORDS,
     Capabilities,
     Gigabytes,
     ImageServer,
+    Model,
+    ModelNames,
     Name,
     Reading,
     Word,

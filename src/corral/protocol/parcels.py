@@ -1,4 +1,4 @@
-"""The parcels of the local door (`api.local.door`): calls and answers between a program and the
+"""The parcels of the local door (`api.local_door`): calls and answers between a program and the
 controller of its own machine, over a socket in the home.
 
 A parcel is its length, the number of the call, and a payload. The first one, number 0, carries the

@@ -6,18 +6,16 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from corral import job
 from corral.runtime import failures, hints
 from corral.runtime.cancellation import Cancellation
-from corral.runtime.channels.frames import FETCHING, STARTED, error_frame, result_frame
+from corral.runtime.channels.frames import FETCHING, STARTED, decode, error_frame, result_frame
 from corral.runtime.files import artifacts
 from corral.runtime.functions import Functions, refuse_secrets, result_bytes
-from corral.runtime.order import decode_order
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
 
     from corral.runtime.channels.runner_ports import InboxPort, RoadPort
@@ -26,10 +24,8 @@ if TYPE_CHECKING:
     from corral.runtime.hints import Bounds
     from corral.runtime.order import (
         Document,
-        FunctionWork,
         Order,
         OrderBytes,
-        PipelineWork,
         ScriptWork,
         Work,
     )
@@ -37,6 +33,22 @@ if TYPE_CHECKING:
     from corral.runtime.process.state import ProcessState
 
 SEP = os.sep
+
+
+def set_up(config: dict[str, Any], road: RoadPort) -> None:
+    """What all attempts in this process find: its secrets, and where Python looks for modules."""
+    if secrets := config.get("secrets"):
+        from corral.runtime.channels.redaction import Redactor
+
+        redactor = Redactor(secrets)
+        road.hide(redactor)
+        failures.hide(redactor)
+        os.environ.update(secrets)
+        os.environ["CORRAL_SECRETS"] = ",".join(secrets)
+    # Whatever Python a job starts finds `corral.job`, and what the user put on the path.
+    paths = (failures.KIT, os.environ.get("PYTHONPATH", ""))
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    sys.path += [path for path in config.get("packages", ()) if path not in sys.path]
 
 
 class AttemptLoop:
@@ -53,7 +65,6 @@ class AttemptLoop:
         self._road = road
         self._bounds = bounds
         self._cancellation = Cancellation(inbox, road.page)
-        self._cancellation.listen()
         self._functions = Functions(self._cancellation, bounds.memory_bytes)
         self._process = process(road)
         self._open_folder = open_folder
@@ -68,7 +79,7 @@ class AttemptLoop:
     def run(self) -> None:
         """Attempts until the agent closes the line, or until one must be the last here."""
         while (line := self._inbox.next()) is not None:
-            if self._attempt(decode_order(line)):
+            if self._attempt(decode(line)):
                 return
             self._cold = False
 
@@ -99,32 +110,24 @@ class AttemptLoop:
         return self._finish(data, failure, last=work["type"] == "script")
 
     def _run(self, work: Work, order: Order[Document]) -> bytes | None:
-        if work["type"] == "function":
-            return self._function(work, order)
         if work["type"] == "script":
             self._script(work, order)
             return None
+        self._place_inputs(order)
+        if work["type"] == "function":
+            return self._functions.call(work, self._transfer, self._started)
         if work["type"] == "pipeline":
-            return self._pipeline(work, order)
+            if self._pipelines is None:
+                from corral.runtime.pipeline.run import Pipelines
+
+                self._pipelines = Pipelines()
+            return self._pipelines.run(work, order, self._transfer, self._started)
         assert_never(work)
 
     def _place_inputs(self, order: Order[Document]) -> None:
         if files := order.get("inputs"):
-            from corral.runtime.files import inputs
-
-            inputs.place(files, f"{order['work_dir']}/work", confined=self._bounds.files)
-
-    def _function(self, work: FunctionWork, order: Order[Document]) -> bytes:
-        self._place_inputs(order)
-        return self._functions.call(work, self._transfer, self._started)
-
-    def _pipeline(self, work: PipelineWork, order: Order[Document]) -> bytes:
-        if self._pipelines is None:
-            from corral.runtime.pipeline.run import Pipelines
-
-            self._pipelines = Pipelines()
-        self._place_inputs(order)
-        return self._pipelines.run(work, order, self._transfer, self._started)
+            assert self._folder is not None
+            self._folder.place(files, confined=self._bounds.files)
 
     def _script(self, work: ScriptWork, order: Order[Document]) -> None:
         from corral.runtime import scripts
@@ -138,10 +141,12 @@ class AttemptLoop:
         if cancellation.look():  # A signal that came before the script existed did not reach it.
             raise job.Cancelled
         self._started()
-        scripts.run(command, folder, self._road.for_children, self._wait_for)
-
-    def _wait_for(self, process: subprocess.Popen[bytes]) -> bool:
-        return self._inbox.wait_for(process, self._cancellation)
+        scripts.run(
+            command,
+            folder,
+            self._road.for_children,
+            lambda process: self._inbox.wait_for(process, cancellation),
+        )
 
     def _started(self) -> None:
         """User code is next. A warm process says so only after it said that it is not so yet."""
@@ -189,10 +194,13 @@ class AttemptLoop:
         """Everything after user code: its output, its files, its result, a clean process."""
         self._process.quiet()
         result: OrderBytes | None = None
-        untouched = self._folder is not None and self._folder.untouched()
+        folder = self._folder
+        untouched = folder is not None and folder.untouched()
         try:
             if not untouched:
-                self._keep_files()
+                output = f"{self._order['work_dir']}{SEP}output"
+                kept = self._cancellation.state.kept
+                artifacts.keep(output, kept, self._transfer, self._road)
             if failure is None and data is not None:
                 if self._road.redactor is not None:
                     refuse_secrets(data, self._road.redactor)
@@ -206,7 +214,9 @@ class AttemptLoop:
             way.close()
         if self._way is not None:
             self._way_before, self._way = self._way, None
-        retire = last or self._spent(failure) or not (untouched or self._cleared())
+        retire = last or self._spent(failure)
+        if not (retire or untouched):
+            retire = folder is None or not folder.cleared()
         if failure is not None:
             if self._road.redactor is not None:
                 failure = failures.redacted(failure, self._road.redactor)
@@ -219,13 +229,6 @@ class AttemptLoop:
             if failure is not None:
                 gc.collect()  # A traceback may hold the job's tensors in a cycle.
         return retire
-
-    def _keep_files(self) -> None:
-        folder = f"{self._order['work_dir']}{SEP}output"
-        artifacts.keep(folder, self._cancellation.state.kept, self._transfer, self._road)
-
-    def _cleared(self) -> bool:
-        return self._folder is not None and self._folder.cleared()
 
     def _spent(self, failure: failures.Failure | None) -> bool:
         """Whether this process must not meet another attempt: something of this one is left in

@@ -12,14 +12,11 @@ assert sys.platform != "win32"
 import os
 from typing import Any
 
-from corral.runtime import failures
 from corral.runtime.channels import configuration
 from corral.runtime.channels.frames import frame
 from corral.runtime.channels.inbox import Inbox
 from corral.runtime.channels.road import Road
 from corral.runtime.sandbox import rules
-
-KIT = os.path.dirname(failures.PACKAGE)
 
 
 def main() -> int:
@@ -46,25 +43,15 @@ def _run(told: dict[str, Any]) -> None:
         os.set_inheritable(fd, False)
     inbox, road = Inbox.taken_over(told["inbox"]), Road(told["road"])
     os.set_inheritable(road.words_in, True)
-    if config.get("secrets"):
-        from corral.runtime.channels.redaction import Redactor
-
-        road.hide(Redactor(config["secrets"]))
-        os.environ.update(config["secrets"])
-        os.environ["CORRAL_SECRETS"] = ",".join(config["secrets"])
-        assert road.redactor is not None
-        failures.hide(road.redactor)
     os.environ["CORRAL_FRAMES_FD"] = str(road.words_in)
     os.environ["CORRAL_FRAMES_INODE"] = str(os.fstat(road.words_in).st_ino)
-    # Whatever Python a job starts finds `corral.job`, and what the user put on the path.
-    paths = (KIT, os.environ.get("PYTHONPATH", ""))
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    sys.path += [path for path in config.get("packages", ()) if path not in sys.path]
     road.send(frame("ready", pid=told["parent"], enforced=enforced))
     # After the answer: loading cloudpickle takes as long as everything before it.
-    from corral.runtime.attempt_loop import AttemptLoop
+    from corral.runtime.attempt_loop import AttemptLoop, set_up
+    from corral.runtime.failures import KIT
     from corral.runtime.files.run_folder import HeldFolder
-    from corral.runtime.process.posix_state import PosixState
+    from corral.runtime.process.state import PosixState
 
+    set_up(config, road)
     bounds = rules.bounds(config, KIT, enforced)
     AttemptLoop(inbox, road, bounds, PosixState, HeldFolder).run()

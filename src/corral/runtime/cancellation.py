@@ -35,26 +35,21 @@ class Cancellation:
         self._inbox = inbox
         self._page = page
         self._name = ("", 0)
-        self._pid = os.getpid()
         self.state = job._begin(lambda: False)
         self.interruptible = False
         """The attempt is fetching or in user code, where an exception ends it properly."""
         self.signalled = False
-        self.stop_task: Callable[[], None] | None = None
+        self.stop_task: Callable[[], object] | None = None
         self._raised = False
         self._mask: set[signal.Signals | int] = set()
-
-    def listen(self) -> None:
-        if sys.platform == "win32":
-            signal.signal(STOP, self._signal)
-            return
         signal.signal(STOP, self._signal)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        # What a job forks is a plain process: Process.terminate() must end it. The signal is held
-        # back around the fork, or one that comes early would meet our handler and be lost.
-        os.register_at_fork(
-            before=self._hold, after_in_parent=self._release, after_in_child=self._forget
-        )
+        if sys.platform != "win32":
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            # What a job forks is a plain process: Process.terminate() must end it. The signal is
+            # held back around the fork, or one that comes early would meet our handler and be lost.
+            os.register_at_fork(
+                before=self._hold, after_in_parent=self._release, after_in_child=self._forget
+            )
 
     def begin(self, name: str, attempt: int) -> None:
         self._name = (name, attempt)

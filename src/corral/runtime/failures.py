@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 Failure = dict[str, Any]
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-OURS = PACKAGE + os.sep
+KIT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""Where `corral` and `cloudpickle` are imported from."""
+OURS = os.path.join(KIT, "corral", "")
 PICKLED_LIMIT = 64 * 1024
 MESSAGE_LIMIT = 16 * 1024
 TRACEBACK_LIMIT = 64 * 1024

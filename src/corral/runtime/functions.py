@@ -35,7 +35,7 @@ class Functions:
     """Functions this process has unpickled, by the digest of their bytes. The latest one is
     always kept, so that a map over a function of any size loads it once."""
 
-    def __init__(self, cancellation: Cancellation, memory_bytes: int = 0) -> None:
+    def __init__(self, cancellation: Cancellation, memory_bytes: int) -> None:
         self._cancellation = cancellation
         self._known: dict[str, Callable[..., Any]] = {}
         self._sizes: dict[str, int] = {}
@@ -83,17 +83,13 @@ class Functions:
         async def main() -> Any:
             loop, task = asyncio.get_running_loop(), asyncio.current_task()
             assert task is not None
-            self._cancellation.stop_task = lambda: _stop(loop, task)
+            self._cancellation.stop_task = lambda: loop.call_soon_threadsafe(task.cancel)
             try:
                 return await coroutine
             finally:
                 self._cancellation.stop_task = None
 
         return asyncio.run(main())
-
-
-def _stop(loop: Any, task: Any) -> None:
-    loop.call_soon_threadsafe(task.cancel)
 
 
 def refuse_secrets(data: bytes, redactor: Redactor) -> None:

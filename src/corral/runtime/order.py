@@ -2,14 +2,12 @@
 for whoever sends one and for the runner, which has only the standard library.
 
 Whoever sends encodes with msgspec (`corral.agent.runners.orders`), so that the document
-goes in as it came.
+goes in as it came. What a runner does not know yet is passed over, as on the wire to workers.
 """
 
 from __future__ import annotations
 
 from typing import Any, Generic, Literal, NotRequired, TypedDict, TypeVar
-
-from corral.runtime.channels.frames import decode
 
 
 class OrderBytes(TypedDict):
@@ -95,14 +93,3 @@ class Cancel(TypedDict):
     job: str
     attempt: int
     cancel: Literal[True]
-
-
-def decode_order(line: bytes) -> Order[Document]:
-    """What this side does not know yet is passed over, as on the wire to workers."""
-    order: Order[Document] = decode(line)
-    return order
-
-
-def decode_cancel(line: bytes) -> Cancel:
-    cancel: Cancel = decode(line)
-    return cancel

@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.runtime import failures
 from corral.runtime.channels.frames import frame
 from corral.runtime.channels.line import LoopbackLine
 from corral.runtime.hints import Bounds
 from corral.runtime.process import system
 
-KIT = os.path.dirname(failures.PACKAGE)
 NOTHING = {"files": "", "memory": "", "cpu": "", "privileges": ""}
 
 
@@ -25,23 +23,14 @@ def main() -> int:
     system.hold_descendants()
     line = LoopbackLine(port, token, mark)
     config = line.config
-    if config.get("secrets"):
-        from corral.runtime.channels.redaction import Redactor
-
-        line.redactor = Redactor(config["secrets"])
-        os.environ.update(config["secrets"])
-        os.environ["CORRAL_SECRETS"] = ",".join(config["secrets"])
-        failures.hide(line.redactor)
     os.environ["CORRAL_WORDS"] = f"{port} {token}"
-    paths = (KIT, os.environ.get("PYTHONPATH", ""))
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    sys.path += [path for path in config.get("packages", ()) if path not in sys.path]
     line.send(frame("ready", pid=os.getpid(), enforced=NOTHING))
 
-    from corral.runtime.attempt_loop import AttemptLoop
+    from corral.runtime.attempt_loop import AttemptLoop, set_up
     from corral.runtime.files.run_folder import RunFolder
     from corral.runtime.process.state import ProcessState
 
+    set_up(config, line)
     sys.argv = sys.argv[:1]
     bounds = Bounds((config.get("limits") or {}).get("memory_bytes") or 0)
     code = 1

@@ -22,11 +22,13 @@ from corral.runtime.channels import configuration
 from corral.runtime.channels.frames import (
     CHUNK,
     COALESCE_S,
+    FETCHING,
+    STARTED,
     error_frame,
     output_frame,
     words_to_frames,
 )
-from corral.runtime.channels.marks import Marks
+from corral.runtime.channels.line import Marks, mark_of
 from corral.runtime.channels.redaction import Redactor, StreamRedactor
 from corral.runtime.process import system
 
@@ -67,6 +69,8 @@ class SpawningSupervisor:
         self._line: socket.socket | None = None
         self._running: tuple[str, int] | None = None
         self._cancelled = False
+        self._started = threading.Event()
+        """The agent was told that the attempt has started; its output waits for that."""
         self._hurry = threading.Event()
         self._hung_up = threading.Event()
 
@@ -86,7 +90,7 @@ class SpawningSupervisor:
         self._process.stdin.write(f"{self._token} {self._mark}\n".encode())
         self._process.stdin.close()
         self._pumps = [
-            Pump(self, number, name, pipe, self._mark.encode())
+            Pump(self, number, name, pipe, mark_of(self._mark))
             for number, (name, pipe) in enumerate(
                 (("stdout", self._process.stdout), ("stderr", self._process.stderr))
             )
@@ -145,10 +149,15 @@ class SpawningSupervisor:
                 self._end(line)
             else:
                 self.write(line)
+                if line == STARTED:
+                    self._started.set()
+                elif line == FETCHING:
+                    self._started.clear()
 
     def _end(self, line: bytes) -> None:
         """The process has marked the end of its output before it said this."""
         self._hurry.set()
+        self._started.set()  # A warm process, as the next attempts find it, need not say so.
         for pump in self._pumps:
             pump.ended.wait(DRAIN_S)
             pump.ended.clear()
@@ -170,6 +179,7 @@ class SpawningSupervisor:
             if last:
                 data += self._screen.rest(number)
         if data:
+            self._started.wait(DRAIN_S)
             self.write(output_frame(stream, data))
 
     def pause(self) -> None:
@@ -183,6 +193,7 @@ class SpawningSupervisor:
         # Whoever still holds the pipes would keep their ends from being seen.
         system.kill_descendants()
         self._hurry.set()
+        self._started.set()
         for last in (*(pump.closed for pump in self._pumps), self._hung_up):
             last.wait(DRAIN_S)
         if self._running is not None:

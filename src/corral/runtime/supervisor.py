@@ -16,13 +16,10 @@ import signal
 import time
 from collections.abc import Sequence
 
-from corral.runtime.channels.frames import CANCEL, CHUNK, COALESCE_S, IDLE, STATE, WAITING
+from corral.runtime.channels.frames import CANCEL, CHUNK, COALESCE_S, IDLE, STATE, SURVIVED, WAITING
 from corral.runtime.channels.inbox import Inbox
 from corral.runtime.channels.road import Road
-from corral.runtime.sandbox.hold import Hold
-
-SURVIVED = 70
-"""Its exit code where something that the job started could not be ended."""
+from corral.runtime.sandbox.rules import Hold
 
 
 class Supervisor:

@@ -71,7 +71,8 @@ def after(
     """The circuit after an attempt ended on its worker; `what` names the job, or the loss."""
     if failure is None or failure.code in PROOFS:
         return circuit if circuit.is_open(at) else CLOSED
-    if failure.code != RETURNED and not _is_its_own(failure.code):
+    its_own = classify(failure.code) is FailureClass.WORKER and failure.code not in NOT_ITS_OWN
+    if failure.code != RETURNED and not its_own:
         return circuit
     recent = {one: when for one, when in circuit.failed.items() if at - when < breaker.window_s}
     failed = {**recent, what: at}
@@ -81,10 +82,6 @@ def after(
         cool_s = min(breaker.cool_max_s, breaker.cool_s * 2 ** min(circuit.opened, 30))
         return Circuit(failed, circuit.opened + 1, at + cool_s)
     return Circuit(failed)
-
-
-def _is_its_own(code: str) -> bool:
-    return classify(code) is FailureClass.WORKER and code not in NOT_ITS_OWN
 
 
 def note(

@@ -2,8 +2,8 @@
 
 What each shape asks becomes a handful of such sets (who reaches so many processors, who has that
 label), so what a decision costs does not grow with shapes x workers. `abilities` knows what never
-changes, `stock` what shrinks while a decision is made, `models` what is loaded where. `rooms` says
-the same worker by worker; a property test holds that both always agree.
+changes, `stock` what shrinks while a decision is made, `models` what is loaded where. `plan.Rooms`
+says the same worker by worker; a property test holds that both always agree.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class Columns:
         )
         by_card = self._by_card()
         self._stock = Stock(lines, workers, rooms, self._groups, (cpus, memory), on_probe)
-        self._models = Models(lines, workers, rooms, self._cards_gb, by_card, self._order)
-        self._models.able = self._able_beside_others
+        able = self._able_beside_others
+        self._models = Models(lines, workers, rooms, self._cards_gb, by_card, self._order, able)
         self._orders: dict[Purpose, tuple[int, list[int]]] = {}
         self._kept = self._strongest(world.keep_for_interactive, by_card)
 

@@ -114,10 +114,6 @@ class Room:
     def fits_now(self, shape: Shape) -> Holding | None:
         return self.capacity.fits(shape.needs, above_vram_gb=shape.above_vram_gb)
 
-    def probe(self) -> None:
-        """It has got the one job that it takes on probe."""
-        self.closed = "its circuit is half open: a probe is under way"
-
     def takes_ahead(self, typical_s: float, needs: Needs) -> bool:
         if self.on_probe:
             return False
@@ -248,6 +244,11 @@ def refuse_beside_others(shape: Shape, worker: Worker) -> str | None:
     if lost:
         return f"needs {_wanted(shape)}, and its driver does not answer for {counted(lost, 'GPU')}"
     return f"needs {_wanted(shape)}, and {_others(empty)}"
+
+
+def could_run(shape: Shape, worker: Worker) -> bool:
+    """Whether it could, if nothing of ours ran there."""
+    return refuse_ever(shape, worker) is None and refuse_beside_others(shape, worker) is None
 
 
 def _wanted(shape: Shape) -> str:

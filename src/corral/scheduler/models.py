@@ -1,4 +1,4 @@
-"""What many workers have loaded, as sets: `affinity` and `rank.missing` for all of them at once.
+"""What many workers have loaded, as sets: `rank.Wanted` and `rank.missing` for all of them at once.
 
 What is loaded changes with every placement that loads something, in both directions: so nothing is
 remembered here beyond the next such change.
@@ -11,8 +11,8 @@ from itertools import islice
 
 from corral.core.job import QueueClass, Shape
 from corral.core.worker import Worker
-from corral.scheduler.affinity import MAX_HOLD_OUT_S, SMALL_FIRST_S, standing
 from corral.scheduler.fit import Room
+from corral.scheduler.rank import MAX_HOLD_OUT_S, SMALL_FIRST_S, standing
 from corral.scheduler.sets import RankOrder, bits, members_of
 from corral.scheduler.snapshot import Line
 
@@ -47,10 +47,10 @@ class Models:
         cards_gb: Sequence[float],
         by_card: Mapping[float, int],
         order: RankOrder,
+        able: Callable[[Shape], int],
     ) -> None:
         self._kinds = {line.shape: Kind(line) for line in lines if line.shape.needs.models}
-        self.able: Callable[[Shape], int] = lambda shape: 0
-        self._cards_gb = cards_gb
+        self._able, self._cards_gb = able, cards_gb
         self._order = order
         self._version = 0
         names = {model for kind in self._kinds.values() for model in kind.models}
@@ -132,7 +132,7 @@ class Models:
         for other in kind.first:
             if other.left:
                 if other.able < 0:
-                    other.able = self.able(other.shape)
+                    other.able = self._able(other.shape)
                 who |= loaded[other.models] & other.able
         return who
 

@@ -12,12 +12,22 @@ from typing import Protocol, TypeVar
 
 from corral.core.job import QueueClass, Shape
 from corral.scheduler.columns import Columns
-from corral.scheduler.rooms import Rooms
+from corral.scheduler.fit import MOST_AHEAD, Room, could_run, refuse_ever
+from corral.scheduler.rank import (
+    NEUTRAL,
+    Wanted,
+    emptied,
+    misfit,
+    missing,
+    preference,
+    purpose,
+    reason,
+    standing,
+    strongest,
+)
 from corral.scheduler.snapshot import Line, Placement, Plan, Seat, Snapshot, Waiting
 
 __all__ = ["Line", "Placement", "Plan", "Seat", "Snapshot", "Waiting", "decide", "decide_plainly"]
-
-CLASS_ORDER = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 1}
 
 MIN_COLUMNS = 8
 """From so many workers on it is quicker to ask all of them at once."""
@@ -97,7 +107,7 @@ def decide_among(workers: Workers[A], world: Snapshot) -> Plan:
 
 def _heads(lines: Sequence[Line]) -> list[tuple[int, int, int, int]]:
     """The first of every line, by class, priority and order of submission, as a heap."""
-    orders = [_order(line.shape) for line in lines]
+    orders = [standing(line.shape) for line in lines]
     ranks = {order: rank for rank, order in enumerate(sorted(set(orders)))}
     heap = [
         (ranks[order], line.waiting[0].seq, n, 0)
@@ -106,10 +116,6 @@ def _heads(lines: Sequence[Line]) -> list[tuple[int, int, int, int]]:
     ]
     heapq.heapify(heap)
     return heap
-
-
-def _order(shape: Shape) -> tuple[int, int]:
-    return CLASS_ORDER[shape.queue_class], -shape.priority
 
 
 def _oldest_overdue(workers: Workers[A], world: Snapshot) -> Line | None:
@@ -124,3 +130,110 @@ def _oldest_overdue(workers: Workers[A], world: Snapshot) -> Line | None:
     ]
     late.sort(key=lambda line: line.waiting[0].seq)
     return next((line for line in late if workers.could(line.shape)), None)
+
+
+class Rooms:
+    """A few workers, asked one by one: the plain words for what `columns` computes for many at
+    once."""
+
+    def __init__(self, world: Snapshot) -> None:
+        self._seats = world.seats
+        self._left_ahead = MOST_AHEAD
+        self._now = now = world.now
+        self._rooms = []
+        for seat in world.seats:
+            if seat.present(now):
+                room = Room(seat.worker, seat.held)
+                room.on_probe = seat.on_probe(now)
+                self._rooms.append(room)
+        self._wanted = Wanted((line.shape, len(line.waiting)) for line in world.lines)
+        count = world.keep_for_interactive
+        self._not_for_batch = strongest(world.seats, count, now) if count else frozenset()
+
+    def could(self, shape: Shape) -> bool:
+        """Whether any known worker, asleep or not, could run it."""
+        return any(refuse_ever(shape, seat.worker) is None for seat in self._seats)
+
+    def able(self, line: Line, *, turn: bool = False) -> list[Room]:
+        shape = line.shape
+        able = [room for room in self._rooms if could_run(shape, room.worker)]
+        if self._not_for_batch and not turn and shape.queue_class is QueueClass.BATCH:
+            return [room for room in able if room.worker.id not in self._not_for_batch]
+        return able
+
+    def keep(self, line: Line, able: Sequence[Room]) -> str:
+        """The first of them takes nothing else in this decision, or the best to load its models."""
+        kept = min(able, key=lambda room: room.worker.id)
+        if line.shape.needs.models:
+            kept = min(able, key=lambda room: emptied(line.shape, room))
+        self._rooms.remove(kept)
+        return kept.worker.id
+
+    def search(self, line: Line, able: Sequence[Room], begin: int = 0) -> Iterator[Placement]:
+        for waiting in line.waiting[begin:]:
+            placement = self._place(line, waiting, able, ahead=self._left_ahead > 0)
+            if placement is None:
+                return
+            self._left_ahead -= placement.ahead
+            yield placement
+
+    def turn(self, line: Line, able: Sequence[Room]) -> Placement | None:
+        """Of the line's first job, which has waited too long."""
+        return self._place(line, line.waiting[0], able, ahead=False, turn=True)
+
+    def _place(
+        self,
+        line: Line,
+        waiting: Waiting,
+        able: Sequence[Room],
+        *,
+        ahead: bool,
+        turn: bool = False,
+    ) -> Placement | None:
+        """On the best worker with room now, else ahead on the one with the shortest local line."""
+        shape, fitting = line.shape, len(able)
+        if shape.needs.models and not turn:
+            able = self._wanted.willing(shape, self._now - waiting.since, able)
+        free = [
+            room
+            for room in able
+            if not room.closed
+            and not room.blocked(shape.needs)
+            and room.fits_now(shape) is not None
+        ]
+        if free:
+            room = free[0]
+            if len(free) > 1:
+                room = min(free, key=lambda candidate: preference(line, candidate))
+            wanted = purpose(shape) if fitting > 1 else None
+            why = reason(line, wanted, room, fitting, ahead=False)
+            holding = room.fits_now(shape)
+            assert holding is not None
+            room.capacity.take(holding)
+            self._load(shape, room)
+            if room.on_probe:
+                room.closed = "its circuit is half open: a probe is under way"
+                self._rooms.remove(room)
+            return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why)
+        behind = [
+            room
+            for room in able
+            if ahead and room.takes_ahead(line.typical_s, shape.needs) and self._suits(line, room)
+        ]
+        if not behind:
+            return None
+        room = min(behind, key=lambda room: (missing(shape, room), room.ahead, room.worker.id))
+        why = reason(line, None, room, fitting, ahead=True)
+        room.send_ahead(shape.needs)
+        self._load(shape, room)
+        return Placement(waiting.job, waiting.attempt + 1, room.worker.id, why, ahead=True)
+
+    def _load(self, shape: Shape, room: Room) -> None:
+        if shape.needs.models:
+            room.load(shape.needs)
+            self._wanted.placed(shape)
+
+    def _suits(self, line: Line, room: Room) -> bool:
+        """Nothing waits on a worker that is meant for other work."""
+        suits = room.worker.capabilities.suits
+        return not suits or misfit(purpose(line.shape), suits) <= NEUTRAL

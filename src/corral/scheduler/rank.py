@@ -3,23 +3,36 @@
 First whether it has the models loaded, or on its disk; then what a worker is for and its weight, as
 its owner said; then the smallest sufficient card, the most room, how quickly it did such work
 before, and who did it last.
+
+Loading takes longer than many jobs, so a worker keeps to what it has loaded while such jobs wait
+beside others of the same standing. No worker stays idle for it, and nobody starves of it: a turn
+(see plan) asks nobody here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from heapq import nsmallest
 from math import log2
 
 from corral.core.job import QueueClass, Shape
 from corral.core.worker import Capabilities
-from corral.scheduler.fit import Room
+from corral.scheduler.fit import Room, could_run
 from corral.scheduler.snapshot import Line, Seat
 
 NEUTRAL = 3
 _SUITS = {"low-latency": 0, "cpu-only": 1, "high-memory": 2}
 _LAST = {"low-latency": 4, "high-memory": 5}
+
+MAX_HOLD_OUT_S = 30.0
+"""How long an interactive job holds out for a worker that has its model loaded, while the others
+have work of their own. Loading takes about as long, so it gains by that, and so do those who wait
+for what a worker would have to unload."""
+
+SMALL_FIRST_S = 5.0
+"""Where nobody has it loaded, the smaller half of the workers load it for an interactive job: what
+the big ones could do meanwhile is worth more. After this long, any."""
 
 Purpose = tuple[bool, bool, bool]
 """What a shape is to a class of workers: interactive, of a stated size, without a GPU."""
@@ -43,20 +56,18 @@ def misfit(wanted: Purpose, suits: str) -> int:
     return _SUITS[suits] if suited else _LAST.get(suits, NEUTRAL + 3)
 
 
-def place_of(wanted: Purpose, can: Capabilities) -> tuple[int, float, float]:
-    """What does not change while a decision is made. Lower is better. Work without a GPU stays off
-    GPU machines where it can; small GPU work stays off big cards, so that they are free when big
-    work comes, and that finds its tightest fit."""
-    return misfit(wanted, can.suits), -can.weight, biggest_card(can)
-
-
 def preference(line: Line, room: Room) -> tuple[object, ...]:
-    """Lower is better."""
+    """Lower is better. Work without a GPU stays off GPU machines where it can; small GPU work stays
+    off big cards, so that they are free when big work comes, and that finds its tightest fit. Among
+    those with equal cards: who has fewer waiting, then who has more room."""
     can = room.worker.capabilities
     return (
         missing(line.shape, room),
-        place_of(purpose(line.shape), can),
-        standing(can, room.ahead, room.capacity.cpus),
+        misfit(purpose(line.shape), can.suits),
+        -can.weight,
+        biggest_card(can),
+        room.ahead,
+        -room.capacity.cpus / max(can.cpus, 0.1),
         pace(line, room.worker.id),
         room.worker.id,
     )
@@ -80,12 +91,6 @@ def biggest_card(can: Capabilities) -> float:
     if len(gpus) == 1:
         return gpus[0].vram_gb
     return max((gpu.vram_gb for gpu in gpus), default=0.0)
-
-
-def standing(can: Capabilities, ahead: int, free_cpus: float) -> tuple[float, float]:
-    """Among those with equal cards: who has fewer waiting, then who has more room. It only gets
-    worse while a decision is made."""
-    return ahead, -free_cpus / max(can.cpus, 0.1)
 
 
 def strongest(seats: Sequence[Seat], count: int, now: float) -> frozenset[str]:
@@ -129,7 +134,8 @@ def reason(line: Line, wanted: Purpose | None, room: Room, candidates: int, *, a
         said += liked(wanted, can.suits, can.weight, biggest_card(can))
         if room.worker.id in line.paces:
             said += of_pace(line.paces[room.worker.id][0])
-    return said + free_there(room, cards=line.shape.needs.wants_gpu)
+    free, cards = room.capacity, line.shape.needs.wants_gpu
+    return said + free_words(free.cpus, list(free.tenths.values()).count(10) if cards else -1)
 
 
 def of_models(models: tuple[str, ...], missing: int) -> str:
@@ -150,14 +156,7 @@ def ahead_of(waiting: int) -> str:
     return f"; sent ahead, {behind}"
 
 
-def free_there(room: Room, *, cards: bool) -> str:
-    free = room.capacity
-    if not cards:
-        return free_words(free.cpus)
-    return free_words(free.cpus, list(free.tenths.values()).count(10))
-
-
-def free_words(cpus: float, whole: int = -1) -> str:
+def free_words(cpus: float, whole: int) -> str:
     """Processors, and whole GPUs where somebody asked for one."""
     cards = _WHOLE[whole] if whole < 2 else f", {whole} whole GPUs free"
     if cpus == 1:
@@ -182,3 +181,69 @@ def liked(wanted: Purpose, suits: str, weight: float, card: float) -> str:
     if not wanted[2]:
         found.append(f"the smallest card with room, {card:g} GB")
     return "".join(f"; {one}" for one in found)
+
+
+class Wanted:
+    """The lines that want models, while a decision is made."""
+
+    def __init__(self, lines: Iterable[tuple[Shape, int]]) -> None:
+        self._left = {shape: left for shape, left in lines if shape.needs.models and left}
+
+    def placed(self, shape: Shape) -> None:
+        """One job less waits in this line."""
+        left = self._left.get(shape, 0) - 1
+        if left > 0:
+            self._left[shape] = left
+        else:
+            self._left.pop(shape, None)
+
+    def willing(self, shape: Shape, waited_s: float, able: Sequence[Room]) -> Sequence[Room]:
+        """The workers that the next job of this shape may go to now."""
+        if not shape.needs.models:
+            return able
+        gladly = [room for room in able if room.has_loaded(shape.needs)]
+        if shape.queue_class is QueueClass.INTERACTIVE:
+            if waited_s >= (MAX_HOLD_OUT_S if gladly else SMALL_FIRST_S):
+                return able
+            if not gladly:
+                smallest_first = sorted(able, key=lambda room: emptied(shape, room))
+                gladly = smallest_first[: (len(able) + 1) // 2]
+        return [room for room in able if room in gladly or self.own_work(shape, room) is None]
+
+    def own_work(self, shape: Shape, room: Room) -> Shape | None:
+        """What waits for models that this worker has loaded, and goes before this shape there:
+        for an interactive job that holds out anything does, else what stands no lower."""
+        urgent = shape.queue_class is QueueClass.INTERACTIVE
+        for other in self._left if room.models else ():
+            if (
+                room.has_loaded(other.needs)
+                and (urgent or standing(other) <= standing(shape))
+                and could_run(other, room.worker)
+            ):
+                return other
+        return None
+
+    def keeps_to(
+        self, shape: Shape, waited_s: float, room: Room, rooms: Sequence[Room]
+    ) -> str | None:
+        """Why this worker does not load a model for this shape now; None where it would."""
+        able = [one for one in rooms if _able(shape, one)]
+        if room not in able or room in self.willing(shape, waited_s, able):
+            return None
+        own = self.own_work(shape, room)
+        if own is None:
+            return None
+        loaded, wanted = ", ".join(own.needs.models), ", ".join(shape.needs.models)
+        return f"it has {loaded} loaded and jobs for that wait; it loads {wanted} after them"
+
+
+def _able(shape: Shape, room: Room) -> bool:
+    worker = room.worker
+    if room.closed or not worker.connected or worker.draining:
+        return False
+    return could_run(shape, worker)
+
+
+def standing(shape: Shape) -> tuple[bool, int]:
+    """Lower goes first: interactive before batch, then by priority."""
+    return shape.queue_class is QueueClass.BATCH, -shape.priority

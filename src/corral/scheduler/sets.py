@@ -75,8 +75,7 @@ class Column:
     def by_mark(self) -> dict[float, int]:
         return dict(zip(self._marks, self._reach, strict=True))
 
-    def fall(self, index: int, value: float) -> int:
-        """Answers with how many of the marks it still reaches."""
+    def fall(self, index: int, value: float) -> None:
         level, marks = self._levels[index], self._marks
         if level and marks[level - 1] > value:
             bit = 1 << index
@@ -85,7 +84,6 @@ class Column:
                 self._reach[level] ^= bit
             self._levels[index] = level
             self.least[index] = marks[level - 1] if level else float("-inf")
-        return level
 
 
 class Cards:

@@ -94,16 +94,16 @@ def _again(
             above_vram_gb=above_vram_gb,
         )
 
-    kind = classify(failure.code)
+    kind, course = classify(failure.code), head.course
     if failure.code == "worker_stopping":
         return requeued("none", 0)  # nobody's fault: its worker was told to leave
-    if kind is FailureClass.WORKER and head.losses < policy.max_losses:
-        return requeued("worker", head.losses)
-    if kind is FailureClass.ELSEWHERE and head.losses < policy.max_losses:
+    if kind is FailureClass.WORKER and course.losses < policy.max_losses:
+        return requeued("worker", course.losses)
+    if kind is FailureClass.ELSEWHERE and course.losses < policy.max_losses:
         return requeued("worker", 0, avoid=head.worker)
-    if kind in (FailureClass.JOB, FailureClass.MEMORY) and head.failures < head.given.retries:
+    if kind in (FailureClass.JOB, FailureClass.MEMORY) and course.failures < head.given.retries:
         above = _vram_it_had(head, workers) if kind is FailureClass.MEMORY else 0.0
-        return requeued("job", head.failures + 1, above_vram_gb=above)
+        return requeued("job", course.failures + 1, above_vram_gb=above)
     return None
 
 
@@ -122,7 +122,7 @@ def _vram_it_had(head: Head, workers: Sequence[Worker]) -> float:
         for worker in workers
         if worker.id == head.worker
         for gpu in worker.capabilities.gpus
-        if gpu.uuid in head.devices
+        if gpu.uuid in head.course.devices
     )
     return max(sizes, default=0.0)
 

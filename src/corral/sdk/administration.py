@@ -1,14 +1,15 @@
-"""What an operator asks of a controller: its queue as a whole, and the tokens of its clients."""
+"""What an operator asks of a controller: its queue as a whole, the tokens of its clients, and the
+secrets that jobs ask for by name. What is set as one is never read back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
 from corral.contract.read_views import read
 from corral.core.errors import InvalidRequest
+from corral.sdk.bridge import Bridged, bridged
 from corral.sdk.transport.connection import Connection
 
 
@@ -30,8 +31,7 @@ class AsyncAdministration:
         return await self._queue("ResumeQueue")
 
     async def _queue(self, method: str) -> views.QueueView:
-        view: views.QueueView = read(await self._connection.call(method, pb.QueueRequest()))
-        return view
+        return await self._connection.ask(views.QueueView, method, pb.QueueRequest())
 
     async def change_worker(
         self,
@@ -47,15 +47,12 @@ class AsyncAdministration:
         if labels is not None:
             request.labels.labels.extend(labels)
             request.labels.SetInParent()
-        view: views.WorkerView = read(await self._connection.call("ChangeWorker", request))
-        return view
+        return await self._connection.ask(views.WorkerView, "ChangeWorker", request)
 
     async def revoke_worker(self, worker: str) -> views.WorkerView:
         """Cuts a worker off at once; what it was running goes elsewhere."""
         request = pb.RevokeWorkerRequest(worker=worker)
-        reply = await self._connection.call("RevokeWorker", request, again=False)
-        view: views.WorkerView = read(reply)
-        return view
+        return await self._connection.ask(views.WorkerView, "RevokeWorker", request, again=False)
 
     async def invite_worker(
         self, *, expires_in: float = 0.0, uses: int = 0, renew: bool = False
@@ -72,9 +69,7 @@ class AsyncAdministration:
         if not 0 <= uses < 2**32:
             raise InvalidRequest(f"An invitation is for some machines; got uses={uses}.")
         request = pb.InviteRequest(expires_in=expires_in, uses=uses, renew=renew)
-        reply = await self._connection.call("Invite", request)
-        view: views.InvitationView = read(reply)
-        return view
+        return await self._connection.ask(views.InvitationView, "Invite", request)
 
     async def invite_client(self, name: str, role: str = "submit", expires_in: float = 0.0) -> str:
         """The string for `corral login`, with a new token of this name in it."""
@@ -107,83 +102,51 @@ class AsyncAdministration:
 
     async def revoke_token(self, name: str) -> views.TokenView:
         request = pb.RevokeTokenRequest(name=name)
-        view: views.TokenView = read(
-            await self._connection.call("RevokeToken", request, again=False)
-        )
-        return view
+        return await self._connection.ask(views.TokenView, "RevokeToken", request, again=False)
 
 
-class Administration:
-    """What an operator asks. See AsyncAdministration for what each method does."""
+class Administration(Bridged[AsyncAdministration]):
+    """`client.admin` of a Client."""
 
-    def __init__(self, administration: AsyncAdministration, call: Callable[..., Any]) -> None:
-        self._administration, self._call = administration, call
+    queue = bridged(AsyncAdministration.queue)
+    pause = bridged(AsyncAdministration.pause)
+    resume = bridged(AsyncAdministration.resume)
+    change_worker = bridged(AsyncAdministration.change_worker)
+    revoke_worker = bridged(AsyncAdministration.revoke_worker)
+    invite_worker = bridged(AsyncAdministration.invite_worker)
+    invite_machine = bridged(AsyncAdministration.invite_machine)
+    invite_client = bridged(AsyncAdministration.invite_client)
+    join_requests = bridged(AsyncAdministration.join_requests)
+    confirm_join = bridged(AsyncAdministration.confirm_join)
+    create_token = bridged(AsyncAdministration.create_token)
+    tokens = bridged(AsyncAdministration.tokens)
+    revoke_token = bridged(AsyncAdministration.revoke_token)
 
-    def queue(self) -> views.QueueView:
-        found: views.QueueView = self._call(self._administration.queue())
-        return found
 
-    def pause(self) -> views.QueueView:
-        found: views.QueueView = self._call(self._administration.pause())
-        return found
+class AsyncSecrets:
+    """`client.secrets` of an AsyncClient."""
 
-    def resume(self) -> views.QueueView:
-        found: views.QueueView = self._call(self._administration.resume())
-        return found
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
-    def change_worker(
-        self,
-        worker: str,
-        *,
-        name: str | None = None,
-        draining: bool | None = None,
-        labels: Iterable[str] | None = None,
-    ) -> views.WorkerView:
-        changing = self._administration.change_worker(
-            worker, name=name, draining=draining, labels=labels
-        )
-        found: views.WorkerView = self._call(changing)
-        return found
+    async def set(self, name: str, value: str) -> views.SecretView:
+        """Keeps the value under this name, in the place of an older one."""
+        request = pb.SetSecretRequest(name=name, value=value)
+        return await self._connection.ask(views.SecretView, "SetSecret", request)
 
-    def revoke_worker(self, worker: str) -> views.WorkerView:
-        found: views.WorkerView = self._call(self._administration.revoke_worker(worker))
-        return found
+    async def list(self) -> list[views.SecretView]:
+        """Names and when each was set; never values."""
+        reply = await self._connection.call("ListSecrets", pb.ListSecretsRequest())
+        return [read(one) for one in reply.secrets]
 
-    def invite_worker(self, *, expires_in: float = 0.0, uses: int = 0, renew: bool = False) -> str:
-        return self.invite_machine(expires_in=expires_in, uses=uses, renew=renew).invitation
+    async def remove(self, name: str) -> views.SecretView:
+        request = pb.RemoveSecretRequest(name=name)
+        return await self._connection.ask(views.SecretView, "RemoveSecret", request)
 
-    def invite_machine(
-        self, *, expires_in: float = 0.0, uses: int = 0, renew: bool = False
-    ) -> views.InvitationView:
-        inviting = self._administration.invite_machine(
-            expires_in=expires_in, uses=uses, renew=renew
-        )
-        found: views.InvitationView = self._call(inviting)
-        return found
 
-    def invite_client(self, name: str, role: str = "submit", expires_in: float = 0.0) -> str:
-        found: str = self._call(self._administration.invite_client(name, role, expires_in))
-        return found
+class Secrets(Bridged[AsyncSecrets]):
+    """`client.secrets` of a Client."""
 
-    def join_requests(self) -> list[views.JoinRequestView]:
-        found: list[views.JoinRequestView] = self._call(self._administration.join_requests())
-        return found
-
-    def confirm_join(self, code: str) -> str:
-        found: str = self._call(self._administration.confirm_join(code))
-        return found
-
-    def create_token(
-        self, name: str, role: str, *, expires_in: float = 0.0
-    ) -> tuple[str, views.TokenView]:
-        making = self._administration.create_token(name, role, expires_in=expires_in)
-        found: tuple[str, views.TokenView] = self._call(making)
-        return found
-
-    def tokens(self) -> list[views.TokenView]:
-        found: list[views.TokenView] = self._call(self._administration.tokens())
-        return found
-
-    def revoke_token(self, name: str) -> views.TokenView:
-        found: views.TokenView = self._call(self._administration.revoke_token(name))
-        return found
+    set = bridged(AsyncSecrets.set)
+    list = bridged(AsyncSecrets.list)
+    remove = bridged(AsyncSecrets.remove)

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
@@ -15,23 +14,23 @@ from corral.contract.read_views import read, read_event
 from corral.core.errors import CorralError, Unavailable
 from corral.core.job import QueueClass, Workload
 from corral.sdk import mapping
-from corral.sdk.administration import AsyncAdministration
+from corral.sdk.administration import AsyncAdministration, AsyncSecrets
 from corral.sdk.files import assets
 from corral.sdk.files.assets import Asset
-from corral.sdk.handles import AsyncHandle, value
+from corral.sdk.functions import P, RemoteFunction, decorated
+from corral.sdk.handles import AsyncHandle, Sink, shower, value
 from corral.sdk.images import batches
-from corral.sdk.images.batches import AsyncBatchHandle, Plan
+from corral.sdk.images.batches import AsyncBatchHandle, AsyncPresets, Plan
 from corral.sdk.images.learning import AsyncLearning
-from corral.sdk.images.presets import AsyncPresets
-from corral.sdk.live_output import Sink, shower
-from corral.sdk.outgoing import HOLD_S, OutgoingJob, function_job, name_of, script_job
-from corral.sdk.submit import submission
-from corral.sdk.submit.submission import Filters, Options
+from corral.sdk.submit.submission import (
+    HOLD_S,
+    Filters,
+    Options,
+    OutgoingJob,
+    function_job,
+    script_job,
+)
 from corral.sdk.transport.connection import Connection, locate
-from corral.sdk.vault import AsyncSecrets
-
-if TYPE_CHECKING:
-    from corral.sdk.functions import P, RemoteFunction
 
 T = TypeVar("T")
 
@@ -51,8 +50,10 @@ class AsyncClient:
         home: str | os.PathLike[str] | None = None,
     ) -> None:
         self._connection = Connection(locate(address, token, home))
+        self.admin = AsyncAdministration(self._connection)
         self.secrets = AsyncSecrets(self._connection)
         self.presets = AsyncPresets(self._connection)
+        self.learning = AsyncLearning(self._connection)
 
     @property
     def address(self) -> str:
@@ -61,12 +62,7 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -115,14 +111,15 @@ class AsyncClient:
         if more and isinstance(iterable, AsyncIterable):
             raise TypeError("map takes one asynchronous iterable; several are zipped only if plain")
         iterable = zip(iterable, *more) if more else iterable  # type: ignore[arg-type]  # noqa: B905
-        steps = self.map_steps(
+        steps = mapping.MapCall(
+            self._connection,
             fn,
             options,
             spread=bool(more),
             ordered=ordered,
             return_exceptions=return_exceptions,
             outstanding=outstanding,
-        )
+        ).steps()
         items = None if isinstance(iterable, AsyncIterable) else iter(iterable)
         coming = aiter(iterable) if isinstance(iterable, AsyncIterable) else None
         async with contextlib.aclosing(steps):
@@ -151,39 +148,12 @@ class AsyncClient:
     ) -> list[AsyncHandle]:
         """The function over each item, as `map` does, but without waiting for results: returns
         once all of them are durably accepted, as one batch."""
-        correlation_id = submission.correlation_id(options)
         items = zip(iterable, *more) if more else iter(iterable)  # noqa: B905
-        template = submission.build(options, queue_class=QueueClass.BATCH, name=name_of(fn))
-        accepted = mapping.submit(
-            self._connection, fn, template, items, spread=bool(more), correlation_id=correlation_id
-        )
+        call = mapping.MapCall(self._connection, fn, options, spread=bool(more))
         return [
             AsyncHandle(self._connection, job_id, workload=Workload.PYTHON)
-            async for job_id in accepted
+            async for job_id in call.submitted(items)
         ]
-
-    def map_steps(
-        self,
-        fn: Callable[..., Any],
-        options: Options,
-        *,
-        spread: bool,
-        ordered: bool,
-        return_exceptions: bool,
-        outstanding: int,
-    ) -> AsyncGenerator[mapping.Step, list[Any] | None]:
-        """`map` as the generator that its driver feeds (see `sdk.mapping`)."""
-        template = submission.build(options, queue_class=QueueClass.BATCH, name=name_of(fn))
-        return mapping.Mapping(
-            self._connection,
-            fn,
-            template,
-            spread=spread,
-            ordered=ordered,
-            return_exceptions=return_exceptions,
-            outstanding=outstanding,
-            correlation_id=submission.correlation_id(options),
-        ).steps()
 
     @overload
     def function(self, fn: Callable[P, Any], /) -> RemoteFunction[P, Any]: ...
@@ -194,10 +164,7 @@ class AsyncClient:
     def function(self, fn: Any = None, /, **options: Any) -> Any:
         """Decorator: the function's `.remote()`, `.submit()` and `.map()` use this client, and
         are awaited as its own are."""
-        from corral.sdk.functions import decorator
-
-        decorate = decorator(lambda: self, options)  # type: ignore[arg-type]
-        return decorate if fn is None else decorate(fn)
+        return decorated(lambda: self, fn, options)
 
     # --- scripts ---
 
@@ -235,18 +202,11 @@ class AsyncClient:
     async def batch(self, plan: Plan, *, key: str | None = None) -> AsyncBatchHandle:
         """Image jobs from a plan, a value or a file: built by the controller and durably accepted
         as one batch when this returns. The same key again is the same batch."""
-        built = await batches.build(self._connection, plan, key=key)
-        return AsyncBatchHandle(
-            self._connection,
-            built.batch,
-            jobs=built.jobs,
-            estimate_s=built.estimate_s,
-            warnings=built.warnings,
-        )
+        return (await batches.build(self._connection, plan, key=key))[0]
 
     async def preview(self, plan: Plan) -> list[dict[str, Any]]:
         """The records that a plan makes; nothing is submitted."""
-        return (await batches.build(self._connection, plan, dry_run=True)).records
+        return (await batches.build(self._connection, plan, dry_run=True))[1]
 
     def open_batch(self, batch: str) -> AsyncBatchHandle:
         """A handle for a batch submitted earlier, perhaps by another program. Asks nothing yet."""
@@ -255,7 +215,9 @@ class AsyncClient:
     async def batches(self, limit: int = 100) -> list[views.BatchView]:
         """Batches, the one with the newest job first; what each worker did of one, and what is
         left, says `open_batch(name).progress()`."""
-        return await batches.listed(self._connection, limit)
+        request = pb.ListBatchesRequest(limit=limit)
+        reply = await self._connection.call("ListBatches", request)
+        return [read(one) for one in reply.batches]
 
     # --- looking around ---
 
@@ -276,16 +238,6 @@ class AsyncClient:
         reply = await self._connection.call("ListJobs", request)
         return [read(job) for job in reply.jobs]
 
-    @property
-    def admin(self) -> AsyncAdministration:
-        """The queue as a whole, and the tokens of clients."""
-        return AsyncAdministration(self._connection)
-
-    @property
-    def learning(self) -> AsyncLearning:
-        """What was learned from image jobs, and how good they were."""
-        return AsyncLearning(self._connection)
-
     async def workers(self) -> list[views.WorkerView]:
         found: list[views.WorkerView] = []
         more = True
@@ -297,8 +249,7 @@ class AsyncClient:
         return sorted(found, key=lambda worker: worker.name)
 
     async def health(self) -> views.Health:
-        health: views.Health = read(await self._connection.call("HealthCheck", pb.HealthRequest()))
-        return health
+        return await self._connection.ask(views.Health, "HealthCheck", pb.HealthRequest())
 
     async def backup(
         self,
@@ -316,7 +267,9 @@ class AsyncClient:
     # --- from the call to the wire ---
 
     async def hand_over(self, job: OutgoingJob) -> AsyncHandle:
-        reply = await self._send(job)
+        return self.handle_of(await self._send(job))
+
+    def handle_of(self, reply: pb.SubmitJobsReply) -> AsyncHandle:
         warnings = tuple(reply.warnings)
         return AsyncHandle(self._connection, reply.job_ids[0], warnings, workload=Workload.PYTHON)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from corral.core.errors import CorralError, Unavailable
 
+A = TypeVar("A")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -122,3 +125,28 @@ def shared_bridge() -> Bridge:
             "method (multiprocessing.get_context('spawn')), or use Corral only after the fork."
         )
     return found
+
+
+class Bridged(Generic[A]):
+    """What a synchronous program has of an asynchronous object."""
+
+    def __init__(self, asynchronous: A) -> None:
+        self._asynchronous = asynchronous
+
+
+def bridged(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Bridged[A], P], T]:
+    """The method of an asynchronous class as one of its Bridged class: called, it is waited for."""
+
+    @functools.wraps(method)
+    def call(self: Bridged[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return shared_bridge().call(method(self._asynchronous, *args, **kwargs))
+
+    return call
+
+
+async def one_by_one(found: AsyncIterator[T]) -> AsyncGenerator[list[T], None]:
+    """For `each`, where what comes does not come in lists."""
+    async for one in found:
+        yield [one]

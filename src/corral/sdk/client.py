@@ -6,25 +6,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from corral.sdk.bridge import shared_bridge
+from corral.sdk.functions import P, RemoteFunction, decorated
 
 if TYPE_CHECKING:
     from corral.contract import views
-    from corral.sdk.administration import Administration
+    from corral.sdk.administration import Administration, Secrets
     from corral.sdk.aio import AsyncClient
     from corral.sdk.files.assets import Asset
-    from corral.sdk.functions import P, RemoteFunction
-    from corral.sdk.handles import AsyncHandle
-    from corral.sdk.images.batches import BatchHandle, Plan
+    from corral.sdk.handles import AsyncHandle, Sink
+    from corral.sdk.images.batches import BatchHandle, Plan, Presets
     from corral.sdk.images.learning import Learning
-    from corral.sdk.images.presets import Presets
-    from corral.sdk.live_output import Sink
     from corral.sdk.submit.submission import Filters, Options
     from corral.sdk.transport.direct import Direct
-    from corral.sdk.vault import Secrets
 
 T = TypeVar("T")
 
@@ -128,16 +124,16 @@ class Client:
     @property
     def secrets(self) -> Secrets:
         """Set, list and remove the secrets that jobs may name."""
-        from corral.sdk.vault import Secrets
+        from corral.sdk.administration import Secrets
 
-        return Secrets(lambda: self._client.secrets, shared_bridge().call)
+        return Secrets(self._client.secrets)
 
     @property
     def presets(self) -> Presets:
         """Save, list, get and remove the bases that plans may name."""
-        from corral.sdk.images.presets import Presets
+        from corral.sdk.images.batches import Presets
 
-        return Presets(lambda: self._client.presets, shared_bridge().call)
+        return Presets(self._client.presets)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A module's client may be swept along with its functions; its token must not be.
@@ -150,12 +146,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -177,7 +168,7 @@ class Client:
         """Runs a function on a worker: its output appears here, its value is returned and its
         exception raised. Ctrl-C cancels the job."""
         from corral.core.job import QueueClass
-        from corral.sdk.outgoing import function_job
+        from corral.sdk.submit.submission import function_job
         from corral.sdk.transport.direct import NOTHING
 
         bridge, client = shared_bridge(), self._client
@@ -200,20 +191,15 @@ class Client:
         **options: Unpack[Options],
     ) -> Handle:
         """Hands a function over and returns once it is durably accepted."""
-        from corral.core.job import QueueClass, Workload
-        from corral.sdk.handles import AsyncHandle
-        from corral.sdk.outgoing import function_job
+        from corral.core.job import QueueClass
+        from corral.sdk.submit.submission import function_job
 
         bridge, client = shared_bridge(), self._client
         job = function_job(fn, args, kwargs, options, QueueClass.BATCH)
         reply = self._direct.submit(job)
         if reply is None:
             return Handle(bridge.call(client.hand_over(job)))
-        warnings = tuple(reply.warnings)
-        handle = AsyncHandle(
-            client._connection, reply.job_ids[0], warnings, workload=Workload.PYTHON
-        )
-        return Handle(handle)
+        return Handle(client.handle_of(reply))
 
     def submit_map(
         self,
@@ -240,16 +226,17 @@ class Client:
         """The function over each item, lazily; over one of each where there are several iterables.
         A failed item raises in its turn and the rest is cancelled; `return_exceptions` yields the
         errors instead."""
-        from corral.sdk.mapping import WantedItems, take
+        from corral.sdk.mapping import MapCall, WantedItems, take
 
-        steps = self._client.map_steps(
+        steps = MapCall(
+            self._client._connection,
             fn,
             options,
             spread=bool(more),
             ordered=ordered,
             return_exceptions=return_exceptions,
             outstanding=outstanding,
-        )
+        ).steps()
 
         async def step(answer: list[Any] | None) -> WantedItems | list[Any] | None:
             try:
@@ -280,10 +267,7 @@ class Client:
     ) -> Callable[[Callable[P, T]], RemoteFunction[P, T]]: ...
     def function(self, fn: Any = None, /, **options: Any) -> Any:
         """Decorator: the function's `.remote()`, `.submit()` and `.map()` use this client."""
-        from corral.sdk.functions import decorator
-
-        decorate = decorator(lambda: self, options)  # type: ignore[arg-type]
-        return decorate if fn is None else decorate(fn)
+        return decorated(lambda: self, fn, options)
 
     def run_script(
         self,
@@ -322,8 +306,7 @@ class Client:
         as one batch when this returns. The same key again is the same batch."""
         from corral.sdk.images.batches import BatchHandle
 
-        bridge = shared_bridge()
-        return BatchHandle(bridge.call(self._client.batch(plan, key=key)), bridge)
+        return BatchHandle(shared_bridge().call(self._client.batch(plan, key=key)))
 
     def preview(self, plan: Plan) -> list[dict[str, Any]]:
         """The records that a plan makes; nothing is submitted."""
@@ -333,7 +316,7 @@ class Client:
         """A handle for a batch submitted earlier, perhaps by another program. Asks nothing yet."""
         from corral.sdk.images.batches import BatchHandle
 
-        return BatchHandle(self._client.open_batch(batch), shared_bridge())
+        return BatchHandle(self._client.open_batch(batch))
 
     def batches(self, limit: int = 100) -> list[views.BatchView]:
         """Batches, the one with the newest job first."""
@@ -361,14 +344,14 @@ class Client:
         """The queue as a whole, and the tokens of clients."""
         from corral.sdk.administration import Administration
 
-        return Administration(self._client.admin, shared_bridge().call)
+        return Administration(self._client.admin)
 
     @property
     def learning(self) -> Learning:
         """What was learned from image jobs, and how good they were."""
         from corral.sdk.images.learning import Learning
 
-        return Learning(self._client.learning, shared_bridge())
+        return Learning(self._client.learning)
 
     def workers(self) -> list[views.WorkerView]:
         return shared_bridge().call(self._client.workers())

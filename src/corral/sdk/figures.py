@@ -7,12 +7,10 @@ controller answers a submission only after its fsync, so every figure here is a 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar, Unpack
 
-from corral.contract import corral_pb2 as pb
 from corral.sdk.aio import AsyncClient
 from corral.sdk.bridge import shared_bridge
 from corral.sdk.client import Client
@@ -110,13 +108,3 @@ async def submit_in_batches(client: AsyncClient, count: int, **options: Unpack[O
     accepted = await client.submit_map(no_op(), items, **options)
     assert len(accepted) == count
     return count / (time.perf_counter() - begun)
-
-
-@contextlib.contextmanager
-def cancelled_afterwards(client: Client, batch: str) -> Iterator[None]:
-    """Leaves nothing of a batch behind in somebody's queue."""
-    try:
-        yield
-    finally:
-        request = pb.BatchRequest(batch=batch)
-        wait_for(client._client._connection.call("CancelBatch", request, again=False))

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Decorator = Callable[[Callable[..., Any]], "RemoteFunction[..., Any]"]
 
 
 class RemoteFunction(Generic[P, T]):
@@ -87,7 +86,8 @@ def inside_a_job(function: Any) -> Any:
     say why they lead nowhere."""
     for way in ("remote", "submit", "map"):
         with contextlib.suppress(AttributeError, TypeError):  # built-in functions take none
-            setattr(function, way, functools.partial(_refuse, f"{_named(function)}.{way}"))
+            named = getattr(function, "__name__", "function")
+            setattr(function, way, functools.partial(_refuse, f"{named}.{way}"))
     return function
 
 
@@ -98,16 +98,16 @@ def _refuse(what: str, *_: object, **__: object) -> NoReturn:
     )
 
 
-def _named(function: Any) -> str:
-    return str(getattr(function, "__name__", "function"))
+def decorated(client: Callable[[], Any], function: Any, options: Any) -> Any:
+    """What a decorator returns, bare or with options; those are checked when the function is
+    defined."""
+    if options:
+        from corral.sdk.submit.submission import check_names
 
-
-def decorator(client: Callable[[], Any], options: Options) -> Decorator:
-    """What `@client.function(...)` returns; options are checked when the function is defined."""
-    from corral.sdk.submit.submission import check_names
-
-    check_names(options)
-    return lambda function: RemoteFunction(client, function, options)
+        check_names(options)
+    if function is None:
+        return lambda function: RemoteFunction(client, function, options)
+    return RemoteFunction(client, function, options)
 
 
 @functools.cache
@@ -126,6 +126,4 @@ def remote(
 ) -> Callable[[Callable[P, T]], RemoteFunction[P, T]]: ...
 def remote(function: Any = None, /, **options: Any) -> Any:
     """Decorator, bare or with options, for the controller that `Client()` would find."""
-    if function is not None:
-        return RemoteFunction(default_client, function, {})
-    return decorator(default_client, options)  # type: ignore[arg-type]
+    return decorated(default_client, function, options)

@@ -1,4 +1,5 @@
-"""Handles: one job seen by whoever submitted it, or by whoever knows its id."""
+"""Handles: one job seen by whoever submitted it, or by whoever knows its id; and where the output
+of a job that somebody waits for goes."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import asyncio
 import codecs
 import contextlib
 import os
+import sys
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -124,12 +126,18 @@ class AsyncHandle:
     async def why(self) -> views.Explanation:
         """Why the job waits, runs where it runs, or ended as it did."""
         request = pb.JobRequest(job_id=self.id)
-        explanation: views.Explanation = read(await self._connection.call("ExplainJob", request))
-        return explanation
+        return await self._connection.ask(views.Explanation, "ExplainJob", request)
 
     async def artifacts(self) -> tuple[views.Artifact, ...]:
         """All that it stored, in that order, also where its view shows only some."""
-        return await artifacts_of(self._connection, self.id)
+        found: list[views.Artifact] = []
+        while True:
+            after = found[-1].name if found else ""
+            request = pb.ListArtifactsRequest(job_id=self.id, after=after)
+            page = await self._connection.call("ListArtifacts", request)
+            found += [read(one) for one in page.artifacts]
+            if not page.more:
+                return tuple(found)
 
     async def download(
         self,
@@ -164,17 +172,6 @@ class AsyncHandle:
         return view
 
 
-async def artifacts_of(connection: Connection, job: str) -> tuple[views.Artifact, ...]:
-    found: list[views.Artifact] = []
-    while True:
-        after = found[-1].name if found else ""
-        request = pb.ListArtifactsRequest(job_id=job, after=after)
-        page = await connection.call("ListArtifacts", request)
-        found += [read(one) for one in page.artifacts]
-        if not page.more:
-            return tuple(found)
-
-
 async def value(connection: Connection, ended: views.Ended, workload: str = Workload.PYTHON) -> Any:
     """The value a job ended with, or the error it means."""
     if ended.state != State.SUCCEEDED:
@@ -204,3 +201,25 @@ class Text:
             rests = (decoder.decode(b"", final=True) for decoder in self._decoders.values())
             return "".join((*rests, f"\n[… {output.skipped} bytes left out …]\n"))
         return self._decoders[output.stream].decode(output.data)
+
+
+Sink = Literal["print"] | Callable[[str, str], object] | None
+"""Where live output goes: this process's own streams, a callable `(stream, text)`, or nowhere."""
+
+
+def shower(output: Sink) -> Callable[[views.Output], None]:
+    text = Text()
+    if output is None:
+        return lambda _: None
+    if callable(output):
+        sink = output
+        return lambda event: (sink(event.stream, text(event)), None)[1]
+    if output != "print":
+        raise TypeError(f"output is 'print', None or a callable (stream, text); got {output!r}")
+
+    def show(event: views.Output) -> None:
+        target = sys.stderr if event.stream == "stderr" else sys.stdout
+        target.write(text(event))
+        target.flush()
+
+    return show

@@ -1,6 +1,6 @@
 """One function over many items: batched on the wire, bounded in flight, streaming back.
 
-`Mapping.steps` is the whole algorithm as a generator that asks its driver for items and hands it
+`MapCall.steps` is the whole algorithm as a generator that asks its driver for items and hands it
 results. The asynchronous and the synchronous `map` differ only in who drives, so user code always
 runs where the caller is. Per item there is no task, no future and no protobuf beyond its own.
 """
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
 from corral.contract import corral_pb2 as pb
 from corral.contract.read_views import read
 from corral.core.errors import CorralError
-from corral.core.job import State
+from corral.core.job import QueueClass, State
 from corral.sdk import results
 from corral.sdk.submit import packages, submission
 from corral.sdk.transport.connection import Connection
@@ -64,23 +65,24 @@ async def take_coming(items: AsyncIterator[Any], most: int) -> list[Any]:
     return taken
 
 
-class Mapping:
+class MapCall:
     """One call of `map`: the jobs of one batch, from the first item to the last result."""
 
     def __init__(
         self,
         connection: Connection,
         function: Callable[..., Any],
-        template: pb.JobSubmission,
+        options: Mapping[str, Any],
         *,
-        spread: bool = False,
-        ordered: bool,
+        spread: bool,
+        ordered: bool = True,
         return_exceptions: bool = False,
         outstanding: int = OUTSTANDING,
-        correlation_id: str = "",
     ) -> None:
         self._connection = connection
-        self._correlation_id = correlation_id
+        self._correlation_id = submission.correlation_id(options)
+        name = submission.name_of(function)
+        template = submission.build(options, queue_class=QueueClass.BATCH, name=name)
         self._template = template
         self._function = packages.pickle_function(function)
         self._spread = spread
@@ -146,20 +148,26 @@ class Mapping:
     async def _prepare(self) -> None:
         call = self._template.function
         if submission.rides_along(self._function, often=True):
-            call.function.CopyFrom(submission.blob(self._function))
+            sha256 = hashlib.sha256(self._function).hexdigest()
+            size = len(self._function)
+            call.function.CopyFrom(pb.BlobRef(sha256=sha256, size=size, data=self._function))
         else:
             call.function.CopyFrom(await self._connection.put(self._function))
         self._template.batch = self._batch
 
     def _encode(self, items: Iterable[Any]) -> list[pb.Call]:
-        calls = encoded(items, self._key, self._submitted, spread=self._spread)
+        """Each item as a call, with the key that makes sending it again the same job."""
+        calls = []
+        for number, item in enumerate(items, self._submitted):
+            data = packages.pickle_arguments(item if self._spread else (item,), {})
+            arguments = pb.BlobRef(size=len(data), data=data)
+            calls.append(pb.Call(arguments=arguments, idempotency_key=f"{self._key}-{number}"))
         self._submitted += len(calls)
         return calls
 
     async def _send(self, calls: list[pb.Call], first: int) -> None:
         """`first` is where in the order the first of them stands."""
-        sending = sent(self._connection, self._template, calls, self._correlation_id)
-        async for job_ids in sending:
+        async for job_ids in self._accepted(calls):
             for job_id in job_ids:
                 early = self._early.pop(job_id, None)
                 if early is None:
@@ -235,63 +243,33 @@ class Mapping:
             for job_id in list(self._index):
                 await call("CancelJob", pb.JobRequest(job_id=job_id), again=False)
 
+    async def submitted(self, items: Iterator[Any]) -> AsyncIterator[str]:
+        """The ids of the jobs of all items, without their results. A few messages are on their way
+        while the next one is encoded, so that the controller reads one while it writes another."""
+        await self._prepare()
+        coming: deque[asyncio.Task[list[str]]] = deque()
+        while (chunk := list(islice(items, PER_SUBMISSION))) or coming:
+            if chunk:
+                coming.append(asyncio.create_task(self._job_ids(self._encode(chunk))))
+                await asyncio.sleep(0)  # it is sent before the next is encoded
+            if len(coming) > AT_ONCE or not chunk:
+                for job_id in await coming.popleft():
+                    yield job_id
 
-async def submit(
-    connection: Connection,
-    function: Callable[..., Any],
-    template: pb.JobSubmission,
-    items: Iterator[Any],
-    *,
-    spread: bool,
-    correlation_id: str,
-) -> AsyncIterator[str]:
-    """All items, a thousand in a message; a few messages are on their way while the next one is
-    encoded, so that the controller reads one while it writes another."""
-    mapping = Mapping(
-        connection, function, template, spread=spread, ordered=True, correlation_id=correlation_id
-    )
-    await mapping._prepare()
-    coming: deque[asyncio.Task[list[str]]] = deque()
-    while (chunk := list(islice(items, PER_SUBMISSION))) or coming:
-        if chunk:
-            calls = mapping._encode(chunk)
-            accepted = _accepted(connection, template, calls, correlation_id)
-            coming.append(asyncio.create_task(accepted))
-            await asyncio.sleep(0)  # it is sent before the next is encoded
-        if len(coming) > AT_ONCE or not chunk:
-            for job_id in await coming.popleft():
-                yield job_id
+    async def _job_ids(self, calls: list[pb.Call]) -> list[str]:
+        return [job_id async for job_ids in self._accepted(calls) for job_id in job_ids]
 
-
-async def _accepted(
-    connection: Connection, like: pb.JobSubmission, calls: list[pb.Call], correlation_id: str
-) -> list[str]:
-    return [job async for ids in sent(connection, like, calls, correlation_id) for job in ids]
-
-
-def encoded(items: Iterable[Any], key: str, first: int, *, spread: bool) -> list[pb.Call]:
-    """Each item as a call, with the key that makes sending it again the same job."""
-    calls = []
-    for number, item in enumerate(items, first):
-        data = packages.pickle_arguments(item if spread else (item,), {})
-        arguments = pb.BlobRef(size=len(data), data=data)
-        calls.append(pb.Call(arguments=arguments, idempotency_key=f"{key}-{number}"))
-    return calls
-
-
-async def sent(
-    connection: Connection, like: pb.JobSubmission, calls: list[pb.Call], correlation_id: str
-) -> AsyncIterator[Iterable[str]]:
-    """Sends calls, and yields the ids of the accepted jobs: in one message, or in several where
-    large arguments would make it too large."""
-    for part in _by_size(calls):
-        for call in part:
-            data = call.arguments.data
-            if not submission.rides_along(data):
-                call.arguments.CopyFrom(await connection.put(data))
-        request = pb.SubmitJobsRequest(like=like, calls=part)
-        reply = await connection.submit(request, correlation_id)
-        yield reply.job_ids
+    async def _accepted(self, calls: list[pb.Call]) -> AsyncIterator[Iterable[str]]:
+        """Sends calls, and yields the ids of the accepted jobs: in one message, or in several where
+        large arguments would make it too large."""
+        for part in _by_size(calls):
+            for call in part:
+                data = call.arguments.data
+                if not submission.rides_along(data):
+                    call.arguments.CopyFrom(await self._connection.put(data))
+            request = pb.SubmitJobsRequest(like=self._template, calls=part)
+            reply = await self._connection.submit(request, self._correlation_id)
+            yield reply.job_ids
 
 
 def _by_size(calls: list[pb.Call]) -> Iterator[list[pb.Call]]:

@@ -153,8 +153,6 @@ def _sentence(job_id: str, state: str, failure: Failure | None) -> str:
     if failure is None:
         return f"Job {job_id} was {state}."
     reason = f"{failure.type}: {failure.message}" if failure.type else failure.message
-    if state == State.CANCELLED:
-        return f"Job {job_id} was cancelled: {reason}"
     return f"Job {job_id} {'failed' if state == State.FAILED else f'was {state}'}: {reason}"
 
 

@@ -25,16 +25,20 @@ def serve(config: Config, limits: InputLimits = InputLimits()) -> int:  # noqa: 
     """Runs the controller until it is asked to stop; returns the process's exit code. `limits` are
     what nobody needs to set: those of the settings go before them."""
     limits = structs.replace(limits, **structs.asdict(config.settings.limits))
-    reopen(Home(config.home).kept_open)
+    home = Home(config.home)
+    reopen(home.kept_open)
     logs.configure(
         config.settings.log_level,
         config.settings.log_format,
-        file=Home(config.home).log_file,
+        file=home.log_file,
         limit=config.settings.log_limit,
         rotates=True,
     )
-    _close_to_others(config)
-    home = Home(config.home)
+    if sys.platform != "win32" and not config.settings.inspectable:
+        # Jobs run as the same user; what they could look into is closed before it knows anything.
+        from corral.runtime.process import posix
+
+        posix.close_to_others()
     try:
         home.take()
         if sys.platform != "win32" and (mended := home.close_to_others()):
@@ -68,11 +72,3 @@ def _again(home: Home) -> int:
     if sys.platform == "win32":
         return 0
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 (itself)
-
-
-def _close_to_others(config: Config) -> None:
-    """Jobs run as the same user; what they could look into is closed before it knows anything."""
-    if sys.platform != "win32" and not config.settings.inspectable:
-        from corral.runtime.process import posix
-
-        posix.close_to_others()

@@ -11,18 +11,16 @@ from corral.controller.early_starts import EarlyStarts
 from corral.controller.engines.fleet import Fleet
 from corral.controller.engines.recalling import Recalling
 from corral.controller.files.disk import DiskGuard
-from corral.controller.history.retention import Retention, RetentionLimits
+from corral.controller.history.retention import Retention
 from corral.controller.images.learning import Learnings
 from corral.controller.intake import Intake
-from corral.controller.loop import Loop
+from corral.controller.loop import Loop, Pause
 from corral.controller.output.feed import Feed
 from corral.controller.output.loop_turns import LoopTurns
-from corral.controller.pause import Pause
 from corral.controller.queue import Queue
 from corral.controller.status.job_log import JobLog
 from corral.controller.status.statistics import Statistics
-from corral.controller.webhooks.lanes import Timing
-from corral.controller.webhooks.notify import Notifier
+from corral.controller.webhooks.notify import Notifier, Timing
 from corral.core.limits import InputLimits
 from corral.core.worker import Worker
 from corral.engines.engine import Engine
@@ -52,12 +50,7 @@ class Circle:
         store, vault = storage.store, storage.vault
         backoff_s = settings.backoff_s
         policy = Policy(settings.max_losses, backoff_s, MAX_BACKOFF * backoff_s)
-        self.retention = Retention(
-            store,
-            storage.blobs,
-            storage.spool,
-            RetentionLimits(**structs.asdict(settings.retention)),
-        )
+        self.retention = Retention(store, storage.blobs, storage.spool, settings.retention)
         self.disk = DiskGuard(
             home.path, **structs.asdict(settings.disk), changed=self._disk_changed
         )

@@ -23,9 +23,7 @@ from corral.controller.auth.roster import Roster
 from corral.controller.auth.tailnet import MISSING, Tailnet
 from corral.controller.auth.tokens import MESSAGES
 from corral.controller.auth.worker_admin import WorkerAdmin
-from corral.controller.files.descriptors import grpc_share, http_share, raised_limit
 from corral.controller.recovery.background_proof import BackgroundProof
-from corral.controller.status.condition import condition
 from corral.core.errors import CorralError
 from corral.core.job import JobId
 from corral.core.limits import InputLimits
@@ -41,10 +39,10 @@ from corral.protocol.parcels import SOCKET
 from corral.reopening import keep_open
 from corral.runtime.order import Renderer
 from corral.runtime.standalone.ticket import AttemptTicket
+from corral.server import listening
 from corral.server.beside import kept_up
 from corral.server.circle import Circle
 from corral.server.doors import Doors
-from corral.server.listening import Http, http_server, is_loopback, listen, own_address
 from corral.server.storage import Storage
 from corral.settings import Config, fast_paths
 
@@ -54,8 +52,6 @@ LOAD_AFTER_S = 1.0
 """How long after the first worker's word REST is loaded, where nobody asked for it before."""
 FIRST_WORKER_WITHIN_S = 15.0
 """How long the first submissions wait for this machine's own worker to introduce itself."""
-
-
 REMEMBER_S = 300.0
 """How often it is written down that workers are there: after kill -9 nobody else knows it."""
 
@@ -71,9 +67,9 @@ class Controller:
         self._home, self._http_socket = home, http_socket
         self._settings, self._fast = config.settings, fast_paths()
         self._limits = limits
-        self._descriptors = raised_limit()
+        self._descriptors = listening.raised_limit()
         self._started_at = time.time()
-        alone = is_loopback(config.settings.host)
+        alone = listening.is_loopback(config.settings.host)
         self._secure = not alone or config.settings.tls == "always"
         self._asked_to_stop = asyncio.Event()
         self._asked_twice = asyncio.Event()
@@ -101,7 +97,6 @@ class Controller:
         self._local = LocalAgent(home, settings.worker.name)
         self._roster = Roster(
             home.roster,
-            home.enrolment_key,
             local_id=self._local.worker_id,
             local_credential=self._local.credential,
         )
@@ -123,7 +118,7 @@ class Controller:
         )
         circle = Circle(settings, home, limits, storage, engines, self._first_workers, stack)
         self._circle, self._loop, self._queue = circle, circle.loop, circle.queue
-        self._address = settings.advertise or own_address(settings.host)
+        self._address = settings.advertise or listening.own_address(settings.host)
         self._herd = WorkerAdmin(
             self._roster, self._store, self._loop, storage.access, self._address
         )
@@ -176,12 +171,14 @@ class Controller:
         for engine in self._engines.values():
             engine.open(self._world.held)
         self._circle.disk.look()
-        share = http_share(self._descriptors)
-        http = http_server(self._doors.app, self._limits, share, certificate, key)
+        share = int(self._descriptors * listening.HTTP_SHARE)
+        http = listening.http_server(self._doors.app, self._limits, share, certificate, key)
         rpc, grpc_port = self._rpc_server(key, pem)
         self._herd.open(port, grpc_port, pem)
         self._be_found(stack, port)
-        self._tell_of_move(self._herd.moved())
+        if moved := self._herd.moved():
+            log.warning("workers_look_elsewhere", told=moved)
+            print(f"corral: {moved}", file=sys.stderr, flush=True)
         self._local.introduce(self._url, pem)
         self._begin(http)
         if self._has_own_worker:
@@ -206,11 +203,11 @@ class Controller:
 
     def _rpc_server(self, key: Path | None, pem: str) -> tuple[grpc.aio.Server, int]:
         settings, orchestrator = self._settings, self._doors.orchestrator
-        options = server_options(self._limits, grpc_share(self._descriptors))
+        options = server_options(self._limits, int(self._descriptors * listening.GRPC_SHARE))
         rpc = grpc.aio.server(options=options)
         rpc.add_generic_rpc_handlers((handler(orchestrator, orchestrator.refuse),))
         # gRPC says on stderr, in its own words, that a port is taken: ask first, in ours.
-        listen(settings.host, settings.grpc_port, "--grpc-port").close()
+        listening.listen(settings.host, settings.grpc_port, "--grpc-port").close()
         door = f"{bracketed(settings.host)}:{settings.grpc_port}"
         if key is None:
             return rpc, rpc.add_insecure_port(door)
@@ -220,7 +217,7 @@ class Controller:
     def _be_found(self, stack: AsyncExitStack, port: int) -> None:
         """By machines that want to join, where the settings say so."""
         settings = self._settings
-        if settings.discoverable and not is_loopback(settings.host):
+        if settings.discoverable and not listening.is_loopback(settings.host):
             self._herd.take_requests()
             hostname = socket.gethostname().split(".")[0]
             announcement = Announcement(hostname, self._address, port)
@@ -233,7 +230,7 @@ class Controller:
                 log.warning("tailscale_missing")
                 print(f"corral: {MISSING}", file=sys.stderr, flush=True)
 
-    def _begin(self, http: Http) -> None:
+    def _begin(self, http: listening.Http) -> None:
         """What the truth goes through ends the controller when it fails; what stands beside it
         begins again."""
         circle = self._circle
@@ -255,7 +252,7 @@ class Controller:
 
     def _write_card(self, port: int, grpc_address: str, grpc_port: int) -> None:
         """How clients of this home find us."""
-        beyond = self._secure and not is_loopback(self._address)
+        beyond = self._secure and not listening.is_loopback(self._address)
         place = bracketed(self._address)
         elsewhere = {"http": f"https://{place}:{port}", "grpc": f"{place}:{grpc_port}"}
         log_file = self._home.log_file
@@ -287,11 +284,6 @@ class Controller:
 
     def _beside(self, name: str, part: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         return asyncio.create_task(kept_up(name, part), name=name)
-
-    def _tell_of_move(self, moved: str) -> None:
-        if moved:
-            log.warning("workers_look_elsewhere", told=moved)
-            print(f"corral: {moved}", file=sys.stderr, flush=True)
 
     async def _until_stopped(self) -> None:
         loop = asyncio.get_running_loop()
@@ -378,7 +370,7 @@ class Controller:
         workers = self._loop.workers()
         stopping, damage = self._queue.stopping, self._store.snapshots.damage
         trouble = self._loop.fleet.trouble()
-        status, reason = condition(self._queue, self._store, self._loop)
+        status, reason = self._queue.condition()
         unproven = not damage and self._store.snapshots.unproven
         return 503 if stopping else 200, {
             "status": status,

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.types import ASGIApp
 
 from corral import __version__
-from corral.api.auth import Hosts, bearer
-from corral.api.first_answers import FirstAnswers, guarded
-from corral.api.local.door import LocalDoor
-from corral.api.parts import Parts
+from corral.api.auth import OnlyOurHosts
+from corral.api.correlation import Correlated
+from corral.api.first_answers import FirstAnswers
+from corral.api.local_door import LocalDoor
+from corral.api.parts import Parts, Streams
 from corral.api.rpc import Orchestrator
-from corral.api.streams import Streams
 from corral.api.workers.worker_socket import WorkerSocket
 from corral.controller.auth.roster import Roster
 from corral.controller.auth.worker_admin import WorkerAdmin
-from corral.controller.files.artifact_index import ArtifactIndex
-from corral.controller.files.descriptors import local_share
+from corral.controller.files.artifacts import ArtifactIndex
 from corral.controller.images.learning_runs import LearningRuns
-from corral.controller.images.plans import Plans, check_base
+from corral.controller.images.plans import Plans
 from corral.controller.images.presets import PresetFiles
 from corral.controller.output.text import OutputText
 from corral.controller.recovery.backup import Backups
-from corral.core.access import Role
 from corral.core.limits import InputLimits
-from corral.engines.dialled import Dialled
-from corral.engines.engine import Engine
+from corral.engines.engine import Dialled, Engine
 from corral.home import Home
 from corral.server.circle import Circle
+from corral.server.listening import LOCAL_SHARE
 from corral.server.storage import Storage
 from corral.settings import Settings
 
@@ -52,14 +49,10 @@ class Doors:
         started_at: float,
         any_address: bool,
     ) -> None:
-        self._settings, self._limits, self._storage, self._circle = (
-            settings,
-            limits,
-            storage,
-            circle,
-        )
+        self._settings, self._limits = settings, limits
+        self._storage, self._circle = storage, circle
         self._engines, self._health, self._started_at = engines, health, started_at
-        presets = PresetFiles(home.presets, check_base)
+        presets = PresetFiles(home.presets)
         plans = Plans(circle.queue, circle.loop, circle.learnings.paces, presets)
         self.learning_runs = LearningRuns(
             plans, circle.learnings, storage.store, home.learning / "runs"
@@ -67,7 +60,7 @@ class Doors:
         self._parts = self._made_of(home, herd, plans)
         self.orchestrator = Orchestrator(self._parts)
         self.local = LocalDoor(
-            self.orchestrator.submit, storage.access, limits, local_share(descriptors)
+            self.orchestrator.submit, storage.access, limits, int(descriptors * LOCAL_SHARE)
         )
         dialled = next((one for one in engines.values() if isinstance(one, Dialled)), None)
         self.has_workers_socket = dialled is not None
@@ -75,7 +68,8 @@ class Doors:
         self.first_answers = FirstAnswers(workers, health, self._rest, circle.turns)
         hostname = socket.gethostname().split(".")[0]
         own = [settings.host, settings.advertise, hostname, f"{hostname}.local"]
-        self.app = guarded(self.first_answers, Hosts(own, any_address=any_address))
+        ours = OnlyOurHosts(self.first_answers, own, any_address=any_address)
+        self.app: ASGIApp = Correlated(ours)
 
     def _made_of(self, home: Home, herd: WorkerAdmin, plans: Plans) -> Parts:
         storage, circle = self._storage, self._circle
@@ -108,57 +102,28 @@ class Doors:
     def _workers_socket(self, dialled: Dialled, roster: Roster) -> WorkerSocket:
         return WorkerSocket(
             dialled,
-            roster.is_worker,
+            roster,
             heartbeat_s=self._settings.heartbeat_s,
             grace_s=self._settings.grace_s,
-            knows=roster.knows,
-            recognises=roster.recognises,
             artifacts=self._storage.artifacts.where,
         )
 
     def _rest(self) -> ASGIApp:
         from corral.api.attempt_door import AttemptDoor
-        from corral.api.http import Transfers, application
-        from corral.api.metrics import Metrics, Sources
+        from corral.api.http import application
+        from corral.api.metrics import Metrics
 
         settings, storage, circle = self._settings, self._storage, self._circle
-        metrics = Metrics(
-            Sources(
-                statistics=circle.statistics,
-                store=storage.store,
-                loop=circle.loop,
-                blobs=storage.blobs,
-                spool=storage.spool,
-                version=__version__,
-                started_at=self._started_at,
-            )
-        )
-        transfers = Transfers(
-            storage.store,
-            storage.blobs,
+        attempts = AttemptDoor(
+            self._parts,
             storage.tokens,
-            assets=storage.assets,
-            artifacts=storage.artifacts,
-            limits=self._limits,
+            self._engines,
             artifact_limit=settings.artifact_limit,
-            early=circle.loop.early,
+            output_limit=settings.output_limit,
         )
         return application(
-            transfers=transfers,
-            attempt_door=AttemptDoor(
-                storage.store,
-                storage.tokens,
-                storage.vault,
-                current=transfers.current,
-                engines=self._engines,
-                limits=self._limits,
-                output_limit=settings.output_limit,
-                artifacts=storage.artifacts.where,
-            ),
+            attempts=attempts.routes(),
             health=self._health,
             parts=self._parts,
-            metrics=metrics.router(
-                lambda header: storage.access.caller(bearer(header)).needs(Role.READ)
-            ),
-            clock=time.time,
+            metrics=Metrics(self._parts, circle.statistics, storage.spool).routes(),
         )

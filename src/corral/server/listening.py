@@ -18,6 +18,26 @@ from corral.api.workers.worker_socket import Frames
 from corral.core.errors import HomeUnusable
 from corral.core.limits import InputLimits
 
+ENOUGH = 65_536
+"""More descriptors are not asked for: some programs that jobs start look at each one that they
+could have."""
+HTTP_SHARE, GRPC_SHARE, LOCAL_SHARE = 0.5, 0.25, 0.125
+"""The parts of them for connections over HTTP (workers' sockets among them), over gRPC and at the
+local door: strangers who only connect must leave enough for the journal."""
+
+
+def raised_limit() -> int:
+    """How many descriptors this process may have, once it has asked for what it may get."""
+    if sys.platform == "win32":
+        return ENOUGH
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
+
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach it. Beyond it nothing is said in the clear."""

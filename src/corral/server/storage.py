@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 from contextlib import AsyncExitStack
 
-from corral.controller.auth.access import Access
-from corral.controller.auth.tokens import AttemptTokens, kept_secret
+from corral.controller.auth.tokens import Access, AttemptTokens, kept_secret
 from corral.controller.auth.vault import Vault
 from corral.controller.files.artifacts import Artifacts
 from corral.controller.files.assets import Assets

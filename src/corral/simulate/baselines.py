@@ -41,9 +41,6 @@ class Plain:
         self._queue.extendleft(reversed(held))
         return 0
 
-    def back(self, worker: str, now: float) -> None:
-        pass
-
     def next_look(self, now: float) -> float | None:
         return None
 

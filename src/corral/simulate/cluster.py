@@ -9,8 +9,6 @@ import heapq
 from collections.abc import Sequence
 from typing import Protocol
 
-from msgspec import Struct
-
 from corral.simulate.description import DescribedModel, Description, Machine
 from corral.simulate.trace import TracedJob
 
@@ -32,7 +30,6 @@ class Sender(Protocol):
         """How many of what it held are given up for good."""
         ...
 
-    def back(self, worker: str, now: float) -> None: ...
     def orders(
         self, now: float, machines: Sequence[SimulatedAttempt]
     ) -> Sequence[tuple[TracedJob, str]]: ...
@@ -91,21 +88,8 @@ class SimulatedAttempt:
         return sum(self._models[name].vram_gb for name in self.loaded)
 
 
-class Outcome(Struct):
-    """What came of one trace."""
-
-    makespan_s: float
-    waits: dict[str, list[float]]
-    """By class, from the arrival to the moment its own work began, its model loaded."""
-    loads: int
-    busy_s: dict[str, float]
-    loading_s: dict[str, float]
-    succeeded: int
-    failed: int
-
-
 class Simulation:
-    """Runs one trace to its end."""
+    """One trace, and what came of it."""
 
     def __init__(self, described: Description, trace: Sequence[TracedJob], sender: Sender) -> None:
         models = {model.name: model for model in described.models}
@@ -118,9 +102,11 @@ class Simulation:
         self._count = 0
         self._left = len(trace)
         self._attempts: dict[int, int] = {}
-        self._waits: dict[int, tuple[str, float]] = {}
-        self._succeeded = self._failed = 0
-        self._ended_at = 0.0
+        self.waits: dict[int, tuple[str, float]] = {}
+        """By job: its class, and from its arrival to the moment its own work began, its model
+        loaded."""
+        self.succeeded = self.failed = 0
+        self.ended_at = 0.0
         self._looks: set[float] = set()
         for work in trace:
             self._at(work.at, "arrive", work)
@@ -128,7 +114,8 @@ class Simulation:
             self._at(outage.at_s, "down", outage.worker)
             self._at(outage.at_s + outage.for_s, "up", outage.worker)
 
-    def run(self) -> Outcome:
+    def run(self) -> None:
+        """To the end of the trace."""
         while self._left:
             if not self._events:
                 raise RuntimeError(f"{self._left} jobs wait and nothing will ever happen")
@@ -144,7 +131,6 @@ class Simulation:
             if look is not None and look not in self._looks:
                 self._looks.add(look)
                 self._at(look, "look", None)
-        return self._outcome()
 
     def _at(self, when: float, kind: str, what: object) -> None:
         self._count += 1
@@ -161,7 +147,10 @@ class Simulation:
             self._looks.discard(now)
         else:
             assert isinstance(what, str)
-            self._down(self.machines[what], now) if kind == "down" else self._up(what, now)
+            if kind == "down":
+                self._down(self.machines[what], now)
+            else:
+                self.machines[what].up = True
 
     def _begin(self, machine: SimulatedAttempt, now: float) -> None:
         if machine.current is not None or not machine.waiting or not machine.up:
@@ -176,7 +165,7 @@ class Simulation:
         machine.current, machine.began = work, now
         machine.run += 1
         ready = now + load_s
-        self._waits.setdefault(work.number, (work.queue_class.value, ready - work.at))
+        self.waits.setdefault(work.number, (work.queue_class.value, ready - work.at))
         self._sender.began(work, machine.name, now)
         self._at(ready + seconds, "end", (machine, machine.run, work, load_s, fails))
 
@@ -197,16 +186,16 @@ class Simulation:
         machine.busy_s += took - load_s
         if not fails:
             self._sender.ended(work, machine.name, now, took)
-            self._succeeded += 1
+            self.succeeded += 1
             self._done(now)
         elif not self._sender.failed(work, machine.name, now, took):
-            self._failed += 1
+            self.failed += 1
             self._done(now)
         self._begin(machine, now)
 
     def _done(self, now: float) -> None:
         self._left -= 1
-        self._ended_at = now
+        self.ended_at = now
 
     def _down(self, machine: SimulatedAttempt, now: float) -> None:
         held = machine.held
@@ -214,24 +203,5 @@ class Simulation:
             machine.busy_s += now - machine.began  # for nothing, but busy
         machine.up, machine.current, machine.waiting, machine.loaded = False, None, [], []
         for _ in range(self._sender.lost(machine.name, held, now)):
-            self._failed += 1
+            self.failed += 1
             self._done(now)
-
-    def _up(self, name: str, now: float) -> None:
-        self.machines[name].up = True
-        self._sender.back(name, now)
-
-    def _outcome(self) -> Outcome:
-        waits: dict[str, list[float]] = {}
-        for kind, wait in self._waits.values():
-            waits.setdefault(kind, []).append(wait)
-        machines = self.machines.values()
-        return Outcome(
-            makespan_s=self._ended_at,
-            waits={kind: sorted(found) for kind, found in sorted(waits.items())},
-            loads=sum(machine.loads for machine in machines),
-            busy_s={machine.name: machine.busy_s for machine in machines},
-            loading_s={machine.name: machine.loading_s for machine in machines},
-            succeeded=self._succeeded,
-            failed=self._failed,
-        )

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from corral.simulate.baselines import Fifo, RoundRobin
 from corral.simulate.bound import lower_bound
-from corral.simulate.cluster import Outcome, Sender, Simulation
+from corral.simulate.cluster import Sender, Simulation
 from corral.simulate.description import Description
 from corral.simulate.scheduled import Scheduled
 from corral.simulate.trace import draw
@@ -84,32 +84,30 @@ def compare(described: Description, seeds: Sequence[int]) -> list[SimulatedRun]:
         trace = draw(described, seed)
         bound = lower_bound(described, trace)
         for way, sender in WAYS.items():
-            outcome = Simulation(described, trace, sender(described)).run()
-            found.append(_run(way, seed, bound, described, outcome))
+            simulation = Simulation(described, trace, sender(described))
+            simulation.run()
+            found.append(_run(way, seed, bound, simulation))
     return found
 
 
-def _run(
-    way: str, seed: int, bound: float, described: Description, outcome: Outcome
-) -> SimulatedRun:
-    span = outcome.makespan_s or 1.0
-    speeds = {one.name: one.speed for one in described.workers}
-    worked = sum(outcome.busy_s[name] * speed for name, speed in speeds.items())
+def _run(way: str, seed: int, bound: float, done: Simulation) -> SimulatedRun:
+    span, machines = done.ended_at or 1.0, done.machines.values()
+    worked = sum(one.busy_s * one.speed for one in machines)
+    waits: dict[str, list[float]] = {}
+    for kind, wait in done.waits.values():
+        waits.setdefault(kind, []).append(wait)
     return SimulatedRun(
         way=way,
         seed=seed,
         bound_s=bound,
-        makespan_s=outcome.makespan_s,
-        ratio=outcome.makespan_s / bound if bound else 1.0,
-        loads=outcome.loads,
-        utilisation=worked / (span * sum(speeds.values())),
-        waits={kind: _waits(found) for kind, found in outcome.waits.items()},
-        workers={
-            name: Usage(outcome.busy_s[name] / span, outcome.loading_s[name] / span)
-            for name in speeds
-        },
-        succeeded=outcome.succeeded,
-        failed=outcome.failed,
+        makespan_s=done.ended_at,
+        ratio=done.ended_at / bound if bound else 1.0,
+        loads=sum(one.loads for one in machines),
+        utilisation=worked / (span * sum(one.speed for one in machines)),
+        waits={kind: _waits(sorted(found)) for kind, found in sorted(waits.items())},
+        workers={one.name: Usage(one.busy_s / span, one.loading_s / span) for one in machines},
+        succeeded=done.succeeded,
+        failed=done.failed,
     )
 
 

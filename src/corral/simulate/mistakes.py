@@ -5,28 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any
 
 import yaml
 
-_SAID = re.compile(r"(?P<what>.*?)(?: - at `(?P<where>.*)`)?", re.DOTALL)
+from corral.pipelines.mistakes import BOUNDS, KINDS, NOTHING, split, value_at
+
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
-_KINDS = {
-    "array": "a list",
-    "object": "`key: value` pairs",
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "bool": "true or false",
-}
-_NOTHING = object()
 
 
 def told(said: str, parsed: object, text: str, known: Sequence[str], words: Sequence[str]) -> str:
     """msgspec's sentence as one for people who wrote YAML. `known` are all words that the file may
     have as keys, `words` those that a choice may have."""
-    found = _SAID.fullmatch(said)
-    what, path = (found["what"], found["where"] or "") if found else (said, "")
+    what, path = split(said)
     steps = [name or int(number) for name, number in _STEP.findall(path)]
     if re.search(r"unknown field `(.*)`", what):
         steps.append(what.split("`")[1])  # the line of the word itself
@@ -42,8 +32,8 @@ def _wrong(
     known: Sequence[str],
     words: Sequence[str],
 ) -> str:
-    value = _value(parsed, steps)
-    got = "" if value is _NOTHING else f"; got {value!r:.80}"
+    value = value_at(parsed, steps)
+    got = "" if value is NOTHING or isinstance(value, dict) else f"; got {value!r:.80}"
     if match := re.fullmatch(r"Object contains unknown field `(.*)`", what):
         near = get_close_matches(match[1], known, 1)
         return "nothing is called so" + (f"; did you mean `{near[0]}`?" if near else ".")
@@ -52,12 +42,11 @@ def _wrong(
     if what.startswith("Invalid enum value"):
         return f"it is one of {', '.join(words)}{got}."
     if match := re.fullmatch(r"Expected `(\w+)` (>=|<=|>|<) (.*)", what):
-        bound = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}[match[2]]
-        return f"it must be {bound} {match[3]}{got}."
+        return f"it must be {BOUNDS[match[2]]} {match[3]}{got}."
     if match := re.fullmatch(r"Expected `array` of (?:at (?:least|most) )?length (\d+).*", what):
         return f"it needs a list of {match[1]}{got}."
     if match := re.fullmatch(r"Expected `(\w+)(?: \| null)?`, got `\w+`", what):
-        return f"it needs {_KINDS.get(match[1], match[1])}{got}."
+        return f"it needs {KINDS.get(match[1], match[1])}{got}."
     return f"{what}{got}."
 
 
@@ -65,15 +54,6 @@ def _place(steps: Sequence[str | int]) -> str:
     """`jobs`, entry 1, `seconds`: people count from one."""
     parts = [f"`{one}`" if isinstance(one, str) else f"entry {one + 1}" for one in steps]
     return f"{', '.join(parts)}: " if parts else ""
-
-
-def _value(parsed: Any, steps: Sequence[str | int]) -> object:
-    for step in steps:
-        try:
-            parsed = parsed[step]
-        except (KeyError, IndexError, TypeError):
-            return _NOTHING
-    return _NOTHING if isinstance(parsed, dict) else parsed
 
 
 def _line(text: str, steps: Sequence[str | int]) -> int:

@@ -71,9 +71,6 @@ class Scheduled:
         heads = list(self._world.held.get(worker, {}).values())
         return sum(self._exit(head, now, 0.0, gone).state.ended for head in heads)
 
-    def back(self, worker: str, now: float) -> None:
-        """A snapshot shows it."""
-
     def orders(
         self, now: float, machines: Sequence[SimulatedAttempt]
     ) -> Sequence[tuple[TracedJob, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.core.job import QueueClass
 from corral.simulate.description import Description
@@ -53,10 +54,7 @@ def draw(described: Description, seed: int) -> list[TracedJob]:
     order = list(range(len(drawn)))
     chance.shuffle(order)  # those that arrive together are mixed
     ordered = sorted((drawn[n] for n in order), key=lambda work: work.at)
-    return [
-        TracedJob(n, w.at, w.seconds, w.model, w.vram_gb, w.queue_class, w.retries, w.fails)
-        for n, w in enumerate(ordered)
-    ]
+    return [replace(work, number=number) for number, work in enumerate(ordered)]
 
 
 def _fails(chance: random.Random, share: float) -> tuple[float, ...]:

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.core.images.backends import Workflow
+from corral.core.images.backends import ComfyUIEntry, Workflow
 from corral.core.images.pipeline import Img2Img, Upscale
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui.backend import ComfyUI
-from corral.runtime.pipeline.comfyui.probe import probe
+from corral.runtime.pipeline.kinds import offer_of
 from tests.fakes.comfyui import FakeComfyUI
 from tests.fakes.comfyui_nodes import picture
 from tests.runtime.comfyui.rendering import (
@@ -98,8 +98,8 @@ def test_a_workflow_may_read_its_model_with_any_node(
     assert rendered.loaded
     assert set(rendered.info["models"]) == {"anime.safetensors", "flux/flux1-dev-Q4.gguf"}
     assert only_prompt(server)["10"]["inputs"]["unet_name"] == "flux/flux1-dev-Q4.gguf"
-    options = {"url": server.url, "workflow": msgspec.to_builtins(backend._workflow)}
-    assert "flux1-dev-Q4" in probe(options).models
+    options = ComfyUIEntry(url=server.url, workflow=backend._workflow).options()
+    assert "flux1-dev-Q4" in offer_of(options)[1]
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

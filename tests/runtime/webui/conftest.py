@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral.runtime.pipeline.webui import WebUI
+from corral.runtime.pipeline.webui.backend import WebUI
 from tests.fakes.webui import FakeWebUI
 from tests.runtime.webui.rendering import Open
 

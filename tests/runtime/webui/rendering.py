@@ -12,7 +12,7 @@ from PIL.Image import Image
 
 from corral.core.images.pipeline import Record, Stage
 from corral.runtime.pipeline.backend import Rendered, StageFailed
-from corral.runtime.pipeline.webui import WebUI
+from corral.runtime.pipeline.webui.backend import WebUI
 from tests.eventually import PATIENCE_S
 from tests.fakes.webui import FakeWebUI
 from tests.fakes.webui_parts import Json

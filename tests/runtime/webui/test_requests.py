@@ -19,7 +19,7 @@ from corral.core.images.pipeline import (
     Upscale,
 )
 from corral.runtime.pipeline import bounded
-from corral.runtime.pipeline.webui import WebUI
+from corral.runtime.pipeline.webui.backend import WebUI
 from tests.fakes import webui_parts
 from tests.fakes.webui import FakeWebUI
 from tests.fakes.webui_parts import TITLES, digest_of

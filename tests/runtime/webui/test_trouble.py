@@ -7,7 +7,8 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from corral.runtime.pipeline.webui import WebUI, errand
+from corral.runtime.pipeline.webui import errand
+from corral.runtime.pipeline.webui.backend import WebUI
 from corral.runtime.pipeline.webui.failures import of_answer
 from tests.eventually import eventually
 from tests.fakes.webui import FakeWebUI

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from corral.core.images.pipeline import Lora
-from corral.runtime.pipeline.webui import WebUI
+from corral.runtime.pipeline.webui.backend import WebUI
 from tests.fakes.webui import FakeWebUI
 from tests.fakes.webui_parts import TITLES, Json, digest_of
 from tests.runtime.webui.rendering import RECORD, raw, refused, render

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from corral import job
 from corral.core.images.pipeline import Upscale
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.webui import WebUI, errand
+from corral.runtime.pipeline.webui import errand
+from corral.runtime.pipeline.webui.backend import WebUI
 from corral.runtime.pipeline.webui.turn import Turn
 from tests.eventually import eventually
 from tests.fakes.webui import FakeWebUI

@@ -1,6 +1,6 @@
 """The ledger of this worker's attempts: wires its parts, and does what the controller says.
 
-    admission ──> preparation ──> roll: waiting ──> running <──> finishing ──> results
+    ledger: checked, prepared ──> roll: waiting ──> running ──> results
                                                        └── reports: what they say meanwhile
 
 Everything happens in callbacks of one event loop. Only preparations and ends by force are tasks.
@@ -9,186 +9,222 @@ Everything happens in callbacks of one event loop. Only preparations and ends by
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import structlog
 
 from corral.agent.attempts import endings
-from corral.agent.attempts.admission import Admission
-from corral.agent.attempts.attempt import HeldAttempt
-from corral.agent.attempts.finishing import Finishing
-from corral.agent.attempts.limits import Limits
-from corral.agent.attempts.preparation import Preparation
+from corral.agent.attempts.attempt import HeldAttempt, Lane, Phase, decode_recipe
 from corral.agent.attempts.reports import Reports
 from corral.agent.attempts.roll import Roll
 from corral.agent.attempts.running import Running
-from corral.agent.environments.builder import Environments
+from corral.agent.connection import AgentConnection
+from corral.agent.environments.builder import OWN, Environments
 from corral.agent.files.assets import AssetCache
-from corral.agent.order_form import OrderForm
-from corral.agent.outbox.results import Results
-from corral.agent.runners.orders import encode_line
+from corral.agent.outbox import Results
+from corral.agent.runners.orders import OrderForm, encode_line
 from corral.agent.runners.pool import Runners
-from corral.agent.runners.runner import Listener
-from corral.core.job import Failure, JobId
-from corral.core.worker import Capabilities
-from corral.protocol.messages import (
-    JobCancel,
-    JobDispatch,
-    JobOutput,
-    JobProgress,
-    JobRecall,
-    Message,
-)
+from corral.core.job import KINDS, Failure, Input, JobId, document_digest
+from corral.core.malformed import MALFORMED
+from corral.core.worker import Capabilities, Capacity
+from corral.protocol.messages import JobCancel, JobDispatch, JobRecall, Message
+from corral.runtime.endings import not_prepared
+from corral.runtime.failures import AttemptFailed
+from corral.runtime.files.downloads import Abandoned
 from corral.runtime.order import Cancel
 
 log = structlog.get_logger("corral.agent.attempts.ledger")
+
+REMEMBERED = 10_000
+"""Attempts that are remembered after their end: so many, and as many again."""
 
 
 class Ledger:
     def __init__(
         self,
         capabilities: Capabilities,
+        connection: AgentConnection,
         *,
         environments: Environments,
         runners: Runners,
         assets: AssetCache,
-        send: Callable[[Message], None],
-        send_at_once: Callable[[Message], None],
-        send_output: Callable[[JobOutput | JobProgress, int], bool],
-        loaded: Callable[[], None] = lambda: None,
-        backend_down: Callable[[str, str], None] = lambda kind, said: None,
+        loaded: Callable[[], None],
+        backend_down: Callable[[str, str], None],
     ) -> None:
         self.orders = OrderForm()
-        self.results = Results(send_at_once)
+        self.results = Results(connection.send_at_once)
         self.roll = Roll(capabilities)
-        self._runners = runners
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._reports = Reports(send, send_output, self.results.narration)
-        self._admission = Admission(self.roll, environments)
-        self._preparation = Preparation(
-            environments,
-            assets,
-            ticket=self.orders.ticket,
-            say=self._reports.say,
-            ready=self._prepared,
-            failed=self._failed_before,
-        )
-        self._running = Running(
+        self.reports = Reports(connection, self.results.narration)
+        self._environments, self._runners, self._assets = environments, runners, assets
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._arrivals = itertools.count()
+        self._fitting: set[Lane] = set()
+        """Lanes that are known to fit where nothing else runs."""
+        self._seen: set[tuple[JobId, int]] = set()
+        self._seen_earlier: set[tuple[JobId, int]] = set()
+        self.running = Running(
             self.roll,
             environments=environments,
             runners=runners,
             orders=self.orders,
-            reports=self._reports,
-            unprepared=self._prepare,
-            returned=self._return,
-            failed=self._failed_before,
-            started=lambda: self._limits.watch(),
-            loaded=loaded,
-        )
-        self._finishing = Finishing(
-            self.roll,
-            self._running,
-            environments=environments,
-            runners=runners,
-            reports=self._reports,
+            reports=self.reports,
             results=self.results,
+            prepare=lambda attempt: self._spawn(self._prepare(attempt)),
             spawn=self._spawn,
+            loaded=loaded,
             backend_down=backend_down,
         )
-        self._running.listener = self._finishing
-        self._limits = Limits(self.roll.known, self._finishing.end)
-
-    @property
-    def listener(self) -> Listener:
-        return self._finishing
+        runners.listener = self.running
+        connection.ledger = self
 
     # --- what the controller says --------------------------------------------------------------
 
     def dispatched(self, message: JobDispatch) -> None:
-        """Remember it; `start_ready` starts it."""
+        """Remember it; `running.start_ready` starts it."""
         key = (message.job, message.attempt)
-        if self.results.say_again(*key) or self._admission.is_known(key):
+        if self.results.say_again(*key) or self._is_known(key):
             return
-        checked = self._admission.check(message)
+        checked = self._check(message)
         if isinstance(checked, str):
             return self.results.returned(*key, checked)
         if isinstance(checked, Failure):
             return self.results.refused(message, checked)
-        self.roll.add(checked)
-        if self._preparation.is_needed(checked):
-            self._prepare(checked)
+        self.roll.known[key] = checked
+        if checked.recipe.inputs or self._environments.ready(checked.spec) is None:
+            self._spawn(self._prepare(checked))
         else:
             self.roll.prepared(checked)
 
-    def _prepare(self, attempt: HeldAttempt) -> None:
-        self._spawn(self._preparation.prepare(attempt))
+    def _is_known(self, key: tuple[JobId, int]) -> bool:
+        """Whether it is here, or was sent here lately: told again after its end, it is over."""
+        if key in self.roll.known or key in self._seen or key in self._seen_earlier:
+            return True
+        if len(self._seen) >= REMEMBERED:
+            self._seen, self._seen_earlier = set(), self._seen
+        self._seen.add(key)
+        return False
 
-    def _prepared(self, attempt: HeldAttempt) -> None:
-        self.roll.prepared(attempt)
-        self._running.start_ready()
+    def _check(self, message: JobDispatch) -> HeldAttempt | Failure | str:
+        """The attempt; why it can never run from this document; or why it goes back."""
+        if self.roll.draining:
+            return self.roll.draining
+        document = bytes(message.document)
+        if document_digest(document) != message.digest:
+            return endings.OTHER_DOCUMENT
+        try:
+            recipe = decode_recipe(document)
+        except MALFORMED as error:
+            return endings.unreadable_document(error)
+        workload = KINDS[recipe.work.type].workload
+        if workload not in self.roll.capabilities.workloads:
+            return endings.refused(workload)
+        spec = OWN
+        if workload.brings_code:
+            spec = self._environments.spec(recipe.python, recipe.requirements)
+        attempt = HeldAttempt(message, recipe, spec, next(self._arrivals))
+        if attempt.lane not in self._fitting:
+            if too_much := self._too_much(attempt):
+                return too_much
+            self._fitting.add(attempt.lane)
+        return attempt
 
-    def _failed_before(self, attempt: HeldAttempt, failure: Failure) -> None:
-        """Before any runner had it."""
-        self.roll.forget(attempt)
-        self.results.failed(attempt, failure)
-
-    def _return(self, attempt: HeldAttempt, reason: str) -> None:
-        self.roll.forget(attempt)
-        self.results.returned(*attempt.key, reason)
-
-    def start_ready(self) -> None:
-        self._running.start_ready()
+    def _too_much(self, attempt: HeldAttempt) -> str:
+        """Why it would not fit even if nothing else ran here; empty where it would."""
+        needs, above = attempt.lane
+        empty = Capacity(self.roll.capabilities)
+        if empty.fits(needs, above_vram_gb=above) is None:
+            return "it needs more than this worker has"
+        empty.others = self.roll.capacity.others
+        if empty.fits(needs, above_vram_gb=above) is None:
+            return "processes that are not Corral's use the VRAM that it needs"
+        return ""
 
     def others_hold(self, taken: Iterable[tuple[str, float]]) -> None:
         """Processes that are not ours hold this much of the GPUs now. What waits for what they
         hold goes back: nobody knows when they let go."""
         self.roll.capacity.others = dict(taken)
-        self._admission.others_changed()
+        self._fitting.clear()
         for attempt in self.roll.unbegun():
-            if too_much := self._admission.too_much(attempt):
-                self._return(attempt, too_much)
-        self._running.start_ready()
+            if too_much := self._too_much(attempt):
+                self.running.give_back(attempt, too_much)
+        self.running.start_ready()
 
     def cancelled(self, message: JobCancel) -> None:
         attempt = self._known(message)
         if attempt is None:
             return
         if attempt.runner is None:
-            self._failed_before(attempt, endings.CANCELLED_BEFORE)
+            self.running.fail(attempt, endings.CANCELLED_BEFORE)
         elif attempt is attempt.runner.orders[-1]:
             attempt.runner.write(
                 encode_line(Cancel(job=message.job, attempt=message.attempt, cancel=True))
             )
-            self._finishing.end(attempt, endings.CANCELLED, message.grace_s)
+            self.running.end(attempt, endings.CANCELLED, message.grace_s)
 
     def recalled(self, message: JobRecall) -> None:
         attempt = self._known(message)
         if attempt is not None and attempt.runner is None:
-            self._return(attempt, "recalled")
+            self.running.give_back(attempt, "recalled")
 
     def _known(self, message: JobCancel | JobRecall) -> HeldAttempt | None:
         """Out of its runner again, where that has not begun it."""
         attempt = self.roll.known.get((message.job, message.attempt))
         if attempt is not None and attempt.runner is not None:
-            self._running.take_back(attempt.runner)
+            self.running.take_back(attempt.runner)
             if attempt.key not in self.roll.known:
                 return None
         return attempt
 
-    # --- what the controller is told -----------------------------------------------------------
+    # --- before it may wait for room -----------------------------------------------------------
 
-    @property
-    def running(self) -> int:
-        return len(self.roll.running)
+    async def _prepare(self, attempt: HeldAttempt) -> None:
+        """It holds nothing of this worker while it waits for this."""
+        failure: Failure | None = None
+        try:
+            if self._environments.ready(attempt.spec) is None:
+                await self._build(attempt)
+            for wanted in attempt.recipe.inputs:
+                await self._fetch(attempt, wanted)
+        except AttemptFailed as error:
+            failure = Failure(**error.failure)
+        except Abandoned:
+            return
+        except Exception as error:
+            # A mistake of ours, or a disk that fails: it must not stay here for ever.
+            log.exception("attempt_not_prepared", job=attempt.key[0], attempt=attempt.key[1])
+            failure = Failure(**not_prepared(error))
+        if not _is_wanted(attempt):
+            return
+        if failure is not None:
+            return self.running.fail(attempt, failure)
+        self.roll.prepared(attempt)
+        self.running.start_ready()
 
-    @property
-    def waiting(self) -> int:
-        return len(self.roll.unbegun())
+    async def _build(self, attempt: HeldAttempt) -> None:
+        count = len(attempt.spec.requirements)
+        what = (
+            f"{count} requirement{'s' * (count != 1)}" if count else f"Python {attempt.spec.python}"
+        )
+        self.reports.say(attempt, f"building environment ({what})")
+        await self._environments.get(attempt.spec)
+
+    async def _fetch(self, attempt: HeldAttempt, wanted: Input) -> None:
+        def say(have: int, size: int) -> None:
+            if _is_wanted(attempt):
+                percent = f"{have / size:.0%}" if size else ""
+                self.reports.say(attempt, f"fetching {wanted.name} {percent}")
+
+        attempt.inputs[wanted.name] = await self._assets.get(
+            wanted, self.orders.ticket(attempt), lambda: _is_wanted(attempt), say
+        )
+
+    # --- what is asked of it -------------------------------------------------------------------
 
     def attempts(self) -> tuple[tuple[JobId, int], ...]:
         """All attempts this worker still answers for."""
-        return tuple({**self.roll.known, **self.results.all()})
+        return tuple({**self.roll.known, **self.results.kept})
 
     def started(self) -> list[Message]:
         return [attempt.started for attempt in self.roll.known.values() if attempt.started]
@@ -201,38 +237,39 @@ class Ledger:
         known = list(self.roll.known.values())
         return {one.sha256 for attempt in known for one in attempt.recipe.inputs}
 
-    def resume_output(self) -> None:
-        self._reports.resume()
-
     # --- leaving -------------------------------------------------------------------------------
 
     def return_waiting(self, reason: str) -> None:
         """From now on everything that has not started goes back."""
         self.roll.draining = reason
         for runner in self.roll.active:
-            self._running.take_back(runner)
+            self.running.take_back(runner)
         for attempt in self.roll.unbegun():
-            self._return(attempt, reason)
+            self.running.give_back(attempt, reason)
 
     def end_running(self, failure: Failure, grace_s: float) -> None:
         for attempt in list(self.roll.known.values()):
-            self._finishing.end(attempt, failure, grace_s)
+            self.running.end(attempt, failure, grace_s)
 
     async def close(self) -> None:
-        self._limits.close()
-        self._running.close()
+        self.running.close()
         self.results.narration.flush()
         await self.results.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("attempt_step_broke", exc_info=error)
+
+
+def _is_wanted(attempt: HeldAttempt) -> bool:
+    """While it is prepared: not cancelled or returned meanwhile."""
+    return attempt.phase is Phase.PREPARING

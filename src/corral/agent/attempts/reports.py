@@ -1,30 +1,82 @@
-"""What the controller is told of attempts while they run: that they began, and what they say."""
+"""What is told of attempts: to the controller, while they run, that they began and what they say;
+to the agent's log a line for each start and end.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
 
-from corral.agent.attempts.attempt import HeldAttempt
-from corral.agent.attempts.attempt_log import AttemptLog
-from corral.agent.attempts.phases import Phase, PhaseStep
+from corral import logs
+from corral.agent.attempts.attempt import HeldAttempt, Phase, PhaseStep
 from corral.agent.runners.frames import Metric, OutputLine, ProgressLine
 from corral.agent.runners.runner import Runner
 from corral.core.frames import told_by
-from corral.protocol.messages import JobOutput, JobProgress, JobStarted, Message
+from corral.protocol.messages import JobDispatch, JobOutput, JobProgress, JobStarted
+
+if TYPE_CHECKING:
+    from corral.agent.connection import AgentConnection
 
 MESSAGE_COST = 128
 """What a message takes up beside the bytes it carries."""
+MOMENT_S = 0.1
+PER_LINE = 1000
+_STARTED = ("attempt_started", "attempts_started")
+_SUCCEEDED = ("attempt_succeeded", "attempts_succeeded")
+
+Names = tuple[str, str]
+Groups = defaultdict[tuple[Names, str, int], list[tuple[str, float]]]
+
+
+class AttemptLog:
+    """Attempts of one call that start or end within a moment share a line that names all of them.
+    What failed has a line of its own, at once (see `outbox`)."""
+
+    def __init__(self) -> None:
+        self._groups: Groups = defaultdict(list)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def started(self, dispatch: JobDispatch) -> None:
+        self._add(_STARTED, dispatch, -1.0)
+
+    def succeeded(self, dispatch: JobDispatch, seconds: float) -> None:
+        self._add(_SUCCEEDED, dispatch, seconds)
+
+    def _add(self, names: Names, dispatch: JobDispatch, seconds: float) -> None:
+        group = self._groups[names, dispatch.correlation_id, dispatch.attempt]
+        group.append((dispatch.job, seconds))
+        if len(group) == PER_LINE:
+            self.flush()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self.flush)
+
+    def flush(self) -> None:
+        """Says what is left; before the agent ends, too."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        groups, self._groups = self._groups, defaultdict(list)
+        lines: list[dict[str, Any]] = []
+        for ((one, many), correlation_id, attempt), group in groups.items():
+            shared = {"attempt": attempt, "correlation_id": correlation_id}
+            job, seconds = group[0]
+            if len(group) > 1:
+                jobs = [job for job, _ in group]
+                lines.append({"event": many, "count": len(group), **shared, "jobs": jobs})
+            elif seconds < 0:
+                lines.append({"event": one, "job": job, **shared})
+            else:
+                lines.append({"event": one, "job": job, "seconds": round(seconds, 6), **shared})
+        if lines:
+            logs.inform(lines)
 
 
 class Reports:
-    def __init__(
-        self,
-        send: Callable[[Message], None],
-        send_output: Callable[[JobOutput | JobProgress, int], bool],
-        narration: AttemptLog,
-    ) -> None:
-        self._send, self._send_output, self._narration = send, send_output, narration
+    def __init__(self, connection: AgentConnection, narration: AttemptLog) -> None:
+        self._send, self._send_output = connection.send, connection.send_output
+        self._narration = narration
         self._paused: set[Runner] = set()
 
     def runs(self, attempt: HeldAttempt, runner: Runner) -> None:

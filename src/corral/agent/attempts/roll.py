@@ -1,18 +1,89 @@
-"""The attempts that this worker answers for, and what those that run hold of it."""
+"""The attempts that this worker answers for: which of them goes next, and what those that run hold
+of it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator
 
-from corral.agent.attempts.attempt import HeldAttempt
-from corral.agent.attempts.phases import PhaseStep
-from corral.agent.attempts.waiting import WaitingAttempts
+from corral.agent.attempts.attempt import HeldAttempt, Lane, PhaseStep, Rank
 from corral.agent.runners.runner import Runner
 from corral.core.job import JobId
-from corral.core.worker import Capabilities, Capacity, Holding
+from corral.core.worker import Capabilities, Capacity, Holding, stays_behind
 
 ENOUGH_AHEAD = 16
 """With so many attempts here that can start without another word, the connection may batch."""
+
+
+class WaitingAttempts:
+    """For room on this worker. One lane for each set of needs: what does not fit once is not asked
+    again for its neighbours."""
+
+    def __init__(self) -> None:
+        self._lanes: defaultdict[Lane, list[tuple[Rank, HeldAttempt]]] = defaultdict(list)
+        self.size = 0
+
+    def add(self, attempt: HeldAttempt) -> None:
+        attempt.waiting = True
+        self.size += 1
+        heapq.heappush(self._lanes[attempt.lane], (attempt.rank, attempt))
+
+    def drop(self, attempt: HeldAttempt) -> None:
+        """Leaves its entry behind, to be skipped when its turn comes."""
+        if attempt.waiting:
+            attempt.waiting = False
+            self.size -= 1
+
+    def next(self, capacity: Capacity) -> tuple[HeldAttempt, Holding] | None:
+        """Interactive before batch, then by priority, then by arrival, as far as there is room.
+        What does not fit holds up those behind it, by the rule that the scheduler reckons with."""
+        blocked = blocked_without_gpu = 0
+        for lane, entries in self._ordered():
+            needs, above_vram_gb = lane[0], lane[1]
+            holding = None
+            if not stays_behind(needs, blocked, blocked_without_gpu):
+                holding = capacity.fits(needs, above_vram_gb=above_vram_gb)
+            if holding is None:
+                blocked += 1
+                blocked_without_gpu += not needs.wants_gpu
+                continue
+            attempt = heapq.heappop(entries)[1]
+            self.drop(attempt)
+            return attempt, holding
+        return None
+
+    def next_like(self, other: HeldAttempt, document_limit: int) -> HeldAttempt | None:
+        """The next one in order, if it could run in the same process as the other."""
+        lane, entries = next(self._ordered(), (None, []))
+        if lane != other.lane:
+            return None
+        attempt = entries[0][1]
+        sent, before = attempt.dispatch, other.dispatch
+        if (
+            attempt.fresh
+            or attempt.spec != other.spec
+            or attempt.recipe.env != other.recipe.env
+            or sent.secrets != before.secrets
+            or attempt.owner != other.owner
+            or len(sent.document) > document_limit
+        ):
+            return None
+        heapq.heappop(entries)
+        self.drop(attempt)
+        return attempt
+
+    def _ordered(self) -> Iterator[tuple[Lane, list[tuple[Rank, HeldAttempt]]]]:
+        for lane, entries in list(self._lanes.items()):
+            while entries and not entries[0][1].waiting:
+                heapq.heappop(entries)
+            if not entries:
+                del self._lanes[lane]
+        if len(self._lanes) < 2:
+            return iter(self._lanes.items())
+        return iter(sorted(self._lanes.items(), key=lambda item: item[1][0][0]))
 
 
 class Roll:
@@ -29,9 +100,6 @@ class Roll:
         """Why nothing new is taken; empty: it is."""
         self._quiet = asyncio.Event()
 
-    def add(self, attempt: HeldAttempt) -> None:
-        self.known[attempt.key] = attempt
-
     def prepared(self, attempt: HeldAttempt) -> None:
         """Nothing but room is missing."""
         attempt.step(PhaseStep.PREPARED)
@@ -42,10 +110,6 @@ class Roll:
         self.waiting.drop(attempt)
         del self.known[attempt.key]
         attempt.step(PhaseStep.ENDS)
-
-    def take(self, attempt: HeldAttempt, holding: Holding) -> None:
-        attempt.holding = holding
-        self.running[attempt.key] = attempt
 
     def release(self, attempt: HeldAttempt) -> None:
         """What it held is free."""

@@ -9,9 +9,12 @@ use later, uv's cache and its Pythons, execute nothing of a package.
 from __future__ import annotations
 
 import asyncio
+import csv
 import glob
 import itertools
 import os
+import re
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,11 +25,12 @@ import structlog
 from msgspec import Struct
 
 from corral.agent import system
-from corral.agent.environments import installed
+from corral.agent.environments import manifest
 from corral.agent.inventory import GIB
 from corral.agent.runners.cgroups import Cgroup, Cgroups
 from corral.agent.runners.process_tree import Tree
 from corral.runtime.environments import uv
+from corral.runtime.environments.kit import compiled
 
 log = structlog.get_logger("corral.agent.environments.build_steps")
 
@@ -37,25 +41,18 @@ STACKS = 2 << 30
 END_S = 10.0
 """How long the processes of a build have to be gone; their supervisor kills them at once."""
 TAIL = 4000
+RECORD_BYTES = 64 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._]*-")
 
 
-class Workplace(Struct, frozen=True):
+class Workplace:
     """Where an environment is made; `environment` is moved away when it is whole, the rest goes."""
 
-    path: Path
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment"
-
-    @property
-    def temporary(self) -> Path:
-        return self.path / "tmp"
-
-    @property
-    def cache(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.environment, self.temporary = path / "environment", path / "tmp"
+        self.cache = path / "cache"
         """Of this build alone."""
-        return self.path / "cache"
 
     def make(self) -> None:
         for folder in (self.environment, self.temporary, self.cache):
@@ -68,16 +65,6 @@ class Confine(Struct, frozen=True):
     reads: tuple[str, ...]
     cache: str
     pythons: str
-    kit: str
-
-    def config(self, writes: Sequence[str], *, programs: Sequence[str] | None) -> dict[str, object]:
-        own = (sys.prefix, sys.base_prefix, own_python_folder(), self.pythons, self.kit)
-        return {
-            "isolate": True,
-            "read_paths": [*self.reads, *own],
-            "write_paths": writes,
-            "programs": programs,
-        }
 
 
 class OverMemory(Exception):
@@ -90,13 +77,15 @@ class BuildSteps:
     def __init__(
         self,
         environ: Mapping[str, str],
-        confine: Confine | None,
-        memory_bytes: int = 0,
-        cgroups: Cgroups | None = None,
+        kit: Path,
+        cgroups: Cgroups,
+        *,
+        confine: Confine | None = None,
+        memory_gb: float = 0.0,
     ) -> None:
         self._environ = {**environ, **uv.VARIABLES}
-        self._confine = confine
-        self._memory_bytes, self._cgroups = memory_bytes, cgroups
+        self._kit, self._cgroups = kit, cgroups
+        self._confine, self._memory_bytes = confine, int(memory_gb * GIB)
         self._names = itertools.count(1)
         self.uv = uv.program()
         self._uv_alone = (self.uv, *glob.glob("/lib*/ld-*"))  # itself, and what loads it
@@ -115,7 +104,7 @@ class BuildSteps:
             ask = [self.uv, "pip", "list", "--quiet", "--python", str(python)]
             await self._run(ask, place, self._shared())
         code, said = await self._run(command, place, self._shared(), programs=self._uv_alone)
-        if not code and (damaged := await asyncio.to_thread(installed.damaged, place.environment)):
+        if not code and (damaged := await asyncio.to_thread(damaged_packages, place.environment)):
             log.warning("cached_packages_damaged", packages=damaged)
             clean = [self.uv, "cache", "clean", "--quiet", *damaged]
             await self._run(clean, place, self._shared(), programs=self._uv_alone)
@@ -130,9 +119,11 @@ class BuildSteps:
         for command in uv.compilations(str(interpreter), str(place.environment)):
             await self._run(command, place, ())
 
-    async def compile_kit(self, place: Workplace, command: list[str]) -> None:
-        kit = () if self._confine is None else (self._confine.kit,)
-        await self._run(command, place, kit)
+    async def compile_kit(self, place: Workplace, interpreter: Path) -> None:
+        """For one more Python, and vouch for that too."""
+        command = [str(interpreter), "-I", "-S", "-m", "compileall", "-q"]
+        await self._run([*command, *map(str, compiled(self._kit))], place, (str(self._kit),))
+        await asyncio.to_thread(manifest.list_files, self._kit)
 
     def _shared(self, *, pythons: bool = False) -> tuple[str, ...]:
         if self._confine is None:
@@ -150,11 +141,17 @@ class BuildSteps:
     ) -> tuple[int, str]:
         config: dict[str, object] = {}
         if self._confine is not None:
-            own = (str(place.environment), str(place.temporary))
-            config = self._confine.config([*own, *writes], programs=programs)
+            python = Path(uv.own_python()).resolve().parent.parent
+            own = (sys.prefix, sys.base_prefix, str(python), self._confine.pythons, str(self._kit))
+            config = {
+                "isolate": True,
+                "read_paths": [*self._confine.reads, *own],
+                "write_paths": [str(place.environment), str(place.temporary), *writes],
+                "programs": programs,
+            }
         if self._memory_bytes:
             config["limits"] = {"memory_bytes": self._memory_bytes + STACKS}
-        group = self._cgroups.make(f"b{next(self._names)}") if self._cgroups else None
+        group = self._cgroups.make(f"b{next(self._names)}")
         if group is not None:
             config["cgroup"] = group.path
         process = await asyncio.create_subprocess_exec(
@@ -246,5 +243,33 @@ async def _end(process: asyncio.subprocess.Process, group: Cgroup | None) -> Non
         log.warning("processes_survived", group=group.path)
 
 
-def own_python_folder() -> str:
-    return str(Path(uv.own_python()).resolve().parent.parent)
+def site_packages(environment: Path) -> list[Path]:
+    pattern = "Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"
+    return sorted(environment.glob(pattern))
+
+
+def damaged_packages(environment: Path) -> list[str]:
+    """Packages with files that are missing, or of another size than the lists say that came in
+    their wheels: uv takes what lies in its cache on trust, and after a power cut that may be empty
+    files."""
+    return [
+        about.name.partition("-")[0]
+        for folder in site_packages(environment)
+        for about in sorted(folder.glob("*.dist-info"))
+        if _NAME.match(about.name) and not _is_whole(folder, about / "RECORD")
+    ]
+
+
+def _is_whole(folder: Path, record: Path) -> bool:
+    try:
+        found = os.lstat(record)
+        # Code of packages may have written here: it makes us read no pipe, and nothing without end.
+        if not stat.S_ISREG(found.st_mode) or found.st_size > RECORD_BYTES:
+            return False
+        text = record.read_text(encoding="utf-8")
+        rows = [row for row in csv.reader(text.splitlines()) if len(row) == 3 and row[2]]
+        return bool(text) and all(
+            os.lstat(folder / path).st_size == int(size) for path, _, size in rows
+        )
+    except (OSError, ValueError, csv.Error):
+        return False

@@ -15,7 +15,7 @@ import site
 import stat
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,14 +25,12 @@ import structlog
 from msgspec import Struct
 
 from corral.agent.environments import manifest
-from corral.agent.environments.build_steps import BuildSteps, Confine, Workplace
-from corral.agent.inventory import DIFFUSERS_EXTRA, GIB, python_minor
-from corral.agent.runners.cgroups import Cgroups
-from corral.core.job import Failure
+from corral.agent.environments.build_steps import BuildSteps, Workplace, site_packages
+from corral.agent.inventory import DIFFUSERS_EXTRA, GIB
 from corral.home import make_folder
 from corral.runtime import endings
 from corral.runtime.environments import uv
-from corral.runtime.files.removal import remove_tree
+from corral.runtime.failures import AttemptFailed
 
 log = structlog.get_logger("corral.agent.environments.builder")
 
@@ -73,6 +71,11 @@ class Environment(Struct, frozen=True):
     """Where the interpreter itself lives; jobs must be able to read it."""
 
 
+OWN_ENVIRONMENT = Environment(
+    OWN.digest, Path(sys.prefix), Path(sys.executable), Path(sys.base_prefix)
+)
+
+
 class EnvironmentRecord(Struct):
     """Kept inside each environment."""
 
@@ -84,48 +87,35 @@ class EnvironmentRecord(Struct):
     that, so it is not asked of links that an installation can change."""
 
 
-class BuildFailed(Exception):
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
-
-
 class Environments:
     """Finds and builds environments. `in_use` names the digests that must stay."""
 
     def __init__(
         self,
         root: Path,
+        steps: BuildSteps,
         *,
         limit_gb: float,
         keep_s: float = KEEP_S,
         system_site_packages: bool,
-        environ: Mapping[str, str],
         in_use: Callable[[], set[str]],
-        compile_kit: Callable[[Path], list[str]],
-        kit_compiled: Callable[[], object] = lambda: None,
-        confine: Confine | None = None,
-        memory_gb: float = 0.0,
-        cgroups: Cgroups | None = None,
     ) -> None:
-        self._root = root
-        self._steps = BuildSteps(environ, confine, int(memory_gb * GIB), cgroups)
+        self._root, self._steps = root, steps
         self._limit, self._keep_s = limit_gb * GIB, keep_s
         self._system = system_site_packages
         self._in_use = in_use
-        self._compile_kit, self._kit_compiled = compile_kit, kit_compiled
-        self._own = python_minor()
-        self._ready: dict[Spec, Environment] = {}
+        self._own = uv.own_minor()
+        self._ready = {OWN: OWN_ENVIRONMENT}
         self._used_at: dict[str, float] = {}
         self._builds: dict[Spec, asyncio.Task[Environment]] = {}
-        self._failed: dict[Spec, tuple[float, BuildFailed]] = {}
+        self._failed: dict[Spec, tuple[float, AttemptFailed]] = {}
         self._specs: dict[tuple[str, tuple[str, ...]], Spec] = {}
 
     def clear_leftovers(self) -> None:
         """Remove what builds and cleanups that were cut short left behind."""
         make_folder(self._root)
         for path in self._root.glob(".*"):
-            _discard(path)
+            manifest.discard(path)
 
     def spec(self, python: str, requirements: tuple[str, ...]) -> Spec:
         known = self._specs.get((python, requirements))
@@ -140,8 +130,6 @@ class Environments:
 
     def ready(self, spec: Spec) -> Environment | None:
         """The environment if it is here and proven: the only question asked for most attempts."""
-        if spec == OWN and OWN not in self._ready:
-            self._ready[OWN] = own_environment()
         found = self._ready.get(spec)
         if found is not None:
             self._used_at[found.digest] = time.time()
@@ -150,7 +138,7 @@ class Environments:
     def _whole(self, spec: Spec) -> Environment | None:
         """One that is whole on disk: built just now, or by an earlier agent."""
         path = self._root / spec.digest
-        python = _python_in(path)
+        python = Path(uv.python_in(str(path)))
         try:
             os.utime(path / RECORD)
             record = msgspec.json.decode((path / RECORD).read_bytes(), type=EnvironmentRecord)
@@ -164,7 +152,8 @@ class Environments:
 
     def forget(self, spec: Spec) -> None:
         """Somebody removed or broke it: look again, and build again if need be."""
-        self._ready.pop(spec, None)
+        if spec != OWN:
+            self._ready.pop(spec, None)
 
     async def get(self, spec: Spec) -> Environment:
         """The environment, built if need be; all who ask meanwhile wait for the same build."""
@@ -183,13 +172,8 @@ class Environments:
 
     def _finished(self, spec: Spec, done: asyncio.Task[Environment]) -> None:
         del self._builds[spec]
-        if done.cancelled():
-            return
-        error = done.exception()
-        if isinstance(error, BuildFailed):
+        if not done.cancelled() and isinstance(error := done.exception(), AttemptFailed):
             self._failed[spec] = (time.monotonic(), error)
-        elif error is None:
-            self._failed.pop(spec, None)
 
     async def close(self) -> None:
         for build in list(self._builds.values()):
@@ -213,7 +197,7 @@ class Environments:
             if fresh:
                 await self.clean(spec.digest)
         except OSError as error:
-            raise BuildFailed(Failure(**endings.no_environment(error))) from error
+            raise AttemptFailed(**endings.no_environment(error)) from error
         return found
 
     async def _build(self, spec: Spec, path: Path) -> None:
@@ -228,7 +212,7 @@ class Environments:
             (building / RECORD).write_bytes(msgspec.json.encode(record))
             await asyncio.to_thread(manifest.finish, building, path)
         finally:
-            await asyncio.to_thread(_discard, place.path)
+            await asyncio.to_thread(manifest.discard, place.path)
         log.info(
             "environment_built",
             environment=spec.digest,
@@ -240,8 +224,8 @@ class Environments:
     async def _fill(self, spec: Spec, place: Workplace) -> Path:
         """Makes the environment; where its interpreter lives."""
         if not _PYTHON.fullmatch(spec.python):
-            raise BuildFailed(Failure(**endings.odd_python(spec.python)))
-        await asyncio.to_thread(_discard, place.path)
+            raise AttemptFailed(**endings.odd_python(spec.python))
+        await asyncio.to_thread(manifest.discard, place.path)
         place.make()
         building = place.environment
         options = ["--python", uv.own_python() if spec.python == self._own else spec.python]
@@ -251,8 +235,8 @@ class Environments:
         if code and spec.python == self._own:
             raise OSError(f"uv said: {said}")
         if code:
-            raise BuildFailed(Failure(**endings.no_python(self._own, spec.python, said)))
-        python = _python_in(building)
+            raise AttemptFailed(**endings.no_python(self._own, spec.python, said))
+        python = Path(uv.python_in(str(building)))
         interpreter = python.resolve()  # before anything of a package could change it
         if spec.system_site_packages and sys.prefix != sys.base_prefix:
             await asyncio.to_thread(_show_own_packages, building)
@@ -261,11 +245,10 @@ class Environments:
             listing.write_text("\n".join(spec.requirements) + "\n", encoding="utf-8")
             code, said = await self._steps.install(place, python, listing)
             if code:
-                raise BuildFailed(Failure(**endings.requirements_failed(spec.requirements, said)))
+                raise AttemptFailed(**endings.requirements_failed(spec.requirements, said))
             await self._steps.compile(place, interpreter)
         if spec.python != self._own:
-            await self._steps.compile_kit(place, self._compile_kit(interpreter))
-            await asyncio.to_thread(self._kit_compiled)
+            await self._steps.compile_kit(place, interpreter)
         return interpreter.parent.parent
 
     async def clean(self, fresh: str = "") -> None:
@@ -295,7 +278,7 @@ class Environments:
         gone = path.with_name(f".removing-{path.name}-{os.getpid()}")
         with suppress(OSError):
             path.rename(gone)
-        await asyncio.to_thread(_discard, gone)
+        await asyncio.to_thread(manifest.discard, gone)
 
 
 def _records(root: Path) -> list[tuple[float, int, Path]]:
@@ -306,15 +289,6 @@ def _records(root: Path) -> list[tuple[float, int, Path]]:
             record = msgspec.json.decode((path / RECORD).read_bytes(), type=EnvironmentRecord)
             found.append(((path / RECORD).stat().st_mtime, record.size, path))
     return found
-
-
-def own_environment() -> Environment:
-    return Environment(
-        digest=OWN.digest,
-        path=Path(sys.prefix),
-        python=Path(sys.executable),
-        base=Path(sys.base_prefix),
-    )
 
 
 def own_packages() -> list[str]:
@@ -328,14 +302,9 @@ def own_packages() -> list[str]:
 def _show_own_packages(building: Path) -> None:
     """Corral itself may live in a virtual environment, with PyTorch beside it: uv links only the
     Python underneath, so these are named by hand."""
-    pattern = "Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"
-    for folder in building.glob(pattern):
-        text = "\n".join(site.getsitepackages()) + "\n"
+    text = "\n".join(site.getsitepackages()) + "\n"
+    for folder in site_packages(building):
         (folder / "corral-worker.pth").write_text(text, encoding="utf-8")
-
-
-def _python_in(path: Path) -> Path:
-    return path / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def _size(path: Path) -> int:
@@ -353,8 +322,3 @@ def _size(path: Path) -> int:
                 else:
                     raise OSError(f"its installation left {entry.name!r}, which is no plain file")
     return total
-
-
-def _discard(path: Path) -> None:
-    with suppress(OSError):
-        remove_tree(str(path))

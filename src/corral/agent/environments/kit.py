@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
 from corral.agent.environments import manifest
-from corral.runtime.environments.kit import PACKAGES as PACKAGES
 from corral.runtime.environments.kit import RUNNER as RUNNER
 from corral.runtime.environments.kit import contents, write
-from corral.runtime.files.removal import remove_tree
 
 log = structlog.get_logger("corral.agent.environments.kit")
 
@@ -24,14 +21,14 @@ def assemble(kits: Path) -> Path:
     if _is_sound(kit):
         return kit
     building = kits / f".building-{os.getpid()}"
-    _discard(building)
+    manifest.discard(building)
     write(found, building)
-    _discard(kit)
+    manifest.discard(kit)
     try:
         manifest.finish(building, kit)
     except OSError:
         # Somebody else finished the same kit first; theirs is as good.
-        _discard(building)
+        manifest.discard(building)
         if not manifest.is_whole(kit):
             raise
     return kit
@@ -52,18 +49,8 @@ def _is_sound(kit: Path) -> bool:
     return True
 
 
-def vouch(kit: Path) -> None:
-    """For the bytecode of one more Python too, which was added after the kit was made."""
-    manifest.list_files(kit)
-
-
 def drop_others(kits: Path, kept: Path) -> None:
     """Remove kits of earlier versions; only called when no runner of theirs is left."""
     for path in kits.iterdir():
         if path != kept:
-            _discard(path)
-
-
-def _discard(path: Path) -> None:
-    with suppress(OSError):
-        remove_tree(str(path))
+            manifest.discard(path)

@@ -12,12 +12,14 @@ import os
 import stat
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from corral.home import sync_file_system, sync_folder, write_durably
+from corral.runtime.files.removal import remove_tree
 
 NAME = "corral-manifest.json"
 SMALL_BYTES = 16 << 20
@@ -71,6 +73,11 @@ def drop_unlisted(folder: Path) -> None:
     for path in list(_files(folder)):
         if path not in listed:
             (folder / path).unlink()
+
+
+def discard(folder: Path) -> None:
+    with suppress(OSError):
+        remove_tree(str(folder))
 
 
 def _entry(path: str, *, content: bool) -> ManifestEntry:

@@ -14,19 +14,18 @@ from asyncio import Future
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from stat import S_ISREG
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 import structlog
 
-from corral.agent.files.downloads import Abandoned, AssetFailed, Download, Ticket, no_room
 from corral.agent.inventory import GIB
 from corral.core.job import Input
 from corral.digests import Digests, stamp
 from corral.home import make_folder, sync_folder
 from corral.runtime.failures import AttemptFailed
+from corral.runtime.files.downloads import Abandoned, Download, Ticket, no_room
 from corral.shared_root import NotInRoot, SharedRoot
 
 log = structlog.get_logger("corral.agent.files.assets")
@@ -40,8 +39,8 @@ SAID_S = 1.0
 
 THREADS = 8
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 Wanted = Callable[[], bool]
 Say = Callable[[int, int], None]
 
@@ -73,12 +72,11 @@ class AssetCache:
             if time.time() - part.stat().st_mtime > PARTS_KEPT_S:
                 part.unlink()
 
-    def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._threads, partial(call, *args, **kwargs))
+    def _in_thread(self, call: Callable[[*Ts], T], *args: *Ts) -> Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
 
     async def get(self, wanted: Input, ticket: Ticket, alive: Wanted, say: Say) -> str:
-        """Where the file is, proven to be the one that was named; AssetFailed where it is not."""
+        """Where the file is, proven to be the one that was named; AttemptFailed where it is not."""
         if wanted.path and self.root:
             return await self._in_thread(self._in_root, wanted)
         path = self.folder / wanted.sha256
@@ -115,11 +113,11 @@ class AssetCache:
             if (sha256, size) == (wanted.sha256, wanted.size):
                 return self.root.locate(wanted.path)
         except NotInRoot as error:
-            raise AssetFailed(
+            raise AttemptFailed(
                 "asset_missing",
                 f"{error} On this worker the root is {self.root.root} (assets.root).",
             ) from error
-        raise AssetFailed(
+        raise AttemptFailed(
             "asset_corrupt",
             f"{wanted.path} in this worker's shared root is another file than the job names: its "
             f"sha256 is {sha256}, not {wanted.sha256}.",
@@ -150,8 +148,6 @@ class AssetCache:
             await self._in_thread(self._make_room, wanted.size - fetch.begun())
             await self._in_thread(fetch.download.run)
             await self._in_thread(self._adopt, fetch.part, path, wanted.sha256)
-        except AttemptFailed as error:
-            raise AssetFailed.of(error) from error
         finally:
             del self._fetching[wanted.sha256]
         log.info(

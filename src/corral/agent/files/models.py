@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct
 
 from corral.agent.background_thread import beside
-from corral.core.model import MOST_MODELS, Model
+from corral.core.worker import MOST_MODELS, Model
 from corral.home import write_durably
 from corral.runtime.files.models import FoundModel, models_in
 

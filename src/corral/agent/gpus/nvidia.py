@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from corral.agent.inventory import GIB
 from corral.core.worker import GPU
 
-GIB = 1024**3
 FLOPS_PER_CORE = 2
 """A multiplication and an addition in each cycle."""
 
@@ -125,7 +125,8 @@ class Nvml:
     def _speed(self, handle: Any) -> float:
         """From its cores and their highest clock, so that no list of cards has to be kept."""
         library = self._library
-        cores = self._ask(getattr(library, "nvmlDeviceGetNumGpuCores", _unknown), handle)
+        # An older library has no such question.
+        cores = self._ask(getattr(library, "nvmlDeviceGetNumGpuCores", lambda _: None), handle)
         mhz = self._ask(library.nvmlDeviceGetMaxClockInfo, handle, library.NVML_CLOCK_SM)
         return round((cores or 0) * FLOPS_PER_CORE * (mhz or 0) / 1e6, 1)
 
@@ -135,10 +136,6 @@ class Nvml:
             return question(*arguments)
         except self._library.NVMLError:
             return None
-
-
-def _unknown(handle: object) -> None:
-    """An older library has no such question."""
 
 
 def _text(value: str | bytes) -> str:

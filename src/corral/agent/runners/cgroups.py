@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -60,12 +59,14 @@ class Cgroup:
 
     async def end(self) -> bool:
         """Kill all of it; True when nothing is left."""
-        for pause_s in _pauses():
+        until, pause_s = time.monotonic() + END_S, ROUND_S
+        while time.monotonic() < until:
             self.kill()
             if self.empty():
                 self.remove()
                 return True
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(pause_s)  # short at first, since most processes end at once
+            pause_s = min(pause_s * 1.2, MAX_ROUND_S)
         return False
 
 
@@ -78,14 +79,14 @@ class Cgroups:
         """Says where they are, for the next agent: it may live in another group."""
         self._base = ""
 
-    def open(self) -> int:
+    async def open(self) -> int:
         """Before the first runner; how many processes of a former agent were ended."""
         swept = 0
         former = ""
         with suppress(OSError):
             former = self._note.read_text(encoding="utf-8").strip()
         if former and os.path.basename(former) == self._name:
-            swept = _sweep(former)
+            swept = await _sweep(former)
         if own := own_group():
             base = f"{own}/{self._name}"
             with suppress(OSError):
@@ -131,37 +132,18 @@ def own_group() -> str:
     return ""
 
 
-def _sweep(base: str) -> int:
+async def _sweep(base: str) -> int:
     """End what is in the groups below this one, and remove them."""
     swept = 0
     permissions.restore(base)
     with suppress(OSError):
         for entry in os.scandir(base):
             if entry.is_dir(follow_symlinks=False):
-                swept += _end(Cgroup(entry.path))
+                with suppress(OSError), _open(f"{entry.path}/cgroup.procs") as file:
+                    swept += len(file.read().split())
+                await Cgroup(entry.path).end()
         os.rmdir(base)
     return swept
-
-
-def _end(group: Cgroup) -> int:
-    count = 0
-    with suppress(OSError), _open(f"{group.path}/cgroup.procs") as file:
-        count = len(file.read().split())
-    for pause_s in _pauses():
-        group.kill()
-        if group.empty():
-            break
-        time.sleep(pause_s)
-    group.remove()
-    return count
-
-
-def _pauses() -> Iterator[float]:
-    """Between looks: short ones at first, since most processes end at once."""
-    until, pause_s = time.monotonic() + END_S, ROUND_S
-    while time.monotonic() < until:
-        yield pause_s
-        pause_s = min(pause_s * 1.2, MAX_ROUND_S)
 
 
 def _write(path: str, word: str) -> None:

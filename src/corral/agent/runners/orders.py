@@ -1,16 +1,24 @@
-"""The way of orders to a runner: how they are encoded, and whether they go as packets that can be
-taken back or one line at a time.
+"""The way of orders to a runner: how they are filled in and encoded, and whether they go as packets
+that can be taken back or one line at a time.
 """
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import sys
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from corral.runtime.order import Cancel, Order
+from corral.core.job import Workload
+from corral.runtime.files.downloads import Ticket
+from corral.runtime.order import Cancel, Endpoint, Order, Renderer
+
+if TYPE_CHECKING:
+    from corral.agent.attempts.attempt import HeldAttempt
 
 PACKET = 32 * 1024
 """Longer orders go in several packets, which cannot be taken back: only to a runner that waits,
@@ -20,7 +28,7 @@ BESIDE_DOCUMENT = 8 * 1024
 AHEAD_LIMIT = PACKET - BESIDE_DOCUMENT
 """How large the document of an order may be that is sent ahead, or behind which one is."""
 
-
+_BUFFER = 1 << 20
 _encode = msgspec.json.Encoder().encode
 
 
@@ -30,24 +38,37 @@ def encode_line(told: Order[Any] | Cancel) -> bytes:
     return _encode(told) + b"\n"
 
 
-class Orders(Protocol):
-    @property
-    def ahead(self) -> bool:
-        """Whether orders may be sent that the runner is not ready for."""
+class OrderForm:
+    """What all orders of this worker say alike, and what each attempt adds."""
 
-    @property
-    def word(self) -> str:
-        """What the runner is told of them when it is started."""
+    def __init__(self) -> None:
+        self.endpoint = Endpoint(url="")
+        self.renderer = Renderer(worker="", driver="", backends=[])
 
-    @property
-    def inherited(self) -> tuple[int, ...]:
-        """Descriptors that the runner needs for them."""
+    def line(self, attempt: HeldAttempt, work_dir: str) -> bytes:
+        dispatch = attempt.dispatch
+        order: Order[Any] = {
+            "job": dispatch.job,
+            "attempt": dispatch.attempt,
+            "document": dispatch.document,
+            "endpoint": self.endpoint,
+            "token": dispatch.token,
+            "work_dir": work_dir,
+            "correlation_id": dispatch.correlation_id,
+        }
+        if dispatch.checkpoint:
+            order["checkpoint"] = dispatch.checkpoint
+        if attempt.inputs:
+            order["inputs"] = attempt.inputs
+        if attempt.workload is Workload.PIPELINE:
+            order["renderer"] = self.renderer
+        return encode_line(order)
 
-    def send(self, line: bytes) -> None: ...
-    def take_back(self) -> list[bytes]:
-        """The packets that the runner had not taken; now it never will."""
-
-    def close(self) -> None: ...
+    def ticket(self, attempt: HeldAttempt) -> Ticket:
+        """For what the agent fetches on its behalf."""
+        endpoint = self.endpoint
+        certificate = endpoint.get("certificate", "")
+        return Ticket(endpoint["url"], certificate, *attempt.key, attempt.dispatch.token)
 
 
 class OrderLines:
@@ -55,22 +76,86 @@ class OrderLines:
     taken back, so it gets one at a time, when it waits."""
 
     ahead = False
+    """Whether orders may be sent that the runner is not ready for."""
     word = "spawn"
+    """What the runner is told of them when it is started."""
     inherited: tuple[int, ...] = ()
+    """Descriptors that the runner needs for them."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
-        self.send = write
+        self._write = write
+
+    def send(self, line: bytes) -> None:
+        self._write(line)
 
     def take_back(self) -> list[bytes]:
+        """The packets that the runner had not taken; now it never will."""
         return []
 
     def close(self) -> None:
         """The runner's stdin is not ours to close."""
 
 
-def way_of_orders(write: Callable[[bytes], None], *, spawn: bool) -> Orders:
-    if sys.platform != "win32" and not spawn:
-        from corral.agent.runners.packets import Packets
+if sys.platform != "win32":
 
+    class Packets(OrderLines):
+        """Orders to a forked runner: each a packet that the runner takes when it is ready for it,
+        and that the agent takes back as long as the runner has not.
+
+        A runner takes one order at a time. So of the orders it was sent, those it took and did not
+        answer are at most one, and the kernel decides who was first."""
+
+        ahead = True
+
+        def __init__(self) -> None:
+            self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            for end in (self._ours, self._theirs):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+            self._ours.setblocking(False)
+            self._unsent: deque[bytes] = deque()
+            self.word = str(self._theirs.fileno())
+            # The agent keeps it too: what a runner left unread when it died is taken back from
+            # there.
+            self.inherited = (self._theirs.fileno(),)
+
+        def send(self, line: bytes) -> None:
+            for start in range(0, len(line), PACKET):
+                self._unsent.append(line[start : start + PACKET])
+            self._flush()
+
+        def _flush(self) -> None:
+            loop = asyncio.get_running_loop()
+            while self._unsent:
+                try:
+                    self._ours.send(self._unsent[0])
+                except BlockingIOError:
+                    loop.add_writer(self._ours, self._flush)
+                    return
+                except OSError:  # the runner is gone; its end is reported elsewhere
+                    self._unsent.clear()
+                else:
+                    self._unsent.popleft()
+            loop.remove_writer(self._ours)
+
+        def take_back(self) -> list[bytes]:
+            packets: list[bytes] = []
+            while True:
+                try:
+                    packets.append(self._theirs.recv(PACKET, socket.MSG_DONTWAIT))
+                except BlockingIOError:
+                    break
+            packets += self._unsent
+            self._unsent.clear()
+            return packets
+
+        def close(self) -> None:
+            if self._ours.fileno() >= 0:
+                asyncio.get_running_loop().remove_writer(self._ours)
+            self._ours.close()
+            self._theirs.close()
+
+
+def way_of_orders(write: Callable[[bytes], None], *, spawn: bool) -> OrderLines:
+    if sys.platform != "win32" and not spawn:
         return Packets()
     return OrderLines(write)

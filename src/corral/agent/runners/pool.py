@@ -7,28 +7,28 @@ from __future__ import annotations
 import asyncio
 import hmac
 import itertools
+import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
 
-from corral.agent import system
+from corral.agent import inventory, system
 from corral.agent.environments import kit as kits
 from corral.agent.environments.builder import OWN, Environment, own_packages
 from corral.agent.gpus.watch import Tenant
-from corral.agent.inventory import GIB
 from corral.agent.runners import process_tree
 from corral.agent.runners.cgroups import Cgroups
-from corral.agent.runners.processors import Processors
-from corral.agent.runners.run_directory import RunDirectory
-from corral.agent.runners.runner import Listener, Makeup, Runner
+from corral.agent.runners.runner import Listener, Makeup, RunDirectory, Runner
 from corral.runtime.channels.configuration import encode
 from corral.runtime.files.removal import remove_tree
 from corral.settings import WorkerSettings
+from corral.variables import passed_environment
 
 log = structlog.get_logger("corral.agent.runners.pool")
 
@@ -43,18 +43,57 @@ CERTIFICATE = "controller.pem"
 """The only certificate that the controller may show, for job processes to read."""
 
 
+class Processors:
+    """Which processors a runner is pinned to, so that neighbours do not share one needlessly.
+    Counts the busy runners on each processor. Pinning is a limit on processors that needs no
+    privileges; where the platform has none, everything here is a no-op."""
+
+    def __init__(self, ids: Sequence[int], here: Callable[[], int] | None = None) -> None:
+        self._load = dict.fromkeys(ids, 0)
+        self.here = here or system.own_processor()
+        """The agent's own one. A runner is best there: the two take turns, and whoever talks to
+        the agent has another one for itself."""
+
+    def count(self, cpus: float) -> int:
+        """How many processors `cpus` pins to; 0 when that is all of them."""
+        wanted = math.ceil(cpus - 1e-9)
+        return wanted if wanted < len(self._load) else 0
+
+    def choose(self, count: int) -> tuple[int, ...]:
+        """The least busy ones, and of those our own."""
+        here = self.here()
+        ranked = sorted(self._load, key=lambda cpu: (self._load[cpu], cpu != here, cpu))
+        return tuple(sorted(ranked[:count]))
+
+    def crowded(self, ids: tuple[int, ...]) -> bool:
+        """Whether others are busy there while there are processors where nobody is."""
+        load = self._load
+        for cpu in ids:
+            if load[cpu]:
+                return sum(1 for busy in load.values() if not busy) >= len(ids)
+        return False
+
+    def take(self, ids: tuple[int, ...]) -> None:
+        for cpu in ids:
+            self._load[cpu] += 1
+
+    def give(self, ids: tuple[int, ...]) -> None:
+        for cpu in ids:
+            self._load[cpu] -= 1
+
+
 class Runners:
+    listener: Listener
+    """Told what the runners say, and how they end."""
+
     def __init__(
         self,
         worker_home: Path,
         kit: Path,
+        cgroups: Cgroups,
         *,
         settings: WorkerSettings,
-        root: str = "",
-        passed: Mapping[str, str],
-        processors: Processors,
-        max_idle: int,
-        cgroups: Cgroups | None = None,
+        root: str,
     ) -> None:
         self.home = str(worker_home)
         self._runs = worker_home / "runs"
@@ -66,15 +105,15 @@ class Runners:
         self.turns = str(worker_home / "turns")
         """Where image pipelines take turns at a server."""
         self._spawn = system.spawns(settings)
-        self._passed = dict(passed)
-        self._processors = processors
-        self._max_idle = max_idle
+        self._passed = passed_environment()
+        self.processors = Processors(inventory.processor_ids(pins=not self._spawn))
+        self._max_idle = settings.warm_runners or int(settings.cpus or inventory.processors())
         self._cgroups = cgroups
         self._names = itertools.count(1)
         self._all: dict[str, Runner] = {}
-        self._idle: dict[str, Runner] = {}
+        self.idle: dict[str, Runner] = {}
         self._warm: dict[Makeup, list[Runner]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._spare: Runner | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -95,10 +134,6 @@ class Runners:
             with suppress(OSError):  # jobs send them to the controller where it cannot be
                 os.makedirs(self.artifacts, exist_ok=True)
 
-    @property
-    def idle(self) -> int:
-        return len(self._idle)
-
     def environments(self) -> set[str]:
         """Digests of the environments that runners live in."""
         return {runner.environment.digest for runner in self._all.values()}
@@ -106,7 +141,7 @@ class Runners:
     def with_gpus(self) -> list[Tenant]:
         """Runners that have GPUs, warm ones too."""
         return [
-            Tenant(runner.tree.pid, runner.makeup.devices, name not in self._idle)
+            Tenant(runner.tree.pid, runner.makeup.devices, name not in self.idle)
             for name, runner in self._all.items()
             if runner.makeup.devices and runner.tree is not None
         ]
@@ -115,9 +150,6 @@ class Runners:
         """What attempts have loaded here, in processes that still live."""
         living = (runner for runner in self._all.values() if runner.models and not runner.ending)
         return tuple(sorted({model for runner in living for model in runner.models}))
-
-    def processors_for(self, cpus: float) -> int:
-        return self._processors.count(cpus)
 
     def digest(self, secrets: Mapping[str, str]) -> str:
         """Names and values as part of a makeup; keyed, so that nobody who sees it can try values
@@ -128,13 +160,7 @@ class Runners:
     # --- taking and giving back ----------------------------------------------------------------
 
     def take(
-        self,
-        makeup: Makeup,
-        environment: Environment,
-        listener: Listener,
-        *,
-        fresh: bool,
-        secrets: Mapping[str, str] | None = None,
+        self, makeup: Makeup, environment: Environment, *, fresh: bool, secrets: Mapping[str, str]
     ) -> Runner:
         """A runner for one attempt: a warm one where there is one, or one that is starting."""
         if makeup.devices:
@@ -144,20 +170,20 @@ class Runners:
             runner = self._nearest(warm)
             if not warm:
                 del self._warm[makeup]
-            del self._idle[runner.name]
-            if runner.tree is not None and self._processors.crowded(runner.processors):
-                runner.processors = self._processors.choose(makeup.cpus)
+            del self.idle[runner.name]
+            if runner.tree is not None and self.processors.crowded(runner.processors):
+                runner.processors = self.processors.choose(makeup.cpus)
                 runner.tree.pin(runner.processors)
         else:
-            runner = self._start(makeup, environment, listener, secrets or {})
-        self._processors.take(runner.processors)
+            runner = self._start(makeup, environment, secrets)
+        self.processors.take(runner.processors)
         runner.used += 1
         return runner
 
     def _nearest(self, warm: list[Runner]) -> Runner:
         """Taken from several: the youngest on our own processor, or the youngest."""
         if len(warm) > 1:
-            here = self._processors.here()
+            here = self.processors.here()
             for place in range(len(warm) - 1, -1, -1):
                 if here in warm[place].processors:
                     return warm.pop(place)
@@ -165,11 +191,11 @@ class Runners:
 
     def give_back(self, runner: Runner) -> None:
         """Its attempt is over and its directory is empty: keep it warm."""
-        self._processors.give(runner.processors)
-        self._idle[runner.name] = runner
+        self.processors.give(runner.processors)
+        self.idle[runner.name] = runner
         self._warm.setdefault(runner.makeup, []).append(runner)
-        if len(self._idle) > self._max_idle:
-            self._discard(next(iter(self._idle.values())))
+        if len(self.idle) > self._max_idle:
+            self._discard(next(iter(self.idle.values())))
         self._rests(runner)
 
     def _rests(self, runner: Runner) -> None:
@@ -179,10 +205,9 @@ class Runners:
 
     def _clear_devices(self, makeup: Makeup) -> None:
         """An idle runner may still hold memory of the GPU that is now somebody else's."""
-        for runner in list(self._idle.values()):
-            if runner.makeup != makeup and not set(runner.makeup.devices).isdisjoint(
-                makeup.devices
-            ):
+        for runner in list(self.idle.values()):
+            shared = set(runner.makeup.devices).intersection(makeup.devices)
+            if shared and runner.makeup != makeup:
                 self._discard(runner)
 
     def _look_again(self, seconds: float) -> None:
@@ -192,51 +217,43 @@ class Runners:
         self._timer = None
         now = asyncio.get_running_loop().time()
         limit = self._settings.warm_idle_s
-        for runner in list(self._idle.values()):
+        for runner in list(self.idle.values()):
             if now - runner.idle_since >= limit - 0.01:
                 self._discard(runner)
         if self._spare is not None and now - self._spare.idle_since >= limit - 0.01:
             self._end_spare()
-        left = [*self._idle.values(), *([self._spare] if self._spare else ())]
+        left = [*self.idle.values(), *([self._spare] if self._spare else ())]
         if left:
             oldest = min(runner.idle_since for runner in left)
             self._look_again(max(oldest + limit - now, 0.01))
 
-    def _forget_idle(self, runner: Runner) -> bool:
-        if self._idle.pop(runner.name, None) is None:
-            return False
+    def _discard(self, runner: Runner) -> None:
+        """End an idle runner in the background."""
+        if self.idle.pop(runner.name, None) is None:
+            return
         alike = self._warm[runner.makeup]
         alike.remove(runner)
         if not alike:
             del self._warm[runner.makeup]
-        return True
+        self.processors.take(runner.processors)
+        self._in_background(self.end(runner, grace_s=0.0))
 
-    def _discard(self, runner: Runner) -> None:
-        """End an idle runner in the background."""
-        if self._forget_idle(runner):
-            self._processors.take(runner.processors)
-            task = asyncio.create_task(self._end_idle(runner))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _end_idle(self, runner: Runner) -> None:
-        await self.end(runner, grace_s=0.0)
+    def _in_background(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # --- starting and ending -------------------------------------------------------------------
 
     def _start(
-        self,
-        makeup: Makeup,
-        environment: Environment,
-        listener: Listener,
-        secrets: Mapping[str, str],
+        self, makeup: Makeup, environment: Environment, secrets: Mapping[str, str]
     ) -> Runner:
         if self._spare is not None and self._spare.over.is_set():
             self._end_spare()  # killed, by somebody who needed memory
         runner = self._spare or self._supervised()
         self._spare = None
         if makeup.cpus:
-            runner.processors = self._processors.choose(makeup.cpus)
+            runner.processors = self.processors.choose(makeup.cpus)
         configuration = self._configuration(runner, makeup, environment)
         if secrets:
             # By its stdin: not in what the system shows of the process, and never to a log.
@@ -244,7 +261,7 @@ class Runners:
         if runner.group is not None:
             configuration["cgroup"] = runner.group.path
         self._all[runner.name] = runner
-        runner.begin(makeup, environment, listener, encode(configuration))
+        runner.begin(makeup, environment, self.listener, encode(configuration))
         # Then its own start no longer needs the processors for itself.
         runner.ready.add_done_callback(self._start_spare)
         log.debug("runner_started", runner=runner.name, environment=environment.digest)
@@ -255,14 +272,13 @@ class Runners:
         name = f"r{next(self._names)}"
         directory = RunDirectory(self._runs / name)
         directory.make()
-        group = self._cgroups.make(name) if self._cgroups is not None else None
+        group = self._cgroups.make(name)
         runner = Runner(name, directory, self.home, spawn=self._spawn, group=group)
         # Our own Python, and no variable of the job's: the environment's is executed by the
         # supervisor, behind the walls. Its own packages are none of the supervisor's business.
         command = [sys.executable, "-I", "-S", str(self._kit / kits.RUNNER)]
-        task = asyncio.create_task(runner.spawn(command, self._own_environ(runner)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        environ = {**self._passed, **self._markers(runner)}
+        self._in_background(runner.spawn(command, environ))
         return runner
 
     def _start_spare(self, _: object = None) -> None:
@@ -275,13 +291,7 @@ class Runners:
     def _end_spare(self) -> None:
         spare, self._spare = self._spare, None
         if spare is not None:
-            task = asyncio.create_task(self._end_idle(spare))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    def _own_environ(self, runner: Runner) -> dict[str, str]:
-        """What the supervisor finds: nothing that whoever submitted a job could set."""
-        return {**self._passed, **self._markers(runner)}
+            self._in_background(self.end(spare, grace_s=0.0))
 
     def _markers(self, runner: Runner) -> dict[str, str]:
         return {process_tree.HOME_MARKER: self.home, process_tree.RUNNER_MARKER: runner.name}
@@ -320,7 +330,7 @@ class Runners:
             read += [file for entry in self._settings.backends for file in entry.files]
         return {
             "limits": {
-                "memory_bytes": int(makeup.memory_gb * GIB) or None,
+                "memory_bytes": int(makeup.memory_gb * inventory.GIB) or None,
                 "cpus": list(runner.processors) or None,
             },
             "isolate": self._settings.isolate,
@@ -364,7 +374,7 @@ class Runners:
         if not ended:
             log.warning("processes_survived", runner=runner.name)
         runner.close()
-        self._processors.give(runner.processors)
+        self.processors.give(runner.processors)
         self._all.pop(runner.name, None)
         await asyncio.to_thread(runner.directory.remove)
         return ended
@@ -379,9 +389,8 @@ class Runners:
             self._timer.cancel()
         self._closed = True
         self._end_spare()
-        for runner in list(self._idle.values()):
+        for runner in list(self.idle.values()):
             self._discard(runner)
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._cgroups is not None:
-            self._cgroups.close()
+        self._cgroups.close()

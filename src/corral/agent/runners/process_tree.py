@@ -36,31 +36,16 @@ def _alive(process: psutil.Process) -> bool:
     return False
 
 
-def _terminate(processes: Iterable[psutil.Process]) -> None:
+def _tell(processes: Iterable[psutil.Process], order: Callable[[psutil.Process], None]) -> None:
     for process in processes:
         with suppress(*_GONE):
-            process.terminate()
-
-
-def _kill(processes: Iterable[psutil.Process]) -> None:
-    for process in processes:
-        with suppress(*_GONE):
-            process.kill()
+            order(process)
 
 
 def _end_below(supervisors: Iterable[psutil.Process]) -> None:
     """They end everything below them, and themselves."""
     if sys.platform != "win32":
-        for process in supervisors:
-            with suppress(*_GONE):
-                process.send_signal(signal.SIGHUP)
-
-
-def _session(pid: int) -> int:
-    if sys.platform != "win32":
-        with suppress(OSError):
-            return os.getsid(pid)
-    return -1
+        _tell(supervisors, lambda process: process.send_signal(signal.SIGHUP))
 
 
 def marked(home: str, runner: str = "") -> list[psutil.Process]:
@@ -107,7 +92,7 @@ def sweep(home: str) -> int:
         if not left:
             break
         swept.update(process.pid for process in left)
-        _kill(left)
+        _tell(left, psutil.Process.kill)
         psutil.wait_procs(left, timeout=ROUND_S)
     return len(swept)
 
@@ -144,9 +129,6 @@ class Tree:
             self._root: psutil.Process | None = psutil.Process(pid)
         except psutil.Error:
             self._root = None
-
-    def exited(self) -> None:
-        self.exited_at = time.time()
 
     def members(self) -> list[psutil.Process]:
         """Everything alive, deepest first and the runner itself last."""
@@ -188,15 +170,16 @@ class Tree:
             return tree
         died_at = self.exited_at or time.time()
         left = {process.pid: process for process in marked(self._home, self._runner)}
-        for process in psutil.process_iter():
-            with suppress(*_GONE):
-                if (
-                    process.pid not in left
-                    and _session(process.pid) == self.pid
-                    and process.create_time() < died_at
-                    and _alive(process)
-                ):
-                    left[process.pid] = process
+        if sys.platform != "win32":  # which has no sessions
+            for process in psutil.process_iter():
+                with suppress(*_GONE):
+                    if (
+                        process.pid not in left
+                        and os.getsid(process.pid) == self.pid
+                        and process.create_time() < died_at
+                        and _alive(process)
+                    ):
+                        left[process.pid] = process
         return list(left.values())
 
     def _kill_round(self, known: list[psutil.Process]) -> bool:
@@ -206,7 +189,7 @@ class Tree:
         seen = {process.pid for process in found}
         found += [process for process in known if process.pid not in seen and _alive(process)]
         below = [process for process in found if process.pid != self.pid]
-        _kill(below or found)
+        _tell(below or found, psutil.Process.kill)
         return not found
 
     async def end(self, grace_s: float, settled: Callable[[], bool]) -> bool:
@@ -217,7 +200,7 @@ class Tree:
         if grace_s > 0:
             tree = await asyncio.to_thread(self._left)
             if self._signals:
-                _terminate(tree)
+                _tell(tree, psutil.Process.terminate)
             until = loop.time() + grace_s
             while loop.time() < until and not settled():
                 if not any(_alive(process) for process in tree):

@@ -1,11 +1,17 @@
-"""One runner process as the agent holds it: its pipes, the frames it says, and how it ended."""
+"""One runner process as the agent holds it: its directory, its pipes, the frames it says, and how
+it ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import msgspec
@@ -16,8 +22,9 @@ from corral.agent.runners.cgroups import Cgroup
 from corral.agent.runners.frames import AnyFrame, Ready, decode_lines
 from corral.agent.runners.orders import way_of_orders
 from corral.agent.runners.process_tree import Tree
-from corral.agent.runners.run_directory import RunDirectory
-from corral.core.text.malformed import MALFORMED
+from corral.core.malformed import MALFORMED
+from corral.runtime.files.removal import remove_tree
+from corral.runtime.files.run_folder import PARTS, SETTLED_NS
 
 if TYPE_CHECKING:
     from corral.agent.attempts.attempt import HeldAttempt
@@ -43,6 +50,7 @@ _decode_name = msgspec.json.Decoder(_Named).decode
 Owner = tuple[str, bool]
 """The user whose job it is, and whether an admin said so and not that user's own token."""
 NOBODY: Owner = ("", False)
+Stamps = tuple[tuple[int, int], ...]
 
 
 class Makeup(NamedTuple):
@@ -60,6 +68,58 @@ class Makeup(NamedTuple):
     """What ran in a process may have left something there that reads or changes what runs next."""
 
 
+class RunDirectory:
+    """What an attempt works in: `work` (its current directory and home), `output`, `tmp`.
+
+    It belongs to a runner, because what a runner may write to is settled when its process starts.
+    The runner empties it between attempts; one that says so and did not is not used again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._parts = tuple(os.path.join(self.path, part) for part in PARTS)
+        self.work, _, self.tmp = self._parts
+        self._untouched: Stamps | None = None
+        """What the directories looked like when they were last known to be empty."""
+
+    def make(self) -> None:
+        os.makedirs(self.path, exist_ok=True)
+        for part in self._parts:
+            os.mkdir(part, 0o700)
+
+    def empty(self) -> bool:
+        """Whether it is as it was made. Asked after every attempt, and for most of them a look at
+        the times of change is enough: a job can set other times, but not those."""
+        try:
+            stamps = self._stamps()
+            if stamps == self._untouched:
+                return True
+            self._untouched = None
+            if not self._listed_empty():
+                return False
+        except OSError:
+            return False
+        # Windows stamps only when something was made, not when it changed.
+        settled = time.time_ns() - max(changed for _, changed in stamps) > SETTLED_NS
+        if settled and sys.platform != "win32":
+            self._untouched = stamps
+        return True
+
+    def _stamps(self) -> Stamps:
+        found = [os.lstat(path) for path in (self.path, *self._parts)]
+        return tuple((status.st_ino, status.st_ctime_ns) for status in found)
+
+    def _listed_empty(self) -> bool:
+        with os.scandir(self.path) as entries:
+            found = {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
+        if len(found) != len(PARTS) or not found.issuperset(PARTS):
+            return False
+        return not any(os.listdir(part) for part in self._parts)
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            remove_tree(self.path)
+
+
 class Listener(Protocol):
     def heard(self, runner: Runner, frames: list[AnyFrame]) -> None: ...
     def gone(self, runner: Runner) -> None: ...
@@ -74,13 +134,7 @@ class Runner(asyncio.SubprocessProtocol):
     environment: Environment
 
     def __init__(
-        self,
-        name: str,
-        directory: RunDirectory,
-        home: str,
-        *,
-        spawn: bool = False,
-        group: Cgroup | None = None,
+        self, name: str, directory: RunDirectory, home: str, *, spawn: bool, group: Cgroup | None
     ) -> None:
         self.name = name
         self.group = group
@@ -293,7 +347,7 @@ class Runner(asyncio.SubprocessProtocol):
         assert self._transport is not None
         self.code = self._transport.get_returncode()
         if self.tree is not None:
-            self.tree.exited()
+            self.tree.exited_at = time.time()
         if self._stdout_closed:
             self._finish()
         else:

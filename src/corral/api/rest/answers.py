@@ -22,7 +22,7 @@ from corral.core.errors import (
     NotFound,
     StorageFailed,
 )
-from corral.core.text.malformed import MALFORMED
+from corral.core.malformed import MALFORMED
 
 log = structlog.get_logger()
 
@@ -75,10 +75,28 @@ def answer(name: str, description: str, *, many: bool = False) -> dict[str, Any]
 
 
 def _content(name: str, *, many: bool = False) -> dict[str, Any]:
-    schema: dict[str, Any] = {"$ref": f"#/components/schemas/{name}"}
-    if many:
-        schema = {"type": "array", "items": schema}
+    schema = {"type": "array", "items": _ref(name)} if many else _ref(name)
     return {"application/json": {"schema": schema}}
+
+
+def _ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def body(*structs: str, example: Any = None) -> dict[str, Any]:
+    """The body of a request, for the documentation of a route: one of these, or any object."""
+    schema = {"anyOf": [_ref(name) for name in structs]} if structs else {"type": "object"}
+    content = {"schema": _ref(structs[0]) if len(structs) == 1 else schema}
+    if example is not None:
+        content["example"] = example
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+BYTES = {"requestBody": {"required": True, "content": {"application/octet-stream": BINARY}}}
+"""The body of an upload."""
+STREAMED = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+"""Headers of an answer that comes as it is made."""
 
 
 def body_of(data: bytes, kind: Any) -> Any:

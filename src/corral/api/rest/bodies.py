@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -96,8 +95,7 @@ class JobsBody(Struct, forbid_unknown_fields=True):
 _SAME = (
     *("name", "python", "gpus", "gpu_memory", "vram_gb", "cpus", "memory_gb", "worker"),
     *("duration", "queue_class", "priority", "retries", "user", "batch", "idempotency_key"),
-    "notify",
-    *("fresh",),
+    *("notify", "fresh"),
 )
 
 
@@ -107,11 +105,10 @@ def submissions_of(body: Submission, key: str) -> list[pb.JobSubmission]:
         return [submission_of(body, key)]
     if any(getattr(body, name) for name in JobBody.__struct_fields__):
         raise InvalidRequest("Give one job, or `jobs` with each job's own options; not both.")
-    keys: Sequence[str] = [f"{key}/{n}" if key else "" for n in range(len(body.jobs))]
-    return [submission_of(one, key) for one, key in zip(body.jobs, keys, strict=True)]
+    return [submission_of(one, f"{key}/{n}" if key else "") for n, one in enumerate(body.jobs)]
 
 
-def submission_of(body: JobBody, key: str = "") -> pb.JobSubmission:
+def submission_of(body: JobBody, key: str) -> pb.JobSubmission:
     try:
         sent = pb.JobSubmission(
             requirements=body.requirements,

@@ -14,16 +14,13 @@ from msgspec import Meta
 from corral.api import incoming
 from corral.api.parts import Parts
 from corral.api.rest import routing
-from corral.api.rest.answers import answer, body_of, encoded, errors, json
+from corral.api.rest.answers import answer, body, body_of, encoded, errors, json
 from corral.api.rest.routing import caller_of
-from corral.api.views import queue_view, token_view, worker_views
-from corral.api.workers.pages import pages
+from corral.api.views import queue_view, token_view, worker_pages, worker_view
 from corral.contract import views
 from corral.contract.read_views import read
-from corral.controller.status.condition import condition
 from corral.core.errors import WorkerNotFound
 from corral.core.job import State
-from corral.core.worker import Worker
 
 LATELY_S = 24 * 3600.0
 
@@ -102,11 +99,6 @@ STRUCTS: tuple[Any, ...] = (
 )
 
 
-def body(struct: str) -> dict[str, Any]:
-    schema = {"$ref": f"#/components/schemas/{struct}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
 def routes(parts: Parts) -> APIRouter:
     router = routing.router(parts, "cluster")
     _cluster(router, parts)
@@ -128,8 +120,8 @@ def _cluster(router: APIRouter, parts: Parts) -> None:
         counted = await parts.listing.since(time.time() - LATELY_S)
         succeeded, failed = (counted.states.get(s, 0) for s in (State.SUCCEEDED, State.FAILED))
         ran = succeeded + failed
-        queue = read(queue_view(parts.store.world, parts.loop.pause))
-        word, reason = condition(parts.queue, parts.store, parts.loop)
+        queue = read(queue_view(parts))
+        word, reason = parts.queue.condition()
         return json(
             ClusterStatus(
                 status=word,
@@ -162,7 +154,7 @@ def _looking_at_workers(router: APIRouter, parts: Parts) -> None:
         async def listed() -> AsyncIterator[bytes]:
             with parts.streams.one():
                 before = b"["
-                async for page in pages(parts):
+                async for page in worker_pages(parts):
                     if page.workers:
                         yield before + encoded([read(one) for one in page.workers])[1:-1]
                         before = b","
@@ -178,7 +170,7 @@ def _looking_at_workers(router: APIRouter, parts: Parts) -> None:
     async def worker(name: str) -> Response:
         for worker in parts.loop.workers():
             if name in (worker.name, worker.id):
-                return _one(parts, worker)
+                return json(read(worker_view(parts, worker)))
         raise WorkerNotFound(f"No worker is called {name[:100]!r}. GET /workers lists them.")
 
 
@@ -191,12 +183,10 @@ def _changing_workers(router: APIRouter, parts: Parts) -> None:
     )
     async def change_worker(name: str, request: Request) -> Response:
         wanted = body_of(await incoming.whole(request, parts.limits), WorkerChange)
-        return _one(
-            parts,
-            await parts.herd.change(
-                name, new_name=wanted.name, draining=wanted.draining, labels=wanted.labels
-            ),
+        changed = await parts.herd.change(
+            name, new_name=wanted.name, draining=wanted.draining, labels=wanted.labels
         )
+        return json(read(worker_view(parts, changed)))
 
     @router.delete(
         "/workers/{name}",
@@ -204,7 +194,7 @@ def _changing_workers(router: APIRouter, parts: Parts) -> None:
         responses={200: answer("WorkerView", "As it was."), **errors(404, 409, 507)},
     )
     async def revoke_worker(name: str) -> Response:
-        return _one(parts, await parts.herd.revoke(name))
+        return json(read(worker_view(parts, await parts.herd.revoke(name))))
 
     @router.post(
         "/invitations",
@@ -233,7 +223,7 @@ def _queue(router: APIRouter, parts: Parts) -> None:
         responses={200: answer("QueueView", "The queue.")},
     )
     async def queue() -> Response:
-        return json(read(queue_view(parts.store.world, parts.loop.pause)))
+        return json(read(queue_view(parts)))
 
     @router.post(
         "/queue/pause",
@@ -242,7 +232,7 @@ def _queue(router: APIRouter, parts: Parts) -> None:
     )
     async def pause(request: Request) -> Response:
         await parts.loop.hold(True, by=caller_of(request).name)
-        return json(read(queue_view(parts.store.world, parts.loop.pause)))
+        return json(read(queue_view(parts)))
 
     @router.post(
         "/queue/resume",
@@ -251,7 +241,7 @@ def _queue(router: APIRouter, parts: Parts) -> None:
     )
     async def resume(request: Request) -> Response:
         await parts.loop.hold(False, by=caller_of(request).name)
-        return json(read(queue_view(parts.store.world, parts.loop.pause)))
+        return json(read(queue_view(parts)))
 
 
 def _tokens(router: APIRouter, parts: Parts) -> None:
@@ -271,8 +261,8 @@ def _tokens(router: APIRouter, parts: Parts) -> None:
         openapi_extra=body("TokenBody"),
     )
     async def create_token(request: Request) -> Response:
-        body = body_of(await incoming.whole(request, parts.limits), TokenBody)
-        token, kept = await parts.access.create(body.name, body.role, body.expires_in)
+        wanted = body_of(await incoming.whole(request, parts.limits), TokenBody)
+        token, kept = await parts.access.create(wanted.name, wanted.role, wanted.expires_in)
         return json(NewToken(token, read(token_view(kept))), 201)
 
     @router.delete(
@@ -282,7 +272,3 @@ def _tokens(router: APIRouter, parts: Parts) -> None:
     )
     async def revoke_token(name: str) -> Response:
         return json(read(token_view(await parts.access.revoke(name))))
-
-
-def _one(parts: Parts, worker: Worker) -> Response:
-    return json(read(worker_views(parts.store.world.seats([worker]))[0]))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -14,31 +17,35 @@ from fastapi.responses import StreamingResponse
 
 from corral.api.http_protocol import hold_little
 from corral.api.parts import Parts
-from corral.api.rest import ranges, routing
-from corral.api.rest.answers import answer, errors, json
+from corral.api.rest import routing
+from corral.api.rest.answers import BINARY, STREAMED, answer, errors, json
 from corral.api.views import artifact_view, event_of
 from corral.contract import views
 from corral.contract.plain import plain_event
 from corral.contract.read_views import read, read_event
-from corral.controller.jobs.job_files import result_of
 from corral.controller.output.pages import Cursor, Page, Seen
 from corral.controller.output.text import gap
+from corral.core.errors import RangeNotSatisfiable
 from corral.core.frames import OutputFrame, decode_frame
-from corral.core.job import Blob
 
 KEEP_ALIVE_S = 15.0
 """How often a quiet stream says that it is still there."""
 PIECE = 8 << 10
 """Of a stream on its way to whoever follows it: what is not taken stays in memory."""
+CHUNK = 256 << 10
 MAX_ATTEMPT = 1_000_000
 
+Read = Callable[[int, int], AsyncIterator[bytes]]
+"""Bytes from a place to behind another."""
+
 STRUCTS: tuple[Any, ...] = (views.Artifact,)
-_BYTES = {"schema": {"type": "string", "format": "binary"}}
 _RANGED: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Everything.", "content": {"application/octet-stream": _BYTES}},
-    206: {"description": "The range.", "content": {"application/octet-stream": _BYTES}},
+    200: {"description": "Everything.", "content": {"application/octet-stream": BINARY}},
+    206: {"description": "The range.", "content": {"application/octet-stream": BINARY}},
 }
 _TEXT = {"schema": {"type": "string"}}
+_PLAIN = "text/plain; charset=utf-8"
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 _EVENTS = {
     "schema": {
         "type": "object",
@@ -84,7 +91,7 @@ def _events(router: APIRouter, parts: Parts) -> None:
         watching = parts.feed.watch(found, cursor)
         hold_little(request.scope)
         return StreamingResponse(
-            _sent(parts, watching), media_type="text/event-stream", headers=_STREAMED
+            _sent(parts, watching), media_type="text/event-stream", headers=STREAMED
         )
 
 
@@ -114,15 +121,13 @@ def _output(router: APIRouter, parts: Parts) -> None:
             parts.streams.check()
             texts = _followed(parts, found, stream)
             hold_little(request.scope)
-            return StreamingResponse(texts, media_type=_PLAIN, headers=_STREAMED)
+            return StreamingResponse(texts, media_type=_PLAIN, headers=STREAMED)
         await parts.feed.mark_missing(found)
         attempt = attempt or parts.store.head(found).attempt
         total = await parts.output.size(found, attempt, stream)
 
-        def bytes_between(start: int, end: int) -> AsyncIterator[bytes]:
-            return parts.output.read(found, attempt, stream, start, end)
-
-        return ranges.ranged(request, bytes_between, total, media_type=_PLAIN, headers={})
+        reader = partial(parts.output.read, found, attempt, stream)
+        return _ranged(request, reader, total, media_type=_PLAIN)
 
 
 def _files(router: APIRouter, parts: Parts) -> None:
@@ -134,7 +139,12 @@ def _files(router: APIRouter, parts: Parts) -> None:
     async def result(request: Request, job: str) -> Response:
         """For a function: its value, cloudpickled. Unpickle only what you trust."""
         found = await parts.queue.find(job)
-        return _blob(parts, request, result_of(parts.store, found), "result")
+        kept = parts.store.result(found)
+        if kept.data is not None:
+            reader = partial(_inline, kept.data)
+        else:
+            reader = partial(_file, parts.blobs.open_path(kept.sha256))
+        return _saved(request, reader, kept.sha256, kept.size, "result")
 
     @router.get(
         "/jobs/{job}/artifacts",
@@ -162,26 +172,64 @@ def _files(router: APIRouter, parts: Parts) -> None:
         kept = await parts.artifact_index.find(found, name)
         parts.artifacts.check(kept)
         reader = partial(parts.artifacts.read, kept)
-        return _ranged(request, reader, kept.file_sha256, kept.size, name.rpartition("/")[2])
+        return _saved(request, reader, kept.file_sha256, kept.size, name.rpartition("/")[2])
 
 
-def _blob(parts: Parts, request: Request, kept: Blob, name: str) -> Response:
-    if kept.data is not None:
-        reader = ranges.bytes_reader(kept.data)
+def _saved(request: Request, read: Read, sha256: str, size: int, name: str) -> Response:
+    """A browser saves it and never shows it: it came from a job."""
+    attachment = f"attachment; filename*=utf-8''{quote(name, safe='')}"
+    headers = {"content-disposition": attachment, "etag": f'"{sha256}"'}
+    return _ranged(request, read, size, media_type="application/octet-stream", headers=headers)
+
+
+def _ranged(
+    request: Request, read: Read, total: int, *, media_type: str, headers: Mapping[str, str] = {}
+) -> Response:
+    """200 with everything or 206 with the range that was asked for."""
+    start, end, status = 0, total, 200
+    more = {**headers, "accept-ranges": "bytes", "x-content-type-options": "nosniff"}
+    if (wanted := _wanted(request.headers.get("range"), total)) is not None:
+        (start, end), status = wanted, 206
+        more["content-range"] = f"bytes {start}-{end - 1}/{total}"
+    more["content-length"] = str(end - start)
+    return StreamingResponse(read(start, end), status, headers=more, media_type=media_type)
+
+
+def _wanted(header: str | None, total: int) -> tuple[int, int] | None:
+    """The one range that is asked for, from its first byte to behind its last; None for all.
+
+    Several ranges, and what is no range at all, are answered with everything, as HTTP allows.
+    """
+    match = _RANGE.fullmatch((header or "").strip())
+    if match is None or match[1] == match[2] == "":
+        return None
+    if not match[1]:
+        start, end = max(0, total - int(match[2])), total
     else:
-        reader = ranges.file_reader(parts.blobs.open_path(kept.sha256))
-    return _ranged(request, reader, kept.sha256, kept.size, name)
+        start = int(match[1])
+        if match[2] and int(match[2]) < start:
+            return None
+        end = min(total, int(match[2]) + 1) if match[2] else total
+    if start >= end:
+        raise RangeNotSatisfiable(
+            f"There are {total:,} bytes; none of those asked for.", details={"size": total}
+        )
+    return start, end
 
 
-def _ranged(request: Request, read: ranges.Read, sha256: str, size: int, name: str) -> Response:
-    headers = {**ranges.attachment(name), "etag": f'"{sha256}"'}
-    return ranges.ranged(
-        request, read, size, media_type="application/octet-stream", headers=headers
-    )
+async def _file(path: Path, start: int, end: int) -> AsyncIterator[bytes]:
+    with open(path, "rb") as file:
+        file.seek(start)
+        while start < end:
+            piece = await asyncio.to_thread(file.read, min(CHUNK, end - start))
+            if not piece:
+                return
+            start += len(piece)
+            yield piece
 
 
-_PLAIN = "text/plain; charset=utf-8"
-_STREAMED = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+async def _inline(data: bytes, start: int, end: int) -> AsyncIterator[bytes]:
+    yield data[start:end]
 
 
 async def _sent(parts: Parts, watching: AsyncIterator[Sequence[Seen]]) -> AsyncIterator[bytes]:

@@ -1,4 +1,5 @@
-"""/jobs: submit, list, look, cancel, retry, move to the front, why; and /packages."""
+"""/jobs: submit, list, look, cancel, retry, move to the front, why; and the bytes that jobs name,
+stored ahead of them: /packages, and input files as /assets."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from corral.api import incoming
 from corral.api.parts import Parts
 from corral.api.rest import routing
-from corral.api.rest.answers import answer, body_of, errors, json
+from corral.api.rest.answers import BYTES, answer, body, body_of, errors, json
 from corral.api.rest.bodies import JobBody, JobsBody, Submission, submissions_of
 from corral.api.rest.routing import caller_of
 from corral.api.submissions import jobs_of
@@ -49,37 +50,49 @@ class StoredPackage(msgspec.Struct):
     size: int
 
 
+class AssetBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A file that is about to be sent, or one of the shared root."""
+
+    sha256: str = ""
+    size: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    path: str = ""
+
+
+class FoundAsset(msgspec.Struct):
+    """Known: name it in `inputs`. If not: PUT its bytes to `put_url`, or to /assets if that is
+    empty."""
+
+    known: bool
+    sha256: str
+    size: int
+    path: str = ""
+    put_url: str = ""
+
+
+class StoredAsset(msgspec.Struct):
+    sha256: str
+    size: int
+
+
 STRUCTS: tuple[Any, ...] = (
     *(Submitted, JobPage, StoredPackage, JobBody, JobsBody),
+    *(AssetBody, FoundAsset, StoredAsset),
     *(views.JobView, views.Explanation),
 )
-_BODY = {
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": {
-                "anyOf": [
-                    {"$ref": "#/components/schemas/JobBody"},
-                    {"$ref": "#/components/schemas/JobsBody"},
-                ]
-            },
-            "example": {"script": {"source": "print(6 * 7)"}, "gpus": 1},
-        }
-    },
-}
-_BYTES = {
-    "required": True,
-    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-}
+_BODY = body("JobBody", "JobsBody", example={"script": {"source": "print(6 * 7)"}, "gpus": 1})
 Moment = Annotated[str, Query(description="Seconds since the epoch, or ISO 8601.", max_length=64)]
 
 
 def routes(parts: Parts) -> APIRouter:
-    router = routing.router(parts, "jobs")
-    _submitting(router, parts)
-    _listing(router, parts)
-    _one_job(router, parts)
-    _packages(router, parts)
+    jobs, assets = routing.router(parts, "jobs"), routing.router(parts, "assets")
+    _submitting(jobs, parts)
+    _listing(jobs, parts)
+    _one_job(jobs, parts)
+    _packages(jobs, parts)
+    _assets(assets, parts)
+    router = APIRouter()
+    router.include_router(jobs)
+    router.include_router(assets)
     return router
 
 
@@ -89,7 +102,7 @@ def _submitting(router: APIRouter, parts: Parts) -> None:
         status_code=202,
         summary="Submit one job or many",
         responses={202: answer("Submitted", "Accepted, durably."), **errors(408, 409, 413, 507)},
-        openapi_extra={"requestBody": _BODY},
+        openapi_extra=_BODY,
     )
     async def submit(
         request: Request,
@@ -105,7 +118,7 @@ def _submitting(router: APIRouter, parts: Parts) -> None:
         jobs = jobs_of(many, QueueClass.INTERACTIVE, parts.limits, caller_of(request))
         accepted = await parts.queue.submit(jobs)
         ids = [one.job for one in accepted]
-        few = [_view(parts, job) for job in ids] if len(ids) <= SHOWN else []
+        few = [read(shown(parts, job)) for job in ids] if len(ids) <= SHOWN else []
         warnings = sorted({one.warning for one in accepted if one.warning})
         return json(Submitted(ids, few, warnings), 202)
 
@@ -150,7 +163,7 @@ def _listing(router: APIRouter, parts: Parts) -> None:
         limit = min(limit, parts.limits.page)
         found = await parts.listing.page(filters, before=cursor, limit=limit + 1)
         page = found[:limit]
-        jobs = [read(one) async for one in views_of(parts.store, parts.feed, page)]
+        jobs = [read(one) async for one in views_of(parts, page)]
         return json(JobPage(jobs, page[-1] if len(found) > limit else None))
 
 
@@ -163,7 +176,7 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
     async def show(job: str) -> Response:
         """By its id, an unambiguous beginning of it, or `last`."""
         found = await parts.queue.find(job)
-        return json(read(shown_in_full(parts.store, parts.feed, found)))
+        return json(read(shown_in_full(parts, found)))
 
     @router.post(
         "/jobs/{job}/cancel",
@@ -173,7 +186,7 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
     async def cancel(job: str) -> Response:
         found = await parts.queue.find(job)
         await parts.queue.cancel(found)
-        return json(_view(parts, found))
+        return json(read(shown(parts, found)))
 
     @router.post(
         "/jobs/{job}/retry",
@@ -192,7 +205,7 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
         again = await parts.queue.retry(
             await parts.queue.find(job), user=user, worker=worker, apart=apart
         )
-        return json(_view(parts, again), 202)
+        return json(read(shown(parts, again)), 202)
 
     @router.post(
         "/jobs/{job}/front",
@@ -203,7 +216,7 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
         """Before all others of its class and priority, also after a restart."""
         found = await parts.queue.find(job)
         await parts.queue.to_front(found)
-        return json(_view(parts, found))
+        return json(read(shown(parts, found)))
 
     @router.get(
         "/jobs/{job}/why",
@@ -212,7 +225,7 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
     )
     async def why(job: str) -> Response:
         found = await parts.queue.find(job)
-        return json(read(await explanation_view(parts.store, parts.loop, found)))
+        return json(read(explanation_view(parts, found)))
 
 
 def _packages(router: APIRouter, parts: Parts) -> None:
@@ -221,7 +234,7 @@ def _packages(router: APIRouter, parts: Parts) -> None:
         status_code=201,
         summary="Store bytes ahead of the jobs that name them",
         responses={201: answer("StoredPackage", "Stored."), **errors(408, 413, 507)},
-        openapi_extra={"requestBody": _BYTES},
+        openapi_extra=BYTES,
     )
     async def put_package(
         request: Request,
@@ -236,8 +249,37 @@ def _packages(router: APIRouter, parts: Parts) -> None:
         return json(StoredPackage(blob.sha256, blob.size), 201)
 
 
-def _view(parts: Parts, job: str) -> Any:
-    return read(shown(parts.store, parts.feed, job))
+def _assets(router: APIRouter, parts: Parts) -> None:
+    @router.post(
+        "/assets",
+        summary="Whether an input file is here, and where it goes if not",
+        responses={200: answer("FoundAsset", "Here or not."), **errors(404, 408, 413, 507)},
+        openapi_extra=body("AssetBody"),
+    )
+    async def find(request: Request) -> Response:
+        asked = body_of(await incoming.whole(request, parts.limits), AssetBody)
+        found = await parts.assets.find(asked.sha256, asked.size, asked.path)
+        if found is not None:
+            return json(FoundAsset(True, found.sha256, found.size, found.path))
+        parts.queue.check_room()
+        put_url = await parts.assets.place(asked.sha256, asked.size)
+        return json(FoundAsset(False, asked.sha256, asked.size, put_url=put_url))
+
+    @router.put(
+        "/assets",
+        status_code=201,
+        summary="Store an input file",
+        responses={201: answer("StoredAsset", "Stored."), **errors(408, 413, 507)},
+        openapi_extra=BYTES,
+    )
+    async def put(
+        request: Request,
+        sha256: Annotated[str, Query(description="Refused if the bytes have another.")] = "",
+    ) -> Response:
+        parts.queue.check_room()
+        pieces = incoming.pieces(request, parts.limits)
+        blob = await parts.assets.put(pieces, expected=sha256 or None)
+        return json(StoredAsset(blob.sha256, blob.size), 201)
 
 
 def moment(name: str, text: str) -> float:

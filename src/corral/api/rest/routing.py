@@ -12,19 +12,13 @@ from corral.api.auth import bearer
 from corral.api.parts import Parts
 from corral.api.rest.answers import errors
 from corral.api.roles import ROUTES
-from corral.controller.auth.access import Access
 from corral.core.access import Caller
 from corral.core.errors import InvalidRequest
 
 
 def router(parts: Parts, tag: str) -> APIRouter:
     """Routes behind the door: who calls is known before a byte of the body is read."""
-    return APIRouter(
-        tags=[tag], route_class=guarded(parts.access), responses=errors(401, 403, 422, 503)
-    )
 
-
-def guarded(access: Access) -> type[APIRoute]:
     class Guarded(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
@@ -32,7 +26,7 @@ def guarded(access: Access) -> type[APIRoute]:
             known = [field.alias for field in self.dependant.query_params]
 
             async def checked(request: Request) -> Response:
-                caller = access.caller(bearer(request.headers.get("authorization")))
+                caller = parts.access.caller(bearer(request.headers.get("authorization")))
                 caller.needs(roles[request.method])
                 request.state.caller = caller
                 for name in request.query_params:
@@ -43,7 +37,7 @@ def guarded(access: Access) -> type[APIRoute]:
             said = f"; there are {', '.join(known)}" if known else ""
             return checked
 
-    return Guarded
+    return APIRouter(tags=[tag], route_class=Guarded, responses=errors(401, 403, 422, 503))
 
 
 def caller_of(request: Request) -> Caller:

@@ -6,8 +6,7 @@ from corral.api.rpc.files import FileCalls
 from corral.api.rpc.images import ImageCalls
 from corral.api.rpc.jobs import JobCalls
 from corral.api.rpc.operating import OperatingCalls
-from corral.api.rpc.workers import WorkerCalls
 
 
-class Orchestrator(JobCalls, WorkerCalls, FileCalls, ImageCalls, OperatingCalls):
+class Orchestrator(JobCalls, FileCalls, ImageCalls, OperatingCalls):
     """All of it."""

@@ -5,27 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from corral.api.rpc.guard import Calls, Context, answers, checked, streams
+from corral.api.rpc.guard import Calls, answers, checked, streams
 from corral.api.views import artifact_view
 from corral.contract import corral_pb2 as pb
-from corral.controller.jobs.job_files import result_of
+from corral.core.access import Caller
 from corral.core.errors import BlobNotFound
 
 
 class FileCalls(Calls):
     @answers
-    async def PutPackage(  # noqa: N802
-        self, request: AsyncIterator[pb.Chunk], context: Context
-    ) -> pb.BlobRef:
+    async def PutPackage(self, request: AsyncIterator[pb.Chunk], caller: Caller) -> pb.BlobRef:
         self._parts.queue.check_room()
         chunks = (checked(chunk).data async for chunk in request)
         blob = await self._parts.blobs.put(chunks, limit=self._parts.package_limit)
         return pb.BlobRef(sha256=blob.sha256, size=blob.size)
 
     @answers
-    async def FindAsset(  # noqa: N802
-        self, request: pb.AssetRequest, context: Context
-    ) -> pb.AssetReply:
+    async def FindAsset(self, request: pb.AssetRequest, caller: Caller) -> pb.AssetReply:
         found = await self._parts.assets.find(request.sha256, request.size, request.path)
         if found is not None:
             return pb.AssetReply(known=True, sha256=found.sha256, size=found.size, path=found.path)
@@ -33,16 +29,14 @@ class FileCalls(Calls):
         return pb.AssetReply(put_url=await self._parts.assets.place(request.sha256, request.size))
 
     @answers
-    async def PutAsset(  # noqa: N802
-        self, request: AsyncIterator[pb.Chunk], context: Context
-    ) -> pb.BlobRef:
+    async def PutAsset(self, request: AsyncIterator[pb.Chunk], caller: Caller) -> pb.BlobRef:
         self._parts.queue.check_room()
         blob = await self._parts.assets.put(checked(chunk).data async for chunk in request)
         return pb.BlobRef(sha256=blob.sha256, size=blob.size)
 
     @answers
-    async def ListArtifacts(  # noqa: N802
-        self, request: pb.ListArtifactsRequest, context: Context
+    async def ListArtifacts(
+        self, request: pb.ListArtifactsRequest, caller: Caller
     ) -> pb.ListArtifactsReply:
         job, index = await self._parts.queue.find(request.job_id), self._parts.artifact_index
         if request.name:
@@ -55,14 +49,12 @@ class FileCalls(Calls):
         return pb.ListArtifactsReply(artifacts=shown, more=len(page) > limit)
 
     @streams
-    async def GetBlob(  # noqa: N802
-        self, request: pb.BlobRequest, context: Context
-    ) -> AsyncIterator[pb.Chunk]:
+    async def GetBlob(self, request: pb.BlobRequest, caller: Caller) -> AsyncIterator[pb.Chunk]:
         job = await self._parts.queue.find(request.job_id)
         blob = None
         if request.name == "result":
             with contextlib.suppress(BlobNotFound):
-                blob = result_of(self._parts.store, job)
+                blob = self._parts.store.result(job)
         if blob is None:
             kept = await self._parts.artifact_index.find(job, request.name)
             async for chunk in self._parts.artifacts.read(kept):

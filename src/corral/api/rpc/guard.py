@@ -15,7 +15,7 @@ from corral.api.correlation import refused
 from corral.api.parts import Parts
 from corral.api.roles import METHODS
 from corral.contract.service import ERROR_KEY
-from corral.core.access import Caller
+from corral.core.access import Caller, Role
 from corral.core.errors import CorralError, InvalidRequest
 
 Context = Any
@@ -62,7 +62,7 @@ def checked(request: Request) -> Request:
 
 
 def answers(
-    method: Callable[[Any, Request, Context], Awaitable[Reply]],
+    method: Callable[[Any, Request, Caller], Awaitable[Reply]],
 ) -> Callable[[Any, Request, Context], Awaitable[Reply]]:
     """Checks the caller's role and turns errors into statuses, for a method with one answer."""
     role = METHODS[method.__name__]
@@ -71,9 +71,8 @@ def answers(
     async def guarded(self: Any, request: Request, context: Context) -> Reply:
         correlation_id = _enter(context)
         try:
-            self.caller(context).needs(role)
-            checked(request)
-            return await method(self, request, context)
+            caller = self.caller(context.invocation_metadata(), role)
+            return await method(self, checked(request), caller)
         except CorralError as error:
             await _abort(context, error, method.__name__, correlation_id)
             raise
@@ -82,7 +81,7 @@ def answers(
 
 
 def streams(
-    method: Callable[[Any, Request, Context], AsyncIterator[Reply]],
+    method: Callable[[Any, Request, Caller], AsyncIterator[Reply]],
 ) -> Callable[[Any, Request, Context], AsyncIterator[Reply]]:
     """The same for a method whose answer streams; there may be only so many of them at once."""
     role = METHODS[method.__name__]
@@ -91,10 +90,10 @@ def streams(
     async def guarded(self: Any, request: Request, context: Context) -> AsyncIterator[Reply]:
         correlation_id = _enter(context)
         try:
-            self.caller(context).needs(role)
+            caller = self.caller(context.invocation_metadata(), role)
             checked(request)
-            with self.streams.one():
-                async for reply in method(self, request, context):
+            with self._parts.streams.one():
+                async for reply in method(self, request, caller):
                     yield reply
         except CorralError as error:
             await _abort(context, error, method.__name__, correlation_id)
@@ -117,18 +116,17 @@ class Calls:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self.streams = parts.streams
 
-    def caller(self, context: Context) -> Caller:
-        return self._caller(context.invocation_metadata() or ())
-
-    def _caller(self, metadata: Sequence[tuple[str, Any]]) -> Caller:
-        return self._parts.access.caller(bearer(dict(metadata).get("authorization")))
+    def caller(self, metadata: Sequence[tuple[str, Any]] | None, role: Role) -> Caller:
+        """Who calls, or why it may not."""
+        caller = self._parts.access.caller(bearer(dict(metadata or ()).get("authorization")))
+        caller.needs(role)
+        return caller
 
     def refuse(self, method: str, metadata: Sequence[tuple[str, Any]]) -> Any:
         """What answers a call that may not be made, before its message is read; None for others."""
         try:
-            self._caller(metadata).needs(METHODS[method])
+            self.caller(metadata, METHODS[method])
         except CorralError as error:
             return _refusing(error, method)
         return None

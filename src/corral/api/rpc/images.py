@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from corral.api.rpc.guard import Calls, Context, answers, streams
+from corral.api.rpc.guard import Calls, answers, streams
 from corral.api.views import (
     batch_view,
     built_view,
@@ -16,17 +16,18 @@ from corral.api.views import (
 from corral.contract import corral_pb2 as pb
 from corral.controller.images.learning import LearningFilters
 from corral.controller.jobs.batches import look
+from corral.core.access import Caller
 
 MOST_BATCHES = 1_000
 
 
 class ImageCalls(Calls):
     @streams
-    async def BuildBatch(  # noqa: N802
-        self, request: pb.BuildBatchRequest, context: Context
+    async def BuildBatch(
+        self, request: pb.BuildBatchRequest, caller: Caller
     ) -> AsyncIterator[pb.BuildBatchReply]:
         plans = self._parts.plans
-        built = await plans.build(request.plan, request.key, self.caller(context))
+        built = await plans.build(request.plan, request.key, caller)
         yield built_view(built)
         if not request.dry_run:
             yield built_view(await plans.submit(built), submitted=True)
@@ -35,90 +36,77 @@ class ImageCalls(Calls):
             yield pb.BuildBatchReply(records=lines)
 
     @answers
-    async def GetBatch(  # noqa: N802
-        self, request: pb.BatchRequest, context: Context
-    ) -> pb.BatchView:
+    async def GetBatch(self, request: pb.BatchRequest, caller: Caller) -> pb.BatchView:
         found = await look(
             request.batch, self._parts.listing, self._parts.store.world, self._parts.loop
         )
         return whole_batch_view(found)
 
     @answers
-    async def ListBatches(  # noqa: N802
-        self, request: pb.ListBatchesRequest, context: Context
+    async def ListBatches(
+        self, request: pb.ListBatchesRequest, caller: Caller
     ) -> pb.ListBatchesReply:
         most = min(request.limit or MOST_BATCHES, MOST_BATCHES)
         found = await self._parts.listing.batches(limit=most)
         return pb.ListBatchesReply(batches=[batch_view(*one) for one in found])
 
     @answers
-    async def SavePreset(  # noqa: N802
-        self, request: pb.SavePresetRequest, context: Context
-    ) -> pb.PresetView:
-        saved = await self._parts.plans.presets.save(request.name, request.value)
-        return preset_view(saved.name, saved.saved_at, saved.value)
+    async def SavePreset(self, request: pb.SavePresetRequest, caller: Caller) -> pb.PresetView:
+        return preset_view(await self._parts.plans.presets.save(request.name, request.value))
 
     @answers
-    async def ListPresets(  # noqa: N802
-        self, request: pb.ListPresetsRequest, context: Context
+    async def ListPresets(
+        self, request: pb.ListPresetsRequest, caller: Caller
     ) -> pb.ListPresetsReply:
-        listed = [preset_view(*one) for one in self._parts.plans.presets.names()]
-        return pb.ListPresetsReply(presets=listed)
+        listed = self._parts.plans.presets.names()
+        return pb.ListPresetsReply(
+            presets=[pb.PresetView(name=name, saved_at=at) for name, at in listed]
+        )
 
     @answers
-    async def GetPreset(  # noqa: N802
-        self, request: pb.PresetRequest, context: Context
-    ) -> pb.PresetView:
-        found = self._parts.plans.presets.get(request.name)
-        return preset_view(found.name, found.saved_at, found.value)
+    async def GetPreset(self, request: pb.PresetRequest, caller: Caller) -> pb.PresetView:
+        return preset_view(self._parts.plans.presets.get(request.name))
 
     @answers
-    async def RemovePreset(  # noqa: N802
-        self, request: pb.PresetRequest, context: Context
-    ) -> pb.PresetView:
-        found = await self._parts.plans.presets.remove(request.name)
-        return preset_view(found.name, found.saved_at, found.value)
+    async def RemovePreset(self, request: pb.PresetRequest, caller: Caller) -> pb.PresetView:
+        return preset_view(await self._parts.plans.presets.remove(request.name))
 
     # --- learning ---
 
     @answers
-    async def RateJob(  # noqa: N802
-        self, request: pb.RateJobRequest, context: Context
-    ) -> pb.RatingView:
+    async def RateJob(self, request: pb.RateJobRequest, caller: Caller) -> pb.RatingView:
         job = await self._parts.learnings.find(request.job_id, self._parts.queue.find)
-        by = self.caller(context).name
         return rating_view(
-            await self._parts.learnings.rate(job, request.rating, request.note, by=by)
+            await self._parts.learnings.rate(job, request.rating, request.note, by=caller.name)
         )
 
     @streams
-    async def ListLearnings(  # noqa: N802
-        self, request: pb.ListLearningsRequest, context: Context
+    async def ListLearnings(
+        self, request: pb.ListLearningsRequest, caller: Caller
     ) -> AsyncIterator[pb.LearningLines]:
         chosen = LearningFilters(request.since, request.until, request.batch, request.run)
         async for lines in self._parts.learnings.exported(chosen):
             yield pb.LearningLines(data=lines)
 
     @answers
-    async def StartLearningRun(  # noqa: N802
-        self, request: pb.LearningPlan, context: Context
+    async def StartLearningRun(
+        self, request: pb.LearningPlan, caller: Caller
     ) -> pb.LearningRunView:
-        caller = self.caller(context)
         started = await self._parts.learning_runs.start(
             request.plan, caller, dry_run=request.dry_run
         )
         return run_view(started.run, started)
 
     @answers
-    async def GetLearningRun(  # noqa: N802
-        self, request: pb.LearningRunRequest, context: Context
+    async def GetLearningRun(
+        self, request: pb.LearningRunRequest, caller: Caller
     ) -> pb.LearningRunView:
         shown = await self._parts.learning_runs.show(request.name)
         return run_view(shown.run, shown)
 
     @answers
-    async def ListLearningRuns(  # noqa: N802
-        self, request: pb.ListLearningRunsRequest, context: Context
+    async def ListLearningRuns(
+        self, request: pb.ListLearningRunsRequest, caller: Caller
     ) -> pb.ListLearningRunsReply:
         return pb.ListLearningRunsReply(
             runs=[run_view(run) for run in self._parts.learning_runs.all()]

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from corral.api.rpc.guard import Calls, Context, answers, streams
+from corral.api.rpc.guard import Calls, answers, streams
 from corral.api.submissions import job_of, jobs_of
-from corral.api.views import (
-    event_of,
-    explanation_view,
-    shown,
-    shown_in_full,
-    views_of,
-)
+from corral.api.views import event_of, explanation_view, shown, shown_in_full, views_of
 from corral.contract import corral_pb2 as pb
 from corral.controller.history.listing import JobFilters
 from corral.controller.output.pages import Cursor, Page, Seen
@@ -28,10 +22,10 @@ STATES = (JobSubmitted, AttemptPlaced, AttemptStarted)
 
 class JobCalls(Calls):
     @streams
-    async def SubmitJob(  # noqa: N802 (the name in the .proto)
-        self, request: pb.JobSubmission, context: Context
+    async def SubmitJob(
+        self, request: pb.JobSubmission, caller: Caller
     ) -> AsyncIterator[pb.JobEvent]:
-        job = job_of(request, QueueClass.INTERACTIVE, self._parts.limits, self.caller(context))
+        job = job_of(request, QueueClass.INTERACTIVE, self._parts.limits, caller)
         accepted = (await self._parts.queue.submit([job]))[0]
         async for seen in self._parts.feed.watch(accepted.job, Cursor()):
             for event in self._events(seen):
@@ -40,10 +34,8 @@ class JobCalls(Calls):
                 yield event
 
     @answers
-    async def SubmitJobs(  # noqa: N802
-        self, request: pb.SubmitJobsRequest, context: Context
-    ) -> pb.SubmitJobsReply:
-        return await self.submit(request, self.caller(context))
+    async def SubmitJobs(self, request: pb.SubmitJobsRequest, caller: Caller) -> pb.SubmitJobsReply:
+        return await self.submit(request, caller)
 
     async def submit(self, request: pb.SubmitJobsRequest, caller: Caller) -> pb.SubmitJobsReply:
         """What both doors for submissions do."""
@@ -70,8 +62,8 @@ class JobCalls(Calls):
         return reply
 
     @streams
-    async def WatchJobs(  # noqa: N802
-        self, request: pb.WatchRequest, context: Context
+    async def WatchJobs(
+        self, request: pb.WatchRequest, caller: Caller
     ) -> AsyncIterator[pb.JobEvents]:
         cursor = Cursor.parse(request.after)
         if bool(request.job_id) == bool(request.batch):
@@ -99,19 +91,12 @@ class JobCalls(Calls):
     # --- looking and changing ---
 
     @answers
-    async def GetJobStatus(  # noqa: N802
-        self, request: pb.JobRequest, context: Context
-    ) -> pb.JobView:
+    async def GetJobStatus(self, request: pb.JobRequest, caller: Caller) -> pb.JobView:
         job = await self._parts.queue.find(request.job_id)
-        return shown_in_full(self._parts.store, self._parts.feed, job)
-
-    def _view(self, job: str) -> pb.JobView:
-        return shown(self._parts.store, self._parts.feed, job)
+        return shown_in_full(self._parts, job)
 
     @answers
-    async def ListJobs(  # noqa: N802
-        self, request: pb.ListJobsRequest, context: Context
-    ) -> pb.ListJobsReply:
+    async def ListJobs(self, request: pb.ListJobsRequest, caller: Caller) -> pb.ListJobsReply:
         filters = JobFilters.checked(
             states=request.states,
             active=request.active,
@@ -126,48 +111,36 @@ class JobCalls(Calls):
         )
         limit = min(request.limit or 100, self._parts.limits.page)
         found = await self._parts.listing.page(filters, before=request.before, limit=limit)
-        return pb.ListJobsReply(
-            jobs=[view async for view in views_of(self._parts.store, self._parts.feed, found)]
-        )
+        return pb.ListJobsReply(jobs=[view async for view in views_of(self._parts, found)])
 
     @answers
-    async def CancelJob(  # noqa: N802
-        self, request: pb.JobRequest, context: Context
-    ) -> pb.JobView:
+    async def CancelJob(self, request: pb.JobRequest, caller: Caller) -> pb.JobView:
         job = await self._parts.queue.find(request.job_id)
         await self._parts.queue.cancel(job)
-        return self._view(job)
+        return shown(self._parts, job)
 
     @answers
-    async def CancelBatch(  # noqa: N802
-        self, request: pb.BatchRequest, context: Context
-    ) -> pb.CancelBatchReply:
+    async def CancelBatch(self, request: pb.BatchRequest, caller: Caller) -> pb.CancelBatchReply:
         if not request.batch:
             raise InvalidJob("Name the batch to cancel.")
         return pb.CancelBatchReply(cancelled=await self._parts.queue.cancel_batch(request.batch))
 
     @answers
-    async def RetryJob(  # noqa: N802
-        self, request: pb.RetryRequest, context: Context
-    ) -> pb.JobView:
-        caller, job = self.caller(context), await self._parts.queue.find(request.job_id)
+    async def RetryJob(self, request: pb.RetryRequest, caller: Caller) -> pb.JobView:
         user = None if caller.role is Role.ADMIN else caller.name
+        job = await self._parts.queue.find(request.job_id)
         again = await self._parts.queue.retry(
             job, user=user, worker=request.worker, apart=request.apart
         )
-        return self._view(again)
+        return shown(self._parts, again)
 
     @answers
-    async def MoveToFront(  # noqa: N802
-        self, request: pb.JobRequest, context: Context
-    ) -> pb.JobView:
+    async def MoveToFront(self, request: pb.JobRequest, caller: Caller) -> pb.JobView:
         job = await self._parts.queue.find(request.job_id)
         await self._parts.queue.to_front(job)
-        return self._view(job)
+        return shown(self._parts, job)
 
     @answers
-    async def ExplainJob(  # noqa: N802
-        self, request: pb.JobRequest, context: Context
-    ) -> pb.Explanation:
+    async def ExplainJob(self, request: pb.JobRequest, caller: Caller) -> pb.Explanation:
         job = await self._parts.queue.find(request.job_id)
-        return await explanation_view(self._parts.store, self._parts.loop, job)
+        return explanation_view(self._parts, job)

@@ -1,43 +1,96 @@
-"""For whoever operates the whole: the queue, tokens, health, secrets, backups."""
+"""For whoever operates the whole: workers and how machines become some, the queue, tokens, health,
+secrets, backups."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
 
-from corral.api.rpc.guard import Calls, Context, answers, streams
-from corral.api.views import (
-    queue_view,
-    token_view,
-)
+from corral.api.rpc.guard import Calls, answers, streams
+from corral.api.views import queue_view, token_view, worker_page, worker_view
 from corral.contract import corral_pb2 as pb
-from corral.controller.status.condition import condition
+from corral.core.access import Caller, Role
 
 
 class OperatingCalls(Calls):
     @answers
-    async def GetQueue(  # noqa: N802
-        self, request: pb.QueueRequest, context: Context
-    ) -> pb.QueueView:
-        return queue_view(self._parts.store.world, self._parts.loop.pause)
+    async def ListWorkers(
+        self, request: pb.ListWorkersRequest, caller: Caller
+    ) -> pb.ListWorkersReply:
+        return worker_page(self._parts, request.after)
 
     @answers
-    async def PauseQueue(  # noqa: N802
-        self, request: pb.QueueRequest, context: Context
-    ) -> pb.QueueView:
-        await self._parts.loop.hold(True, by=self.caller(context).name)
-        return queue_view(self._parts.store.world, self._parts.loop.pause)
+    async def ChangeWorker(self, request: pb.ChangeWorkerRequest, caller: Caller) -> pb.WorkerView:
+        has = request.HasField
+        changed = await self._parts.herd.change(
+            request.worker,
+            new_name=request.name if has("name") else None,
+            draining=request.draining if has("draining") else None,
+            labels=list(request.labels.labels) if has("labels") else None,
+        )
+        return worker_view(self._parts, changed)
 
     @answers
-    async def ResumeQueue(  # noqa: N802
-        self, request: pb.QueueRequest, context: Context
-    ) -> pb.QueueView:
-        await self._parts.loop.hold(False, by=self.caller(context).name)
-        return queue_view(self._parts.store.world, self._parts.loop.pause)
+    async def RevokeWorker(self, request: pb.RevokeWorkerRequest, caller: Caller) -> pb.WorkerView:
+        return worker_view(self._parts, await self._parts.herd.revoke(request.worker))
 
     @answers
-    async def CreateToken(  # noqa: N802
-        self, request: pb.CreateTokenRequest, context: Context
+    async def Invite(self, request: pb.InviteRequest, caller: Caller) -> pb.InviteReply:
+        if request.client:
+            client = await self._parts.herd.invite_client(
+                request.client, request.role or Role.SUBMIT, request.expires_in
+            )
+            return pb.InviteReply(invitation=client.text())
+        worker, expires_at = await self._parts.herd.invite_worker(
+            request.expires_in, request.uses, renew=request.renew
+        )
+        pin = self._parts.herd.pin()
+        return pb.InviteReply(
+            invitation=worker.text(),
+            shell=worker.shell(pin),
+            powershell=worker.powershell(pin),
+            expires_at=expires_at,
+        )
+
+    @answers
+    async def ListJoinRequests(
+        self, request: pb.ListJoinRequestsRequest, caller: Caller
+    ) -> pb.ListJoinRequestsReply:
+        requests = self._parts.herd.requests
+        return pb.ListJoinRequestsReply(
+            requests=[
+                pb.JoinRequestView(
+                    name=one.name, address=one.address, code=one.code, age_s=requests.age(one)
+                )
+                for one in requests.pending()
+            ]
+        )
+
+    @answers
+    async def ConfirmJoin(
+        self, request: pb.ConfirmJoinRequest, caller: Caller
+    ) -> pb.ConfirmJoinReply:
+        return pb.ConfirmJoinReply(name=(await self._parts.herd.confirm(request.code)).name)
+
+    # --- the queue, tokens, health ---
+
+    @answers
+    async def GetQueue(self, request: pb.QueueRequest, caller: Caller) -> pb.QueueView:
+        return queue_view(self._parts)
+
+    @answers
+    async def PauseQueue(self, request: pb.QueueRequest, caller: Caller) -> pb.QueueView:
+        await self._parts.loop.hold(True, by=caller.name)
+        return queue_view(self._parts)
+
+    @answers
+    async def ResumeQueue(self, request: pb.QueueRequest, caller: Caller) -> pb.QueueView:
+        await self._parts.loop.hold(False, by=caller.name)
+        return queue_view(self._parts)
+
+    @answers
+    async def CreateToken(
+        self, request: pb.CreateTokenRequest, caller: Caller
     ) -> pb.CreateTokenReply:
         token, kept = await self._parts.access.create(
             request.name, request.role, request.expires_in
@@ -45,24 +98,18 @@ class OperatingCalls(Calls):
         return pb.CreateTokenReply(token=token, view=token_view(kept))
 
     @answers
-    async def ListTokens(  # noqa: N802
-        self, request: pb.ListTokensRequest, context: Context
-    ) -> pb.ListTokensReply:
+    async def ListTokens(self, request: pb.ListTokensRequest, caller: Caller) -> pb.ListTokensReply:
         return pb.ListTokensReply(tokens=map(token_view, self._parts.access.tokens()))
 
     @answers
-    async def RevokeToken(  # noqa: N802
-        self, request: pb.RevokeTokenRequest, context: Context
-    ) -> pb.TokenView:
+    async def RevokeToken(self, request: pb.RevokeTokenRequest, caller: Caller) -> pb.TokenView:
         return token_view(await self._parts.access.revoke(request.name))
 
     @answers
-    async def HealthCheck(  # noqa: N802
-        self, request: pb.HealthRequest, context: Context
-    ) -> pb.HealthReply:
+    async def HealthCheck(self, request: pb.HealthRequest, caller: Caller) -> pb.HealthReply:
         world = self._parts.store.world
         workers = self._parts.loop.workers()
-        status, reason = condition(self._parts.queue, self._parts.store, self._parts.loop)
+        status, reason = self._parts.queue.condition()
         return pb.HealthReply(
             status=status,
             reason=reason,
@@ -76,29 +123,25 @@ class OperatingCalls(Calls):
     # --- secrets: values go in and never come out. All three are for the operator alone.
 
     @answers
-    async def SetSecret(  # noqa: N802
-        self, request: pb.SetSecretRequest, context: Context
-    ) -> pb.SecretView:
+    async def SetSecret(self, request: pb.SetSecretRequest, caller: Caller) -> pb.SecretView:
         set_at = await self._parts.vault.set(request.name, request.value)
         return pb.SecretView(name=request.name, set_at=set_at)
 
     @answers
-    async def ListSecrets(  # noqa: N802
-        self, request: pb.ListSecretsRequest, context: Context
+    async def ListSecrets(
+        self, request: pb.ListSecretsRequest, caller: Caller
     ) -> pb.ListSecretsReply:
         listed = [pb.SecretView(name=name, set_at=at) for name, at in self._parts.vault.listed()]
         return pb.ListSecretsReply(secrets=listed)
 
     @answers
-    async def RemoveSecret(  # noqa: N802
-        self, request: pb.RemoveSecretRequest, context: Context
-    ) -> pb.SecretView:
+    async def RemoveSecret(self, request: pb.RemoveSecretRequest, caller: Caller) -> pb.SecretView:
         set_at = await self._parts.vault.remove(request.name)
         return pb.SecretView(name=request.name, set_at=set_at)
 
     @streams
-    async def Backup(  # noqa: N802
-        self, request: pb.BackupRequest, context: Context
+    async def Backup(
+        self, request: pb.BackupRequest, caller: Caller
     ) -> AsyncIterator[pb.BackupChunk]:
         async with contextlib.aclosing(self._parts.backups.stream()) as pieces:
             async for piece in pieces:

@@ -3,7 +3,6 @@ that they install. The scripts hold nothing secret; the rest is for the invited 
 
 from __future__ import annotations
 
-import asyncio
 from importlib import resources
 
 from fastapi import APIRouter, Request
@@ -13,12 +12,12 @@ from msgspec import Struct
 from corral import wheel
 from corral.api import incoming
 from corral.api.auth import bearer
+from corral.api.first_answers import Once
 from corral.api.rest.answers import body_of
 from corral.controller.auth.join_requests import KEPT_S
 from corral.controller.auth.worker_admin import WorkerAdmin
 from corral.core.errors import NotFound
 from corral.core.limits import InputLimits
-from corral.wheel import Wheel
 
 CONSTRAINTS = "constraints.txt"
 ANSWER_WITHIN_S = 10.0
@@ -26,20 +25,8 @@ SHORT = InputLimits(body_bytes=1000, body_s=10.0)
 """What is read of somebody who has shown nothing yet."""
 
 
-class OwnWheel:
-    """This Corral as a wheel: built once, when somebody first asks."""
-
-    def __init__(self) -> None:
-        self._building: asyncio.Task[Wheel] | None = None
-
-    async def wheel(self) -> Wheel:
-        if self._building is None:
-            self._building = asyncio.create_task(asyncio.to_thread(wheel.built))
-        try:
-            return await asyncio.shield(self._building)
-        except Exception:
-            self._building = None
-            raise
+class Enrolment(Struct, forbid_unknown_fields=True):
+    name: str = ""
 
 
 class Asking(Struct, forbid_unknown_fields=True):
@@ -53,12 +40,19 @@ class Revealing(Struct, forbid_unknown_fields=True):
     number: str
 
 
-def routes(herd: WorkerAdmin) -> APIRouter:
-    router, software = APIRouter(include_in_schema=False), OwnWheel()
+def routes(herd: WorkerAdmin, limits: InputLimits) -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+    _software(router, herd)
+    _enrolling(router, herd, limits)
+    return router
+
+
+def _software(router: APIRouter, herd: WorkerAdmin) -> None:
+    own_wheel = Once(wheel.built)
 
     async def script(name: str) -> PlainTextResponse:
         pin = herd.pin()
-        made = await software.wheel()
+        made = await own_wheel()
         text = resources.files("corral.api").joinpath("scripts", name).read_text("utf-8")
         told = {"PIN": pin, "WHEEL": made.name, "SHA256": made.sha256, "VERSION": made.version}
         for word, value in told.items():
@@ -78,7 +72,7 @@ def routes(herd: WorkerAdmin) -> APIRouter:
         """The wheel and what goes with it."""
         token = bearer(request.headers.get("authorization"))
         await herd.check_may_install(token, _address(request), worker)
-        made = await software.wheel()
+        made = await own_wheel()
         if name == "software":
             found = {"version": made.version, "wheel": made.name, "sha256": made.sha256}
             return JSONResponse(found)
@@ -87,6 +81,18 @@ def routes(herd: WorkerAdmin) -> APIRouter:
         if name == made.name:
             return Response(made.data, media_type="application/zip")
         raise NotFound(f"There is no {name[:100]!r} here; the wheel is called {made.name}.")
+
+
+def _enrolling(router: APIRouter, herd: WorkerAdmin, limits: InputLimits) -> None:
+    @router.post("/enrol")
+    async def enrol(request: Request) -> Response:
+        """An invitation turns into a credential. The enrolment token opens nothing else."""
+        token, address = bearer(request.headers.get("authorization")), _address(request)
+        await herd.check_invited(token, address)
+        wanted = body_of(await incoming.whole(request, limits), Enrolment)
+        enrolled, credential = await herd.enrol(token, address, wanted.name)
+        found = {"worker_id": enrolled.id, "name": enrolled.name, "credential": credential}
+        return JSONResponse(found, 201)
 
     @router.post("/join-requests")
     async def ask(request: Request) -> Response:
@@ -108,8 +114,6 @@ def routes(herd: WorkerAdmin) -> APIRouter:
         number = bearer(request.headers.get("authorization"))
         card = await herd.requests.answer(asked, number, ANSWER_WITHIN_S)
         return JSONResponse({"worker": card})
-
-    return router
 
 
 def _address(request: Request) -> str:

@@ -16,9 +16,10 @@ from websockets.http11 import Request
 from websockets.protocol import OPEN
 
 from corral.api.auth import bearer
+from corral.controller.auth.roster import Roster
 from corral.core.errors import Unauthorized
-from corral.core.text.malformed import MALFORMED
-from corral.engines.dialled import Dialled
+from corral.core.malformed import MALFORMED
+from corral.engines.engine import Dialled
 from corral.protocol import messages as wire
 
 log = structlog.get_logger()
@@ -209,18 +210,15 @@ class WorkerSocket:
     def __init__(
         self,
         engine: Dialled,
-        is_worker: Callable[[str, str], bool],
+        roster: Roster,
         *,
         heartbeat_s: float,
         grace_s: float,
-        knows: Callable[[str], bool] = lambda worker: True,
-        recognises: Callable[[str], bool] = lambda credential: True,
         artifacts: str = "",
     ) -> None:
-        self._artifacts, self._recognises = artifacts, recognises
-        self._strangers = 0
-        self._engine, self._is_worker, self._knows = engine, is_worker, knows
+        self._engine, self._roster, self._artifacts = engine, roster, artifacts
         self._heartbeat_s, self._grace_s = heartbeat_s, grace_s
+        self._strangers = 0
 
     async def serve(self, socket: WebSocket) -> None:
         await socket.accept()
@@ -242,9 +240,7 @@ class WorkerSocket:
         session = _Session(socket.scope["extensions"][SHORT_CUT], welcome)
         session.send(welcome)
         worker = self._engine.join(session, register)
-        silence = _Silence(
-            self._heartbeat_s, session.is_paused, lambda: self._silent(session, worker.id)
-        )
+        silence = _Silence(self._heartbeat_s, session, worker.id)
         try:
             await self._listen(socket, session, silence, worker.id)
         finally:
@@ -280,13 +276,9 @@ class WorkerSocket:
             gone.cancel()
             silence.stop()
 
-    def _silent(self, session: _Session, worker: str) -> None:
-        log.warning("worker_silent", worker=worker)
-        session.end(None)
-
     async def _first_frame(self, socket: WebSocket, credential: str) -> bytes:
         """What it says first; little is kept of somebody who may be anybody."""
-        stranger = not self._recognises(credential)
+        stranger = not self._roster.recognises(credential)
         if stranger and self._strangers >= STRANGERS:
             raise _Refused(LATER, "Too many with unknown credentials are asking. Come back later.")
         self._strangers += stranger
@@ -314,10 +306,10 @@ class WorkerSocket:
             raise _Refused(wire.CLOSE_OUT_OF_ORDER, "The first message must be WorkerRegister.")
         register = first[0]
         _check_version(register.runner_protocol)
-        if not self._knows(register.worker_id):
+        if not self._roster.knows(register.worker_id):
             # Perhaps it was out of reach when it was revoked: then it hears of it now.
             raise _Refused(wire.CLOSE_REVOKED, "This worker is not known here. It may join again.")
-        if not self._is_worker(register.worker_id, credential):
+        if not self._roster.is_worker(register.worker_id, credential):
             raise _Refused(wire.CLOSE_UNAUTHORIZED, "This credential is not that worker's.")
         if self._engine.stopping:
             raise _Refused(wire.CLOSE_STOPPING, "The controller is stopping. Come back soon.")
@@ -329,8 +321,8 @@ class _Silence:
     frame. Looks are counted, not seconds: a controller that was stopped for a while itself heard
     nobody meanwhile, and blames nobody for it. Nor one of whom nothing is read for now."""
 
-    def __init__(self, beat_s: float, unread: Callable[[], bool], then: Callable[[], None]) -> None:
-        self._beat_s, self._unread, self._then = beat_s, unread, then
+    def __init__(self, beat_s: float, session: _Session, worker: str) -> None:
+        self._beat_s, self._session, self._worker = beat_s, session, worker
         self._quiet = 0
         self._looked = self.since = monotonic()
         """When the worker was last heard."""
@@ -343,11 +335,12 @@ class _Silence:
         return min(monotonic() - self.since, (SILENT_BEATS + 1) * self._beat_s)
 
     def _look(self) -> None:
-        heard = self.since > self._looked or self._unread()
+        heard = self.since > self._looked or self._session.is_paused()
         self._quiet = 0 if heard else self._quiet + 1
         self._looked = monotonic()
         if self._quiet >= SILENT_BEATS:
-            self._then()
+            log.warning("worker_silent", worker=self._worker)
+            self._session.end(None)
         else:
             self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._look)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -13,12 +14,10 @@ import typer
 
 from corral.cli.controller import up
 from corral.cli.terminal import output
+from corral.cli.terminal.arguments import AsJson, client_of_this_home
 from corral.cli.terminal.bar import Bar
 
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
-
-@output.guarded
 def backup(
     file: Annotated[
         Path | None, typer.Argument(help="Where to write it; by default corral-DATE.tar here.")
@@ -26,10 +25,11 @@ def backup(
     as_json: AsJson = False,
 ) -> None:
     """Copies everything the controller knows into one file, while it works on."""
+    from msgspec.structs import asdict
+
     from corral.controller.recovery.restore import checked
     from corral.core.errors import StorageFailed
     from corral.home import sync_folder
-    from corral.sdk.client import Client
 
     path = file or Path(time.strftime("corral-%Y%m%d-%H%M%S.tar"))
     incoming = path.with_name(f"{path.name}.partial")
@@ -37,7 +37,7 @@ def backup(
     try:
         # It holds tokens and keys: nobody else may read it.
         fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "wb") as target, Client() as client:
+        with os.fdopen(fd, "wb") as target, client_of_this_home() as client:
             client.backup(
                 target.write, lambda done, total: bar.update(done / total, "copying the home")
             )
@@ -54,19 +54,20 @@ def backup(
         bar.close()
         incoming.unlink(missing_ok=True)
     if as_json:
-        output.show_json({"file": str(path.absolute()), **_told(found)})
+        output.show_json({"file": str(path.absolute()), **asdict(found)})
         return
     output.show(f"{path}: {found.files:,} files, {output.size_of(path.stat().st_size)}, proven.")
     output.show("It holds tokens and keys: keep it where only you can read it.")
 
 
-@output.guarded
 def restore(
     file: Annotated[Path, typer.Argument(help="A file that `corral backup` made.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Puts a backup in the place of this home; what was there is kept aside."""
+    from msgspec.structs import asdict
+
     from corral import logs, settings
     from corral.controller.recovery import restore as restoring
     from corral.core.errors import BackupRefused
@@ -90,8 +91,6 @@ def restore(
             raise typer.Exit(1)
         restoring.commit(home, folder)
     finally:
-        import shutil
-
         shutil.rmtree(folder, ignore_errors=True)
     restarted = process is not None and _restart(home.path, process)
     if restoring.pending(home):
@@ -103,7 +102,7 @@ def restore(
     kept = max(home.backups.glob("before-restore-*"), key=lambda path: path.stat().st_ctime)
     if as_json:
         told = {"home": str(home.path), "kept": str(kept), "restarted": restarted}
-        output.show_json({**told, **_told(found)})
+        output.show_json({**told, **asdict(found)})
         return
     output.show(f"Restored what was there on {restoring.when(found.made_at)}.")
     output.show(f"The former state is kept in {kept}.")
@@ -129,22 +128,16 @@ def _agreed(home: Path, when: str, process: Any) -> bool:
 def _restart(home: Path, process: Any) -> bool:
     """Asks the controller to end; it sees what is to be restored, and begins again by itself."""
     from corral import settings
+    from corral.home import Home, read_json
 
-    before = up.read_card(home).get("started_at")
+    before = read_json(Home(home).controller).get("started_at")
     patience_s = settings.load(home).settings.shutdown_grace_s + up.START_S
 
     def settled() -> bool:
-        card = up.read_card(home)
+        card = read_json(Home(home).controller)
         again = card.get("started_at") != before and bool(up.health_of(card))
         return again or up.gone(process)
 
     process.send_signal(signal.SIGTERM)
     up.with_spinner("Restarting the controller …", settled, patience_s)
-    return bool(up.health_of(up.read_card(home)))
-
-
-def _told(found: Any) -> dict[str, Any]:
-    import msgspec
-
-    told: dict[str, Any] = msgspec.to_builtins(found)
-    return told
+    return bool(up.health_of(read_json(Home(home).controller)))

@@ -9,31 +9,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from corral.cli.terminal import output
+from corral.cli.terminal.arguments import AsJson, client_of_this_home
 from corral.core.errors import Unavailable
 
 if TYPE_CHECKING:
     from corral.contract.views import Health
-    from corral.sdk.aio import AsyncClient
     from corral.sdk.client import Client
-
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
-
 NOWHERE = "corral-bench-waits"
 """A label that no worker has: what is only submitted must wait, and is cancelled afterwards."""
 
 CONTROLLER_WITHIN_S = 3.0
 
 
-@output.guarded
 def bench(
     jobs: Annotated[int, typer.Option(min=10, help="How many jobs run end to end.")] = 2000,
     calls: Annotated[int, typer.Option(min=10, help="How many calls are timed one by one.")] = 300,
     as_json: AsJson = False,
 ) -> None:
     """Measures the running controller with jobs that do nothing: rate, latency, submissions."""
-    from corral.sdk.client import Client
-
-    with Client() as client:
+    with client_of_this_home() as client:
         health = _with_a_worker(client)
         if health.queued or health.running:
             output.say(
@@ -81,20 +75,17 @@ def _measure(client: Client, jobs: int, calls: int) -> dict[str, float]:
     waits = figures.latencies(client, calls)
     batch = f"bench-{uuid.uuid4().hex[:12]}"
 
-    async def submits(asynchronous: AsyncClient) -> dict[str, float]:
-        flying = await figures.submit_in_flight(
-            asynchronous, jobs, batch=batch, worker_labels=[NOWHERE]
-        )
-        batches = await figures.submit_in_batches(
-            asynchronous, max(jobs, 1000), batch=batch, worker_labels=[NOWHERE]
-        )
-        return {"submit_64_in_flight_per_s": flying, "submit_batches_per_s": batches}
-
     async def rest() -> dict[str, float]:
         async with AsyncClient() as asynchronous:
-            return await submits(asynchronous)
+            flying = await figures.submit_in_flight(
+                asynchronous, jobs, batch=batch, worker_labels=[NOWHERE]
+            )
+            batches = await figures.submit_in_batches(
+                asynchronous, max(jobs, 1000), batch=batch, worker_labels=[NOWHERE]
+            )
+        return {"submit_64_in_flight_per_s": flying, "submit_batches_per_s": batches}
 
-    with figures.cancelled_afterwards(client, batch):
+    try:
         one_by_one = figures.submit_one_by_one(client, calls, batch=batch, worker_labels=[NOWHERE])
         return {
             "end_to_end_per_s": rate,
@@ -103,3 +94,5 @@ def _measure(client: Client, jobs: int, calls: int) -> dict[str, float]:
             "submit_one_by_one_per_s": one_by_one,
             **figures.wait_for(rest()),
         }
+    finally:  # leaves nothing behind in somebody's queue
+        client.open_batch(batch).cancel()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from corral.cli.terminal import output
+from corral.cli.terminal.arguments import AsJson
 
 if TYPE_CHECKING:
     from corral.doctor.findings import Finding
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
 _SIGNS = {"ok": ("ok", "32"), "warn": ("warn", "33"), "fail": ("FAIL", "31")}
 
 
-@output.guarded
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Checks the installation, changes nothing, and says what to do."""
     from corral import settings

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from corral.cli.terminal import output
 from corral.cli.terminal.arguments import AsJson, client_of_this_home
 
 if TYPE_CHECKING:
     from corral.contract.views import QueueView
 
-app = typer.Typer(help="The queue: how long it is, pausing it, going on.", no_args_is_help=True)
+app = output.Commands(help="The queue: how long it is, pausing it, going on.", no_args_is_help=True)
 
 
 @app.command("status")
-@output.guarded
 def queue_status(as_json: AsJson = False) -> None:
     """How many jobs wait by class, and whether the queue is paused."""
     with client_of_this_home() as client:
@@ -24,7 +21,6 @@ def queue_status(as_json: AsJson = False) -> None:
 
 
 @app.command("pause")
-@output.guarded
 def queue_pause(as_json: AsJson = False) -> None:
     """Starts nothing new, also after a restart; what workers hold goes on."""
     with client_of_this_home() as client:
@@ -32,7 +28,6 @@ def queue_pause(as_json: AsJson = False) -> None:
 
 
 @app.command("resume")
-@output.guarded
 def queue_resume(as_json: AsJson = False) -> None:
     """Goes on after a pause."""
     with client_of_this_home() as client:

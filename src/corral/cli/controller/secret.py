@@ -10,16 +10,15 @@ from typing import Annotated
 import typer
 
 from corral.cli.terminal import output
+from corral.cli.terminal.arguments import AsJson, client_of_this_home
 from corral.core.errors import InvalidSecret
 
-app = typer.Typer(help="Secrets that jobs ask for by name.", no_args_is_help=True)
+app = output.Commands(help="Secrets that jobs ask for by name.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="As jobs name it, such as HF_TOKEN.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 
 @app.command("set")
-@output.guarded
 def set_(
     name: Name,
     stdin: Annotated[
@@ -31,19 +30,13 @@ def set_(
     as_json: AsJson = False,
 ) -> None:
     """Keeps a value under this name; asks for it without showing it."""
-    from corral.sdk.client import Client
-
     if stdin and from_env:
         raise InvalidSecret("Give --stdin or --from-env, not both.")
     value = _value(name, stdin=stdin, from_env=from_env)
-    with Client() as client:
+    with client_of_this_home() as client:
         found = client.secrets.set(name, value)
-    if as_json:
-        output.show_json(found)
-    else:
-        output.show(
-            f"{name} is set. A job asks for it with `--secret {name}` or secrets=[{name!r}]."
-        )
+    sentence = f"{name} is set. A job asks for it with `--secret {name}` or secrets=[{name!r}]."
+    output.answer(found, sentence, as_json)
 
 
 def _value(name: str, *, stdin: bool, from_env: bool) -> str:
@@ -63,32 +56,22 @@ def _value(name: str, *, stdin: bool, from_env: bool) -> str:
 
 
 @app.command("list")
-@output.guarded
 def list_(as_json: AsJson = False) -> None:
     """Which secrets there are, and since when; never their values."""
-    from corral.sdk.client import Client
-
-    with Client() as client:
+    with client_of_this_home() as client:
         found = client.secrets.list()
-    if as_json:
-        output.show_json(found)
-    elif found:
-        output.show_table(
-            ("NAME", "SET"), [(secret.name, output.ago(secret.set_at)) for secret in found]
-        )
-    else:
-        output.say("No secrets. Set one with `corral secret set NAME`.")
+    output.show_list(
+        found,
+        ("NAME", "SET"),
+        lambda secret: (secret.name, output.ago(secret.set_at)),
+        none="No secrets. Set one with `corral secret set NAME`.",
+        as_json=as_json,
+    )
 
 
 @app.command("rm")
-@output.guarded
 def remove(name: Name, as_json: AsJson = False) -> None:
     """Forgets a secret. Jobs that wait for it will fail; those that run keep it."""
-    from corral.sdk.client import Client
-
-    with Client() as client:
+    with client_of_this_home() as client:
         found = client.secrets.remove(name)
-    if as_json:
-        output.show_json(found)
-    else:
-        output.show(f"{name} is removed.")
+    output.answer(found, f"{name} is removed.", as_json)

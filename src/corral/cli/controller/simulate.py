@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from corral.cli.terminal import output
+from corral.cli.terminal.arguments import AsJson
 
 if TYPE_CHECKING:
-    from corral.simulate.comparison import SimulatedRun
-
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+    from corral.simulate.comparison import Summed
 
 
-@output.guarded
 def simulate(
     description: Annotated[Path, typer.Argument(help="A YAML file: workers, models, jobs.")],
     seed: Annotated[
@@ -35,8 +32,9 @@ def simulate(
     first = described.seed if seed is None else seed
     count = described.seeds if seeds is None else seeds
     runs = compare(described, range(first, first + count))
+    ways = summed(runs)
     if as_json:
-        output.show_json({"ways": summed(runs), "runs": runs})
+        output.show_json({"ways": ways, "runs": runs})
         return
     jobs = sum(mix.count for mix in described.jobs)
     told = f"seed {first}" if count == 1 else f"seeds {first} to {first + count - 1}"
@@ -44,20 +42,17 @@ def simulate(
         f"{jobs:,} jobs, {len(described.workers)} workers, {len(described.models)} models; {told}"
     )
     output.show()
-    _show(runs)
+    _show(ways)
     if not all(run.failed == 0 for run in runs):
         output.show()
         output.show_table(
             ("", "failed for good, at most"),
-            [(way, f"{one.failed_most:,}") for way, one in summed(runs).items()],
+            [(way, f"{one.failed_most:,}") for way, one in ways.items()],
         )
 
 
-def _show(runs: Sequence[SimulatedRun]) -> None:
+def _show(ways: dict[str, Summed]) -> None:
     """Means over the seeds, and the worst beside them where it matters."""
-    from corral.simulate.comparison import summed
-
-    ways = summed(runs)
     output.show_table(
         ("", "makespan", "x lower bound", "at worst", "model loads", "utilisation"),
         [
@@ -89,7 +84,7 @@ def _show(runs: Sequence[SimulatedRun]) -> None:
         ],
     )
     output.show()
-    names = list(runs[0].workers)
+    names = list(next(iter(ways.values())).workers)
     output.show_table(
         ("working + loading", *names),
         [

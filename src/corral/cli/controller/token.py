@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from corral.cli.terminal import output
-from corral.cli.terminal.arguments import AsJson, client_of_this_home
+from corral.cli.terminal.arguments import AsJson, client_of_this_home, seconds
 
 if TYPE_CHECKING:
     from corral.contract.views import TokenView
 
-app = typer.Typer(help="Tokens of clients, each with a name and a role.", no_args_is_help=True)
+app = output.Commands(help="Tokens of clients, each with a name and a role.", no_args_is_help=True)
 
 
 @app.command("create")
-@output.guarded
 def token_create(
     name: Annotated[str, typer.Argument(help="Shown as the user of its jobs.")],
     role: Annotated[str, typer.Option(help="read, submit or admin.")] = "submit",
@@ -25,49 +24,41 @@ def token_create(
     as_json: AsJson = False,
 ) -> None:
     """Makes a token and prints it, this once."""
-    from corral.cli.jobs.run import seconds
+    from msgspec.structs import asdict
 
     with client_of_this_home() as client:
         made, view = client.admin.create_token(
             name, role, expires_in=seconds(expires, "--expires") if expires else 0.0
         )
     if as_json:
-        output.show_json({"token": made, **_plain(view)})
+        output.show_json({"token": made, **asdict(view)})
         return
     output.show(made)
     output.say(f"Give it as CORRAL_TOKEN, or as `Authorization: Bearer …`. {_until(view)}")
 
 
 @app.command("list")
-@output.guarded
 def token_list(as_json: AsJson = False) -> None:
     """Every token: its name and role, when it was made and until when it is good."""
     with client_of_this_home() as client:
         found = client.admin.tokens()
-    if as_json:
-        output.show_json(found)
-        return
-    if not found:
-        output.say("No tokens but the home's own. Make one with `corral token create`.")
-        return
-    output.show_table(
+    output.show_list(
+        found,
         ("TOKEN", "ROLE", "MADE", "GOOD"),
-        [(one.name, one.role, output.ago(one.created_at), _until(one)) for one in found],
+        lambda one: (one.name, one.role, output.ago(one.created_at), _until(one)),
+        none="No tokens but the home's own. Make one with `corral token create`.",
+        as_json=as_json,
     )
 
 
 @app.command("revoke")
-@output.guarded
 def token_revoke(
     name: Annotated[str, typer.Argument(help="The token's name.")], as_json: AsJson = False
 ) -> None:
     """Makes a token good for nothing."""
     with client_of_this_home() as client:
         view = client.admin.revoke_token(name)
-    if as_json:
-        output.show_json(view)
-        return
-    output.show(f"The token {view.name} is revoked.")
+    output.answer(view, f"The token {view.name} is revoked.", as_json)
 
 
 def _until(view: TokenView) -> str:
@@ -75,10 +66,3 @@ def _until(view: TokenView) -> str:
         return "It never expires."
     left = view.expires_at - time.time()
     return f"It expires in {output.span(left)}." if left > 0 else "It has expired."
-
-
-def _plain(view: TokenView) -> dict[str, Any]:
-    import msgspec
-
-    found: dict[str, Any] = msgspec.to_builtins(view)
-    return found

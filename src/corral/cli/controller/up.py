@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from corral.cli.terminal import output
-
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+from corral.cli.terminal.arguments import AsJson, client_of_this_home
+from corral.home import Home, read_json
 
 START_S = 120.0
 """How long a start may take while its process lives: it may have a long journal to read."""
@@ -26,7 +25,6 @@ it goes on by itself."""
 _POLL_S = 0.05
 
 
-@output.guarded
 def up(
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="HTTP; 0 takes a free one.")] = None,
@@ -58,8 +56,6 @@ def up(
 
 
 def _tell_of_login(home: Path) -> None:
-    from corral.home import Home, read_json
-
     address = read_json(Home(home).login).get("address")
     if address:
         output.say(
@@ -87,7 +83,7 @@ def _start_detached(home: Path, given: list[str], *, worker: bool, as_json: bool
         )
     deadline = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < deadline:
-        card = read_card(home)
+        card = read_json(Home(home).controller)
         if card.get("pid") == process.pid and health_of(card):
             if worker:
                 _await_worker(process, card)
@@ -127,7 +123,6 @@ def _said(log: Path, begin: int) -> list[str]:
         return file.read().decode("utf-8", "replace").strip().splitlines()
 
 
-@output.guarded
 def down(
     now: Annotated[
         bool, typer.Option("--now", help="Give running attempts no time to end.")
@@ -148,7 +143,7 @@ def down(
             output.say(f"No controller is running in {home}.")
         return
     grace_s = _grace_s()
-    health = {} if now or as_json else health_of(read_card(home))
+    health = {} if now or as_json else health_of(read_json(Home(home).controller))
     here = int(health.get("running_here", 0))
     elsewhere = int(health.get("running", 0)) - here
     if here:
@@ -170,10 +165,7 @@ def down(
             with_spinner("Ending the controller …", lambda: gone(process), 10.0)
     except psutil.NoSuchProcess:
         pass
-    if as_json:
-        output.show_json({"stopped": True, "pid": process.pid})
-    else:
-        output.show("The controller is down.")
+    output.answer({"stopped": True, "pid": process.pid}, "The controller is down.", as_json)
 
 
 def _grace_s() -> float:
@@ -205,7 +197,7 @@ def controller_of(home: Path) -> Any:
     """The process that the card names, if it still is the one that wrote it: pids are reused."""
     import psutil
 
-    card = read_card(home)
+    card = read_json(Home(home).controller)
     try:
         process = psutil.Process(int(card["pid"]))
         words = " ".join(process.cmdline())
@@ -224,26 +216,24 @@ def gone(process: Any) -> bool:
         return True
 
 
-@output.guarded
 def status(as_json: AsJson = False) -> None:
     """Whether the controller is up, where, and how much it has to do."""
     from corral import settings
-    from corral.sdk.client import Client
 
     home = settings.default_home()
-    with Client() as client:
+    with client_of_this_home() as client:
         health = client.health()
         queue = client.admin.queue()
         address = client.address
-    card = read_card(home)
+    card = read_json(Home(home).controller)
     if card.get("grpc") != address:
         card = {"grpc": address}  # found by CORRAL_ADDRESS: not the controller of this home
     log = card.pop("log", str(home / "log" / "controller.log"))
     here = {"home": str(home), "log": log} if "pid" in card else {}
     if as_json:
-        import msgspec
+        from msgspec.structs import asdict
 
-        output.show_json({**card, **here, **msgspec.to_builtins(health), "paused": queue.paused})
+        output.show_json({**card, **here, **asdict(health), "paused": queue.paused})
         return
     output.show_pairs(
         [
@@ -262,15 +252,6 @@ def status(as_json: AsJson = False) -> None:
     )
 
 
-def read_card(home: Path) -> dict[str, Any]:
-    """What the controller of a home wrote down about itself; empty where there is none."""
-    try:
-        card = json.loads((home / "controller.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return card if isinstance(card, dict) else {}
-
-
 def _places(home: Path, card: dict[str, Any]) -> list[tuple[str, str]]:
     found = [("http", str(card.get("http", ""))), ("grpc", str(card.get("grpc", "")))]
     elsewhere = card.get("elsewhere") or {}
@@ -284,26 +265,18 @@ def health_of(card: dict[str, Any]) -> dict[str, Any]:
     url = str(card.get("http"))
     if not url.startswith(("http://", "https://")):
         return {}
-    # A proxy for the web has no business on the way to this machine itself.
-    handlers: list[Any] = [urllib.request.ProxyHandler({})]
-    if card.get("certificate"):
-        from corral.joining import trust
+    from corral.joining import trust
 
-        try:
-            pem = Path(card["certificate"]).read_text(encoding="ascii")
-        except OSError:
-            return {}
-        handlers.append(urllib.request.HTTPSHandler(context=trust.context(pem)))
-    opener = urllib.request.build_opener(*handlers)
+    kept = card.get("certificate")
     try:
-        with opener.open(f"{url}/health", timeout=2) as answer:
+        pem = Path(kept).read_text(encoding="ascii") if kept else ""
+        with trust.opener(pem).open(f"{url}/health", timeout=2) as answer:
             health = json.load(answer)
     except (OSError, ValueError):
         return {}
     return health if isinstance(health, dict) else {}
 
 
-@output.guarded
 def config(as_json: AsJson = False) -> None:
     """The effective settings and where each came from."""
     from corral import settings
@@ -323,7 +296,6 @@ def config(as_json: AsJson = False) -> None:
     output.show(f"\nhome: {found.home}")
 
 
-@output.guarded
 def repair(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
     as_json: AsJson = False,
@@ -333,8 +305,4 @@ def repair(
     from corral.controller.recovery.repair import repair as mend
 
     report = mend(settings.default_home(), yes=yes)
-    if as_json:
-        output.show_json({"lines": report.lines})
-        return
-    for line in report.lines:
-        output.show(line)
+    output.answer({"lines": report.lines}, "\n".join(report.lines), as_json)

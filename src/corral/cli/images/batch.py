@@ -7,30 +7,35 @@ import contextlib
 import signal
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterable
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from corral.cli.terminal import failures, output
-from corral.cli.terminal.arguments import AsJson, JobArgument
-from corral.cli.terminal.job_names import find
+from corral.cli.terminal import output
+from corral.cli.terminal.arguments import AsJson, JobArgument, client_of_this_home, find
 from corral.core.errors import Conflict
-from corral.core.text.printable import printable
+from corral.core.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Group
 
     from corral.contract.views import BatchView, JobView
-    from corral.sdk.images.batches import Answered, AsyncBatchHandle
+    from corral.sdk.images.batches import AsyncBatchHandle
 
 LOOK_S = 0.5
 """How often a batch that is followed is looked at."""
 TOLD = 0.1
 """Without a terminal it is told when so large a share more has ended."""
+FAILED = ("failed", "rejected")
+SHOWN = 3
+"""Reasons of failures that are told."""
+LONGEST = 300
 
 
-@output.guarded
 def batch(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, YAML or JSON.")],
     dry_run: Annotated[
@@ -58,12 +63,11 @@ async def _preview(plan: Path) -> None:
     from corral.sdk.images import batches
 
     async with AsyncClient() as client:
-        built = await batches.build(client._connection, plan, dry_run=True)
-    for warning in built.warnings:
-        output.say(warning, style="yellow")
-    for record in built.records:
+        built, records = await batches.build(client._connection, plan, dry_run=True)
+    output.warn(built.warnings)
+    for record in records:
         output.show_json_line(record)
-    output.say(f"{_jobs(built.jobs)}, {_estimated(built.estimate_s)}. Nothing was submitted.")
+    output.say(f"{_jobs(built.count)}, {_estimated(built.estimate_s)}. Nothing was submitted.")
 
 
 async def _batch(plan: Path, key: str | None, *, follow: bool, as_json: bool) -> int:
@@ -71,24 +75,23 @@ async def _batch(plan: Path, key: str | None, *, follow: bool, as_json: bool) ->
     from corral.sdk.images import batches
 
     async with AsyncClient() as client:
-        built = await batches.build(client._connection, plan, key=key, before=_announce)
-        for warning in built.warnings:
-            output.say(warning, style="yellow")
-        output.say(f"Submitted as {built.batch}.")
+        built, _ = await batches.build(client._connection, plan, key=key, before=_announce)
+        output.warn(built.warnings)
+        output.say(f"Submitted as {built.id}.")
         if follow:
-            code = await follow_batch(client.open_batch(built.batch), as_json=as_json)
+            code = await follow_batch(built, as_json=as_json)
             if code is not None:
                 return code
         if as_json:
-            told = {"batch": built.batch, "jobs": built.jobs, "estimate_s": built.estimate_s}
+            told = {"batch": built.id, "jobs": built.count, "estimate_s": built.estimate_s}
             output.show_json({**told, "warnings": built.warnings})
         elif not follow:
-            output.show(built.batch)
+            output.show(built.id)
         return 0
 
 
-def _announce(built: Answered) -> None:
-    output.say(f"{_jobs(built.jobs)}, {_estimated(built.estimate_s)}.")
+def _announce(built: AsyncBatchHandle) -> None:
+    output.say(f"{_jobs(built.count)}, {_estimated(built.estimate_s)}.")
 
 
 async def follow_batch(handle: AsyncBatchHandle, *, as_json: bool) -> int | None:
@@ -108,8 +111,8 @@ async def follow_batch(handle: AsyncBatchHandle, *, as_json: bool) -> int | None
         output.show_json(view)
     else:
         output.show(summary(view))
-        if any(view.states.get(state) for state in failures.FAILED):
-            told = failures.reasons(await handle.jobs(failures.FAILED))
+        if any(view.states.get(state) for state in FAILED):
+            told = reasons(await handle.jobs(FAILED))
             output.show("\n".join(told))
     return 0 if view.states.get("succeeded", 0) == view.jobs else 1
 
@@ -221,6 +224,21 @@ def summary(view: BatchView) -> str:
     return printable("\n".join(line for line in lines if line))
 
 
+def reasons(jobs: Iterable[JobView]) -> list[str]:
+    """Why jobs of a batch failed: a line for each of the most frequent reasons, and what to do."""
+    failed = [job for job in jobs if job.failure is not None]
+    alike = Counter((job.failure.code, job.failure.message) for job in failed if job.failure)
+    told = [
+        f"{count} failed with {code}: {message[:LONGEST]}{'…' * (len(message) > LONGEST)}"
+        for (code, message), count in alike.most_common(SHOWN)
+    ]
+    if len(alike) > SHOWN:
+        told.append(f"There are {len(alike) - SHOWN} more reasons.")
+    if failed:
+        told.append(f"`corral retry {failed[0].batch}` tries them again.")
+    return told
+
+
 def switched(view: BatchView) -> str:
     count = view.model_switches
     return f"{count or 'no'} model switch{'es' * (count != 1)}"
@@ -248,7 +266,6 @@ def _estimated(seconds: float | None) -> str:
 # --- once more ---------------------------------------------------------------------------------
 
 
-@output.guarded
 def rerun(
     job: JobArgument,
     worker: Annotated[
@@ -259,7 +276,7 @@ def rerun(
     """Renders a job's images again and says whether their pixels are the same."""
     from corral.core.job import Workload
 
-    with _client() as client:
+    with client_of_this_home() as client:
         first = find(client, job)
         before = first.status()
         if before.workload != Workload.PIPELINE:
@@ -292,19 +309,9 @@ def rerun(
     raise typer.Exit(0 if same else 1)
 
 
-def _client() -> Any:
-    from corral.sdk.client import Client
-
-    return Client()
-
-
 def compare(old: Any, new: Any) -> list[dict[str, Any]]:
     """Each image's pixels then and now. A result is its worker's word, in any form."""
-    before, after = _pixels(old), _pixels(new)
-    most = max(len(before), len(after))
-    pairs = zip(
-        before + [""] * (most - len(before)), after + [""] * (most - len(after)), strict=True
-    )
+    pairs = zip_longest(_pixels(old), _pixels(new), fillvalue="")
     return [
         {"index": index, "before": was, "after": now, "same": bool(was) and was == now}
         for index, (was, now) in enumerate(pairs)
@@ -327,6 +334,5 @@ def _verdict(same: bool, before: JobView, after: JobView, count: int) -> str:
         if before.worker == after.worker
         else f"on {before.worker} and on {after.worker}"
     )
-    if same:
-        return f"The same pixels: {images} {where} ({before.job_id}, {after.job_id})."
-    return f"Other pixels: {images} {where} ({before.job_id}, {after.job_id})."
+    found = "The same pixels" if same else "Other pixels"
+    return f"{found}: {images} {where} ({before.job_id}, {after.job_id})."

@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from corral.cli.terminal import output
-from corral.cli.terminal.arguments import AsJson
+from corral.cli.terminal.arguments import AsJson, client_of_this_home
 
 
-@output.guarded
 def images(
     batch: Annotated[str, typer.Option(help="Which batch.")],
     out: Annotated[Path | None, typer.Option(help="The folder. [the batch's name, here]")] = None,
@@ -21,14 +20,13 @@ def images(
     """Fetches a batch's images and their replay cards, with a contact sheet; goes on where it
     was."""
     from corral.cli.terminal.bar import Bar
-    from corral.sdk.client import Client
     from corral.sdk.images import contact_sheet
 
     folder = out or Path(folder_name(batch))
     missing: list[str] = []
     bar = Bar()
     try:
-        with Client() as client:
+        with client_of_this_home() as client:
             handle = client.open_batch(batch)
             view = handle.progress()
             found = handle.download(

@@ -7,14 +7,13 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
 from corral.cli.terminal import output
-from corral.cli.terminal.arguments import AsJson, JobArgument, moment
+from corral.cli.terminal.arguments import AsJson, JobArgument, client_of_this_home, find, moment
 from corral.cli.terminal.bar import Bar
-from corral.cli.terminal.job_names import find
 from corral.core.errors import InvalidJob
 
 if TYPE_CHECKING:
@@ -25,13 +24,6 @@ if TYPE_CHECKING:
 SHOWN = 20
 
 
-def _client() -> Client:
-    from corral.sdk.client import Client
-
-    return Client()
-
-
-@output.guarded
 def rate(
     job: JobArgument,
     rating: Annotated[int, typer.Argument(min=1, max=5, help="1 to 5, 5 is the best.")],
@@ -39,15 +31,11 @@ def rate(
     as_json: AsJson = False,
 ) -> None:
     """Says how good the images of a job are; the last rating of a job counts."""
-    with _client() as client:
+    with client_of_this_home() as client:
         found = client.learning.rate(find(client, job).id, rating, note)
-    if as_json:
-        output.show_json(found)
-    else:
-        output.show(f"{found.job_id} is rated {found.rating} of 5.")
+    output.answer(found, f"{found.job_id} is rated {found.rating} of 5.", as_json)
 
 
-@output.guarded
 def learnings(
     since: Annotated[
         str, typer.Option(metavar="TIME", help="Ended since: 2026-05-01T12:00, or 8h ago: 8h.")
@@ -67,7 +55,7 @@ def learnings(
         "batch": batch,
         "run": run,
     }
-    with _client() as client:
+    with client_of_this_home() as client:
         if export is not None:
             count = _export(client.learning.lines(**chosen), export)
             if as_json:
@@ -84,7 +72,6 @@ def learnings(
         _show(found)
 
 
-@output.guarded
 def learn(
     plan: Annotated[
         Path | None, typer.Argument(metavar="PLAN", help="A learning plan, YAML or JSON.")
@@ -102,9 +89,15 @@ def learn(
     """Tries one setting at several values on all workers, and compares what came of each."""
     if (plan is not None) + bool(show) + list_ != 1:
         raise InvalidJob("Give a plan file, --show NAME or --list, one of the three.")
-    with _client() as client:
+    with client_of_this_home() as client:
         if list_:
-            _list(client.learning.runs(), as_json)
+            output.show_list(
+                client.learning.runs(),
+                ("RUN", "BATCH", "JOBS", "STARTED"),
+                lambda one: (one.name, one.batch, str(one.jobs), output.ago(one.started_at)),
+                none="No learning runs yet. Start one with `corral learn PLAN`.",
+                as_json=as_json,
+            )
             return
         if plan is None:
             run = client.learning.show(show)
@@ -112,8 +105,7 @@ def learn(
             if not plan.is_file():
                 raise FileNotFoundError(2, "There is no such plan file", str(plan))
             run = client.learning.start(plan, dry_run=dry_run)
-            for warning in run.warnings:
-                output.say(warning, style="yellow")
+            output.warn(run.warnings)
         if follow and not dry_run:
             run = _follow(client, run, quiet=as_json)
     if as_json:
@@ -127,7 +119,7 @@ def learn(
 
 def _follow(client: Client, run: LearningRunView, *, quiet: bool) -> LearningRunView:
     """The run at its end. Ctrl-C leaves it running."""
-    bar = Bar(enabled=False) if quiet else Bar()
+    bar = Bar(enabled=not quiet)
     try:
         client.learning.follow(
             run, lambda done, jobs: bar.update(done / max(jobs, 1), f"{done} of {jobs} jobs")
@@ -139,18 +131,6 @@ def _follow(client: Client, run: LearningRunView, *, quiet: bool) -> LearningRun
     finally:
         bar.close()
     return client.learning.show(run.name)
-
-
-def _list(runs: list[LearningRunView], as_json: bool) -> None:
-    if as_json:
-        output.show_json(runs)
-    elif not runs:
-        output.say("No learning runs yet. Start one with `corral learn PLAN`.")
-    else:
-        output.show_table(
-            ("RUN", "BATCH", "JOBS", "STARTED"),
-            [(one.name, one.batch, str(one.jobs), output.ago(one.started_at)) for one in runs],
-        )
 
 
 def _show_run(run: LearningRunView, *, dry_run: bool) -> None:
@@ -193,21 +173,23 @@ def _number(value: float | None) -> str:
 def _export(chunks: Iterable[bytes], target: Path) -> int:
     """How many. A file that is there is replaced when all of it has arrived."""
     if str(target) == "-":
-        count = 0
-        for chunk in chunks:
-            sys.stdout.buffer.write(chunk)
-            count += chunk.count(b"\n")
-        sys.stdout.buffer.flush()
-        return count
-    incoming, count = target.with_name(f".{target.name}.partial"), 0
+        return _write(chunks, sys.stdout.buffer)
+    incoming = target.with_name(f".{target.name}.partial")
     try:
         with incoming.open("wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-                count += chunk.count(b"\n")
+            count = _write(chunks, file)
         os.replace(incoming, target)
     finally:
         incoming.unlink(missing_ok=True)
+    return count
+
+
+def _write(chunks: Iterable[bytes], file: BinaryIO) -> int:
+    count = 0
+    for chunk in chunks:
+        file.write(chunk)
+        count += chunk.count(b"\n")
+    file.flush()
     return count
 
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from corral.cli.terminal import output
-from corral.cli.terminal.arguments import AsJson
+from corral.cli.terminal.arguments import AsJson, client_of_this_home
 
-app = typer.Typer(help="Bases of plans, kept under a name.")
+app = output.Commands(help="Bases of plans, kept under a name.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="As plans name it.")]
 
@@ -23,25 +23,20 @@ def presets(context: typer.Context) -> None:
 
 
 @app.command("list")
-@output.guarded
 def list_(as_json: AsJson = False) -> None:
     """Which presets there are, and since when."""
-    from corral.sdk.client import Client
-
-    with Client() as client:
+    with client_of_this_home() as client:
         found = client.presets.list()
-    if as_json:
-        output.show_json(found)
-    elif found:
-        output.show_table(
-            ("NAME", "SAVED"), [(preset.name, output.ago(preset.saved_at)) for preset in found]
-        )
-    else:
-        output.say("No presets. Save one with `corral presets save NAME FILE`.")
+    output.show_list(
+        found,
+        ("NAME", "SAVED"),
+        lambda preset: (preset.name, output.ago(preset.saved_at)),
+        none="No presets. Save one with `corral presets save NAME FILE`.",
+        as_json=as_json,
+    )
 
 
 @app.command("save")
-@output.guarded
 def save(
     name: Name,
     file: Annotated[
@@ -50,28 +45,22 @@ def save(
     as_json: AsJson = False,
 ) -> None:
     """Keeps settings by stage, or the base of a plan, under this name."""
-    from corral.sdk.client import Client
     from corral.sdk.images.plan_files import read
 
     value = read(file)
     base = value["base"] if isinstance(value.get("base"), dict) else value
-    with Client() as client:
+    with client_of_this_home() as client:
         found = client.presets.save(name, base)
-    if as_json:
-        output.show_json(found)
-    else:
-        output.show(f"{name} is saved. A plan begins with it by `preset: {name}`.")
+    sentence = f"{name} is saved. A plan begins with it by `preset: {name}`."
+    output.answer(found, sentence, as_json)
 
 
 @app.command("show")
-@output.guarded
 def show(name: Name, as_json: AsJson = False) -> None:
     """The settings of a preset."""
     import yaml
 
-    from corral.sdk.client import Client
-
-    with Client() as client:
+    with client_of_this_home() as client:
         found = client.presets.get(name)
     if as_json:
         output.show_json_line(found, indent=2)
@@ -80,14 +69,8 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 
 @app.command("remove")
-@output.guarded
 def remove(name: Name, as_json: AsJson = False) -> None:
     """Forgets a preset. Batches that were built with it stay as they are."""
-    from corral.sdk.client import Client
-
-    with Client() as client:
+    with client_of_this_home() as client:
         found = client.presets.remove(name)
-    if as_json:
-        output.show_json(found)
-    else:
-        output.show(f"{name} is removed.")
+    output.answer(found, f"{name} is removed.", as_json)

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from corral.cli.terminal import output
-from corral.cli.terminal.arguments import AsJson, JobsArgument, client_of_this_home
-from corral.cli.terminal.job_names import find
-from corral.core.errors import CorralError, JobNotFound
+from corral.cli.terminal.arguments import (
+    AsJson,
+    JobsArgument,
+    client_of_this_home,
+    find,
+    find_batch,
+)
+from corral.core.errors import JobNotFound
 
 if TYPE_CHECKING:
     from corral.contract.views import JobView
-    from corral.sdk.client import Client, Handle
-    from corral.sdk.images.batches import BatchHandle
-
+    from corral.sdk.client import Handle
 
 JobsOrBatches = Annotated[
     list[str],
@@ -25,31 +28,27 @@ JobsOrBatches = Annotated[
 AGAIN = ("failed", "rejected", "cancelled")
 
 
-@output.guarded
 def cancel(job: JobsOrBatches, as_json: AsJson = False) -> None:
     """Cancels jobs, waiting or running, or all of a batch."""
-    from corral.contract.plain import plain
-
-    told: list[Any] = []
+    told: list[JobView | dict[str, Any]] = []
     with client_of_this_home() as client:
         for word in job:
             try:
-                told.append(plain(find(client, word).cancel()))
+                told.append(find(client, word).cancel())
             except JobNotFound as error:
-                batch = _batch(client, word, error)
+                batch, _ = find_batch(client, word, error)
                 told.append({"batch": batch.id, "cancelled": batch.cancel()})
     if as_json:
         output.show_json(told)
         return
     for one in told:
-        if "batch" in one and "job_id" not in one:
+        if isinstance(one, dict):
             count = one["cancelled"]
             output.show(f"{one['batch']}: {count} job{'s' * (count != 1)} cancelled")
         else:
-            output.show(f"{one['job_id']} {one['state']}")
+            output.show(f"{one.job_id} {one.state}")
 
 
-@output.guarded
 def retry(job: JobsOrBatches, as_json: AsJson = False) -> None:
     """Submits ended jobs again, each as a new job; of a batch those that did not succeed."""
     handles: list[tuple[Handle, str]] = []
@@ -58,7 +57,7 @@ def retry(job: JobsOrBatches, as_json: AsJson = False) -> None:
             try:
                 handles.append((find(client, word).retry(), word))
             except JobNotFound as error:
-                batch = _batch(client, word, error)
+                batch, _ = find_batch(client, word, error)
                 lost = _unsuccessful(batch.jobs())
                 handles += [(client.job(one).retry(), one) for one in lost]
                 if not lost:
@@ -66,20 +65,9 @@ def retry(job: JobsOrBatches, as_json: AsJson = False) -> None:
     if as_json:
         output.show_json([{"job_id": handle.id, "retry_of": one} for handle, one in handles])
         return
-    for warning in dict.fromkeys(one for handle, _ in handles for one in handle.warnings):
-        output.say(warning, style="yellow")
+    output.warn(dict.fromkeys(one for handle, _ in handles for one in handle.warnings))
     for handle, _ in handles:
         output.show(handle.id)
-
-
-def _batch(client: Client, name: str, error: JobNotFound) -> BatchHandle:
-    """The batch of this name; where there is none, it was a job that was meant."""
-    found = client.open_batch(name)
-    try:
-        found.progress()
-    except CorralError:
-        raise error from None
-    return found
 
 
 def _unsuccessful(jobs: Sequence[JobView]) -> list[str]:
@@ -88,16 +76,13 @@ def _unsuccessful(jobs: Sequence[JobView]) -> list[str]:
     return [job.job_id for job in jobs if job.state in AGAIN and job.job_id not in again]
 
 
-@output.guarded
 def front(job: JobsArgument, as_json: AsJson = False) -> None:
     """Moves waiting jobs to the front of their line, the first one named first."""
-    from corral.contract.plain import plain
-
     with client_of_this_home() as client:
         found = [find(client, one) for one in job]
         views = [handle.to_front() for handle in reversed(found)][::-1]
     if as_json:
-        output.show_json([plain(view) for view in views])
+        output.show_json(views)
         return
     for view in views:
         output.show(f"{view.job_id} is next in its line")

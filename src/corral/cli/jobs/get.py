@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from corral.cli.terminal import output
-from corral.cli.terminal.arguments import AsJson, JobArgument
-from corral.cli.terminal.job_names import find
+from corral.cli.terminal.arguments import AsJson, JobArgument, client_of_this_home, find
 from corral.core.errors import BlobNotFound, Conflict
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ LISTED = 5
 Target = tuple["Artifact", Path]
 
 
-@output.guarded
 def get(
     job: JobArgument,
     name: Annotated[
@@ -37,9 +35,7 @@ def get(
     as_json: AsJson = False,
 ) -> None:
     """Fetches artifacts of a job and prints where they lie."""
-    from corral.sdk.client import Client
-
-    with Client() as client:
+    with client_of_this_home() as client:
         handle = find(client, job)
         targets = _targets(handle, name, to)
         overwrite = force or _asked(targets, named=name is not None)

@@ -8,21 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from corral.cli.terminal import output
-from corral.cli.terminal.arguments import (
-    AsJson,
-    JobArgument,
-    client_of_this_home,
-    moment,
-    plain_view,
-)
-from corral.cli.terminal.job_names import find
+from corral.cli.terminal.arguments import AsJson, JobArgument, client_of_this_home, find, moment
 
 if TYPE_CHECKING:
     from corral.contract.views import JobView
     from corral.sdk.submit.submission import Filters
 
 
-@output.guarded
 def jobs(
     state: Annotated[
         list[str] | None, typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.")
@@ -68,13 +60,12 @@ def jobs(
     }
     found = _listed(state or (), chosen, limit=None if all_ else limit)
     if as_json:
-        output.show_json([plain_view(view) for view in found])
-        return
-    if not found:
+        output.show_json(found)
+    elif found:
+        _show_table(found)
+    else:
         asked = state or any(chosen.values())
         output.say("No such jobs." if asked else "No jobs yet. Start one with `corral run`.")
-        return
-    _show_table(found)
 
 
 def _listed(states: Sequence[str], chosen: Filters, *, limit: int | None) -> list[JobView]:
@@ -110,7 +101,6 @@ def _show_table(found: Sequence[JobView]) -> None:
     )
 
 
-@output.guarded
 def logs(
     job: JobArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Until it ends.")] = False,
@@ -127,11 +117,9 @@ def logs(
             if as_json:
                 output.show_json_line(plain_event(event))
             elif isinstance(event, Output):
-                gap = f"\n[… {event.skipped} bytes left out …]\n" if event.skipped else ""
-                bar.write(event.stream, gap.encode() + event.data)
+                bar.write(event.stream, event.data, event.skipped)
 
 
-@output.guarded
 def why(job: JobArgument, as_json: AsJson = False) -> None:
     """Why a job waits, runs where it runs, or ended as it did."""
     with client_of_this_home() as client:
@@ -151,7 +139,6 @@ def why(job: JobArgument, as_json: AsJson = False) -> None:
             output.show(line)
 
 
-@output.guarded
 def batches(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
     as_json: AsJson = False,
@@ -159,20 +146,16 @@ def batches(
     """Lists batches, the one with the newest job first."""
     with client_of_this_home() as client:
         found = client.batches(limit)
-    if as_json:
-        output.show_json(found)
-        return
-    if not found:
-        output.say("No batches yet. `corral batch PLAN` renders one.")
-        return
-    rows = [
-        (
+    output.show_list(
+        found,
+        ("BATCH", "JOBS", "STATES", "SUBMITTED", "TOOK"),
+        lambda one: (
             one.batch,
             str(one.jobs),
             ", ".join(f"{count} {state}" for state, count in sorted(one.states.items())),
             output.ago(one.submitted_at),
             output.span(one.ended_at - one.submitted_at) if one.ended else "",
-        )
-        for one in found
-    ]
-    output.show_table(("BATCH", "JOBS", "STATES", "SUBMITTED", "TOOK"), rows)
+        ),
+        none="No batches yet. `corral batch PLAN` renders one.",
+        as_json=as_json,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,33 +9,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from corral.cli.terminal import output
-from corral.core.assets import is_digest
+from corral.cli.terminal.arguments import AsJson, client_of_this_home
 from corral.core.errors import InvalidJob
+from corral.core.text import is_digest
 
 if TYPE_CHECKING:
     from corral.sdk.aio import AsyncClient
     from corral.sdk.files.assets import Asset
 
 
-@output.guarded
 def put(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files to store.")],
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Stores files for jobs and prints their sha256. What is there already is not sent again."""
-    found = asyncio.run(_put(files))
+    with client_of_this_home() as client:
+        found = [client.put(file) for file in files]
     if as_json:
         output.show_json([dataclasses.asdict(one) for one in found])
         return
     for one in found:
         output.show(f"{one.sha256}  {one.name}")
-
-
-async def _put(files: list[Path]) -> list[Asset]:
-    from corral.sdk.aio import AsyncClient
-
-    async with AsyncClient() as client:
-        return [await client.put(file) for file in files]
 
 
 async def inputs_of(client: AsyncClient, texts: list[str] | None) -> dict[str, Asset]:

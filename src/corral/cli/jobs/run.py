@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +16,7 @@ import typer
 
 from corral.cli.jobs.put import inputs_of
 from corral.cli.terminal import output
-from corral.cli.terminal.wording import in_options
+from corral.cli.terminal.arguments import AsJson, seconds
 from corral.core.errors import CorralError, InvalidJob
 
 if TYPE_CHECKING:
@@ -87,11 +89,9 @@ Wait = Annotated[
     bool | None,
     typer.Option("--wait/--no-wait", help="Wait for a worker that can take it, or be refused."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 
-@output.guarded
-def run(
+def _options(
     target: Target,
     args: Arguments = None,
     entry: Entry = None,
@@ -122,51 +122,34 @@ def run(
     wait: Wait = None,
     as_json: AsJson = False,
 ) -> None:
+    """What `run` and `submit` may be given."""
+
+
+def _command(act: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
+    """A command that takes those, and hears of them by name."""
+
+    def command(**asked: Any) -> None:
+        act(asked)
+
+    functools.update_wrapper(command, _options, assigned=("__annotations__",))
+    command.__name__, command.__doc__ = act.__name__, act.__doc__
+    return command
+
+
+@_command
+def run(asked: dict[str, Any]) -> None:
     """Runs a script or folder on a worker, shows its output and passes its exit code on."""
-    asked = dict(locals())
-    raise typer.Exit(asyncio.run(_run(asked, as_json=as_json)))
+    raise typer.Exit(asyncio.run(_run(asked, as_json=asked["as_json"])))
 
 
-@output.guarded
-def submit(
-    target: Target,
-    args: Arguments = None,
-    entry: Entry = None,
-    gpus: Gpus = None,
-    gpu_memory: GpuMemory = None,
-    vram_gb: VramGb = None,
-    cpus: Cpus = None,
-    memory_gb: MemoryGb = None,
-    worker: WorkerName = "auto",
-    worker_label: WorkerLabel = None,
-    model: Model = None,
-    duration: Duration = "1h",
-    with_: With = None,
-    requirements: Requirements = None,
-    env: Env = None,
-    secret: Secret = None,
-    input_: InputFile = None,
-    notify: Notify = None,
-    queue_class: QueueClassName = None,
-    priority: Priority = 0,
-    retries: Retries = 0,
-    name: Name = None,
-    label: Label = None,
-    user: User = None,
-    key: Key = None,
-    batch: Batch = None,
-    fresh: Fresh = False,
-    wait: Wait = None,
-    as_json: AsJson = False,
-) -> None:
+@_command
+def submit(asked: dict[str, Any]) -> None:
     """Hands a script or folder over and prints its job id."""
-    asked = dict(locals())
     handle = asyncio.run(_submit(asked))
-    if as_json:
+    if asked["as_json"]:
         output.show_json({"job_id": handle.id, "warnings": handle.warnings})
     else:
-        for warning in handle.warnings:
-            output.say(warning, style="yellow")
+        output.warn(handle.warnings)
         output.show(handle.id)
 
 
@@ -176,8 +159,7 @@ async def _run(asked: dict[str, Any], *, as_json: bool) -> int:
     async with AsyncClient() as client:
         handle = await _hand_over(client, asked, default_class="interactive")
         if not as_json:
-            for warning in handle.warnings:
-                output.say(warning, style="yellow")
+            output.warn(handle.warnings)
         return await follow(handle, as_json=as_json)
 
 
@@ -191,49 +173,30 @@ async def _submit(asked: dict[str, Any]) -> AsyncHandle:
 async def _hand_over(
     client: AsyncClient, asked: dict[str, Any], *, default_class: Any
 ) -> AsyncHandle:
+    from corral.sdk.submit.requirements import resolve
+
+    same = ("gpus", "gpu_memory", "vram_gb", "cpus", "memory_gb", "worker", "priority", "retries")
     try:
-        return await _submit_script(client, asked, default_class)
+        return await client.submit_script(
+            asked["target"],
+            asked["args"] or (),
+            entry=asked["entry"],
+            requirements=[*resolve(asked["with_"]), *resolve(asked["requirements"])],
+            worker_labels=asked["worker_label"] or (),
+            models=asked["model"] or (),
+            duration=seconds(asked["duration"]),
+            env=pairs("--env", asked["env"]),
+            labels=pairs("--label", asked["label"]),
+            secrets=asked["secret"] or (),
+            inputs=await inputs_of(client, asked["input_"]),
+            queue_class=asked["queue_class"] or default_class,
+            idempotency_key=asked["key"],
+            **{word: asked[word] for word in same},
+            **{word: asked[word] for word in ("name", "user", "batch", "fresh", "notify", "wait")},
+        )
     except CorralError as error:
         error.message = in_options(error.message)
         raise
-
-
-async def _submit_script(
-    client: AsyncClient, asked: dict[str, Any], default_class: Any
-) -> AsyncHandle:
-    from corral.sdk.submit.requirements import resolve
-
-    same = ("gpus", "gpu_memory", "vram_gb", "cpus", "memory_gb", "worker", "priority")
-    return await client.submit_script(
-        asked["target"],
-        asked["args"] or (),
-        entry=asked["entry"],
-        requirements=[*resolve(asked["with_"]), *resolve(asked["requirements"])],
-        worker_labels=asked["worker_label"] or (),
-        models=asked["model"] or (),
-        duration=seconds(asked["duration"]),
-        env=pairs("--env", asked["env"]),
-        labels=pairs("--label", asked["label"]),
-        secrets=asked["secret"] or (),
-        inputs=await inputs_of(client, asked["input_"]),
-        notify=asked["notify"],
-        queue_class=asked["queue_class"] or default_class,
-        idempotency_key=asked["key"],
-        **{word: asked[word] for word in same},
-        **{word: asked[word] for word in ("retries", "name", "user", "batch", "fresh", "wait")},
-    )
-
-
-def seconds(text: str, option: str = "--duration") -> float:
-    """A duration in seconds.
-
-    >>> seconds("90"), seconds("1.5h"), seconds("2d")
-    (90.0, 5400.0, 172800.0)
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
-    if not found:
-        raise InvalidJob(f"{option} is a number of seconds, or 90s, 30m, 12h, 2d; got {text!r}.")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
 
 
 def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
@@ -244,6 +207,31 @@ def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
             raise InvalidJob(f"{option} is written KEY=VALUE; got {text!r}.")
         found[name] = value
     return found
+
+
+_WORDS = (
+    (r"wait=True \(`--wait`\)", "`--wait`"),
+    (r"wait=True", "`--wait`"),
+    (r"written as a list: requirements=\['(.*?)'\]", r"given as `--with \1`"),
+    (r"^requirements:", "--with:"),
+    (r"`entry`", "`--entry`"),
+    (r"\bqueue_class\b", "--class"),
+    (r"\bidempotency_key\b", "--key"),
+    (r"\b(gpu_memory|vram_gb|memory_gb)\b", lambda found: f"--{found[1].replace('_', '-')}"),
+    (r"\bgpus=", "--gpus "),
+    (r"^((?:Give )?)(gpus|cpus|duration|priority|retries|name|user|batch)(?= )", r"\1--\2"),
+)
+
+
+def in_options(message: str) -> str:
+    """A refusal as somebody reads it who typed options.
+
+    >>> in_options("Give gpus (whole GPUs) or gpu_memory (a share of one GPU), not both.")
+    'Give --gpus (whole GPUs) or --gpu-memory (a share of one GPU), not both.'
+    """
+    for written, spoken in _WORDS:
+        message = re.sub(written, spoken, message)
+    return message
 
 
 WAITING_S = 2.0
@@ -351,8 +339,7 @@ class Screen:
 
         self._waits = self._waits and getattr(event, "state", "") == "queued"
         if isinstance(event, views.Output):
-            gap = f"\n[… {event.skipped} bytes left out …]\n".encode() if event.skipped else b""
-            self._bar.write(event.stream, gap + event.data)
+            self._bar.write(event.stream, event.data, event.skipped)
         elif isinstance(event, views.Progress):
             self._bar.update(event.fraction, event.message)
         elif isinstance(event, views.StateChanged):

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from corral.cli.terminal import output
-from corral.cli.terminal.arguments import AsJson, client_of_this_home, plain_view
-from corral.cli.terminal.job_names import find
-from corral.core.errors import CorralError, JobNotFound
+from corral.cli.terminal.arguments import AsJson, client_of_this_home, find, find_batch
+from corral.core.errors import JobNotFound
 
 if TYPE_CHECKING:
     from corral.contract.views import BatchView, JobView
-    from corral.sdk.client import Client
+    from corral.sdk.images.batches import BatchHandle
 
 
-@output.guarded
 def show(
     job: Annotated[
         str,
@@ -30,15 +28,12 @@ def show(
         try:
             view = find(client, job).status()
         except JobNotFound as error:
-            batch = _batch(client, job)
-            if batch is None:
-                raise error from None
-            _show_batch(client, batch, follow=follow, as_json=as_json)
+            _show_batch(*find_batch(client, job, error), follow=follow, as_json=as_json)
             return
     if as_json:
-        output.show_json(plain_view(view))
-        return
-    output.show_pairs(_pairs(view))
+        output.show_json(view)
+    else:
+        output.show_pairs(_pairs(view))
 
 
 def _pairs(view: JobView) -> list[tuple[str, str]]:
@@ -99,16 +94,8 @@ def _rendered(view: JobView) -> list[tuple[str, str]]:
     ]
 
 
-def _batch(client: Client, name: str) -> BatchView | None:
-    try:
-        return client.open_batch(name).progress()
-    except CorralError:
-        return None
-
-
-def _show_batch(client: Client, view: BatchView, *, follow: bool, as_json: bool) -> None:
+def _show_batch(batch: BatchHandle, view: BatchView, *, follow: bool, as_json: bool) -> None:
     from corral.cli.images import batch as batching
-    from corral.cli.terminal import failures
 
     if follow and not view.ended:
         raise typer.Exit(batching.follow_again(view.batch, as_json=as_json))
@@ -142,8 +129,8 @@ def _show_batch(client: Client, view: BatchView, *, follow: bool, as_json: bool)
                 for one in view.workers
             ],
         )
-    if any(view.states.get(state) for state in failures.FAILED):
-        told = failures.reasons(client.open_batch(view.batch).jobs(failures.FAILED))
+    if any(view.states.get(state) for state in batching.FAILED):
+        told = batching.reasons(batch.jobs(batching.FAILED))
         output.show("\n" + "\n".join(told))
 
 

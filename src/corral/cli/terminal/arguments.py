@@ -1,15 +1,19 @@
-"""Arguments that several commands have, and what is made of them."""
+"""Arguments that several commands have, and what is made of them: a moment, a duration, a job."""
 
 from __future__ import annotations
 
+import re
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from corral.core.errors import CorralError, InvalidJob, JobNotFound
+
 if TYPE_CHECKING:
-    from corral.contract.views import JobView
-    from corral.sdk.client import Client
+    from corral.contract.views import BatchView
+    from corral.sdk.client import Client, Handle
+    from corral.sdk.images.batches import BatchHandle
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="A job id, the beginning of one, or last.")
@@ -18,6 +22,7 @@ JobsArgument = Annotated[
     list[str], typer.Argument(metavar="JOB", help="Job ids, beginnings of them, or last.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+ID_LENGTH = 15
 
 
 def client_of_this_home() -> Client:
@@ -29,9 +34,6 @@ def client_of_this_home() -> Client:
 def moment(option: str, text: str) -> float:
     """Seconds since the epoch for a date and time, or for so long ago."""
     from datetime import datetime
-
-    from corral.cli.jobs.run import seconds
-    from corral.core.errors import InvalidJob
 
     if not text:
         return 0.0
@@ -48,7 +50,42 @@ def moment(option: str, text: str) -> float:
         ) from None
 
 
-def plain_view(view: JobView) -> Any:
-    from corral.contract.plain import plain
+def seconds(text: str, option: str = "--duration") -> float:
+    """A duration in seconds.
 
-    return plain(view)
+    >>> seconds("90"), seconds("1.5h"), seconds("2d")
+    (90.0, 5400.0, 172800.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
+    if not found:
+        raise InvalidJob(f"{option} is a number of seconds, or 90s, 30m, 12h, 2d; got {text!r}.")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+
+
+def find(client: Client, text: str) -> Handle:
+    """Which job a person means: a whole id, the beginning of one, or `last`."""
+    word = text.strip().lower()
+    if word == "last":
+        newest = client.jobs(limit=1)
+        if not newest:
+            raise JobNotFound("There are no jobs yet. Start one with `corral run`.")
+        return client.job(newest[0].job_id)
+    if len(word) >= ID_LENGTH:
+        return client.job(word)
+    # Ids sort by time and the list is newest first: what begins like this is one stretch of it.
+    page = client.jobs(before=word.ljust(ID_LENGTH, "z"), limit=2) if word else []
+    matches = [job.job_id for job in page if job.job_id.startswith(word)]
+    if not matches:
+        raise JobNotFound(f"No job's id begins with {text!r}. `corral jobs` lists them.")
+    if len(matches) > 1:
+        raise JobNotFound(f"The ids of several jobs begin with {text!r}; write more of it.")
+    return client.job(matches[0])
+
+
+def find_batch(client: Client, name: str, error: JobNotFound) -> tuple[BatchHandle, BatchView]:
+    """The batch of this name and how far it is; where there is none, a job was meant."""
+    found = client.open_batch(name)
+    try:
+        return found, found.progress()
+    except CorralError:
+        raise error from None

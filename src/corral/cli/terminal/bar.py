@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import TextIO
 
-from corral.core.text.printable import printable
+from corral.core.text import printable
 
 _CLEAR = "\r\x1b[2K"
 
@@ -15,9 +14,9 @@ class Bar:
     """Draws on stderr while the job's own output goes where it belongs. It steps aside for every
     write and waits for a line to end before it comes back, so that a job may draw bars itself."""
 
-    def __init__(self, out: TextIO | None = None, *, enabled: bool | None = None) -> None:
-        self._out = out or sys.stderr
-        self._enabled = self._out.isatty() if enabled is None else enabled
+    def __init__(self, *, enabled: bool = True) -> None:
+        self._out = sys.stderr
+        self._enabled = enabled and self._out.isatty()
         self._text = ""
         self._drawn = False
         self._in_line = False
@@ -26,8 +25,10 @@ class Bar:
         self._text = render(fraction, message, shutil.get_terminal_size().columns)
         self._draw()
 
-    def write(self, stream: str, data: bytes) -> None:
-        """Passes a job's output on, byte for byte."""
+    def write(self, stream: str, data: bytes, skipped: int) -> None:
+        """Passes a job's output on, byte for byte, and says where something of it is missing."""
+        if skipped:
+            data = f"\n[… {skipped} bytes left out …]\n".encode() + data
         self.clear()
         target = sys.stderr if stream == "stderr" else sys.stdout
         target.flush()

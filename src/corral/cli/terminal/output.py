@@ -12,25 +12,31 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import typer
 
 from corral.core.errors import CorralError, InvalidJob, InvalidPlan
-from corral.core.text.printable import printable, printable_json
+from corral.core.text import printable, printable_json
 
 if TYPE_CHECKING:
     from corral.contract.views import QueueView
 
-P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
-def guarded(command: Callable[P, T]) -> Callable[P, T]:
-    """Turns whatever a command raises into a sentence and an exit code."""
+class Commands(typer.Typer):
+    """Commands that end with a sentence and an exit code, whatever they raise."""
 
+    def command(self, *args: Any, **kwargs: Any) -> Callable[[F], F]:
+        add = super().command(*args, **kwargs)
+        return lambda command: add(_guarded(command))
+
+
+def _guarded(command: F) -> F:
     @functools.wraps(command)
-    def guard(*args: P.args, **kwargs: P.kwargs) -> T:
+    def guard(*args: Any, **kwargs: Any) -> Any:
         try:
             return command(*args, **kwargs)
         except CorralError as error:
@@ -54,7 +60,7 @@ def guarded(command: Callable[P, T]) -> Callable[P, T]:
             complain(CorralError(f"{sentence}of ours; {where}."), kwargs.get("as_json"))
         raise typer.Exit(1)
 
-    return guard
+    return cast("F", guard)
 
 
 def complain(error: CorralError, as_json: object = False) -> None:
@@ -90,11 +96,9 @@ def say(sentence: str, *, style: str = "", end: str = "\n") -> None:
 
 def show_json(value: object) -> None:
     """One JSON document on stdout."""
-    import msgspec
+    from corral.contract.plain import plain
 
-    from corral.contract.plain import rounded
-
-    print(as_json(rounded(msgspec.to_builtins(value)), indent=2))
+    print(as_json(plain(value), indent=2))
 
 
 def as_json(value: object, indent: int | None = None) -> str:
@@ -107,6 +111,19 @@ def show(text: str = "", *, ours: str = "") -> None:
     because any word may be a job's or a worker's; what comes before it is ours and may have a
     colour. Only a job's own output goes through raw, as any program's does."""
     print(f"{ours}{printable(text)}", flush=True)
+
+
+def answer(value: object, sentence: str, as_json: bool) -> None:
+    """What a command did, for a program or for a person."""
+    if as_json:
+        show_json(value)
+    else:
+        show(sentence)
+
+
+def warn(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        say(sentence, style="yellow")
 
 
 def show_json_line(value: object, indent: int | None = None) -> None:
@@ -142,6 +159,23 @@ def show_table(
         console.print(table)
     for line in captured.get().splitlines():
         print(line.rstrip())
+
+
+def show_list(
+    found: Sequence[T],
+    columns: Sequence[str],
+    row: Callable[[T], Sequence[str]],
+    *,
+    none: str,
+    as_json: bool,
+) -> None:
+    """What there is, for a program or for a person; a sentence where there is nothing."""
+    if as_json:
+        show_json(found)
+    elif found:
+        show_table(columns, map(row, found))
+    else:
+        say(none)
 
 
 def terminal_width() -> int:

@@ -40,7 +40,6 @@ Foreground = Annotated[
 
 
 @app.command()
-@output.guarded
 def join(
     invitation: Annotated[
         str,
@@ -201,7 +200,6 @@ def _run_here(home: Path) -> int:
 
 
 @app.command()
-@output.guarded
 def run(
     home: Annotated[
         Path | None, typer.Option(help="Its home; without it CORRAL_HOME or the usual one.")
@@ -229,7 +227,6 @@ def _card(home: Path) -> dict[str, Any]:
 
 
 @app.command()
-@output.guarded
 def leave() -> None:
     """Ends this machine's worker and its service, and forgets the controller."""
     from corral import settings
@@ -256,34 +253,20 @@ def leave() -> None:
 def _stop(home: Path) -> None:
     """Ends the agent that works here, however it was started; what it runs gets its grace."""
     from corral import settings
-    from corral.home import Home, read_json
+    from corral.home import Home, is_locked, read_json
 
     folder = Home(home).worker
     pid = read_json(folder / "up.json").get("pid")
-    if not _works(folder) or not isinstance(pid, int):
+    if not is_locked(folder / "lock") or not isinstance(pid, int):
         return
     output.say("Its running jobs get a moment to end …")
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + settings.load().settings.shutdown_grace_s + STOP_S
-    while _works(folder):
+    while is_locked(folder / "lock"):
         if time.monotonic() > until:
             raise Unavailable(f"The worker (pid {pid}) does not end. End it, then leave again.")
         time.sleep(0.1)
-
-
-def _works(folder: Path) -> bool:
-    """Whether an agent has this home: it holds a lock for as long as it lives."""
-    from corral.home import lock_file
-
-    try:
-        fd = os.open(folder / "lock", os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        return not lock_file(fd)
-    finally:
-        os.close(fd)
 
 
 def enrol(url: str, token: str, name: str, pem: str) -> dict[str, Any]:
@@ -304,12 +287,8 @@ def _ask(
     )
     if token:
         request.add_header("Authorization", f"Bearer {token}")
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}),  # a proxy for the web has no business here
-        urllib.request.HTTPSHandler(context=trust.context(pem)),
-    )
     try:
-        with opener.open(request, timeout=30) as answer:
+        with trust.opener(pem).open(request, timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
     except urllib.error.HTTPError as error:

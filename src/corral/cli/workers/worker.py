@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from corral.cli.controller.up import AsJson
-from corral.cli.jobs.run import seconds
 from corral.cli.terminal import output
+from corral.cli.terminal.arguments import AsJson, client_of_this_home, seconds
 from corral.core.errors import CorralError, InvalidRequest
 from corral.joining.invitation import parse
 
-app = typer.Typer(
+if TYPE_CHECKING:
+    from corral.contract.views import WorkerView
+    from corral.sdk.administration import Administration
+
+app = output.Commands(
     help="Machines that work: join, leave, drain, resume, revoke, rename, label.",
     no_args_is_help=True,
 )
@@ -21,16 +24,13 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(help="The worker's name or id.")]
 
 
-def _admin() -> Any:
-    from corral.sdk.client import Client
-
-    return Client().admin
+def _admin() -> Administration:
+    return client_of_this_home().admin
 
 
 # --- inviting ---
 
 
-@output.guarded
 def invite(
     client: Annotated[
         str, typer.Option(help="Invite a client: the name of its token. Without it, a worker.")
@@ -93,18 +93,11 @@ def _good_for(expires_at: float, uses: int | None) -> str:
 # --- steering ---
 
 
-def _show(view: Any, sentence: str, as_json: bool) -> None:
-    if as_json:
-        output.show_json(view)
-    else:
-        output.show(sentence)
-
-
-def _away(view: Any) -> str:
+def _away(view: WorkerView) -> str:
     return "" if view.connected else ", as soon as it is back: it is not connected"
 
 
-def _then(view: Any) -> str:
+def _then(view: WorkerView) -> str:
     if not view.connected:
         return ", also when it is back: it is not connected."
     if not view.running:
@@ -113,56 +106,49 @@ def _then(view: Any) -> str:
 
 
 @app.command()
-@output.guarded
 def requests(as_json: AsJson = False) -> None:
     """Machines that found this controller by themselves and wait to be confirmed."""
-    found = _admin().join_requests()
-    if as_json:
-        output.show_json(found)
-    elif not found:
-        output.say("No machine asks. Run `corral worker join` on one, without a string.")
-    else:
-        rows = [(one.code, one.name, one.address, output.span(one.age_s)) for one in found]
-        output.show_table(("CODE", "NAME", "ADDRESS", "WAITS"), rows)
+    output.show_list(
+        _admin().join_requests(),
+        ("CODE", "NAME", "ADDRESS", "WAITS"),
+        lambda one: (one.code, one.name, one.address, output.span(one.age_s)),
+        none="No machine asks. Run `corral worker join` on one, without a string.",
+        as_json=as_json,
+    )
 
 
 @app.command()
-@output.guarded
 def confirm(
     code: Annotated[str, typer.Argument(help="The six digits that the machine shows.")],
     as_json: AsJson = False,
 ) -> None:
     """Makes the machine that shows this code a worker."""
     name = _admin().confirm_join(code)
-    _show({"name": name}, f"{name} is a worker now.", as_json)
+    output.answer({"name": name}, f"{name} is a worker now.", as_json)
 
 
 @app.command()
-@output.guarded
 def drain(name: Name, as_json: AsJson = False) -> None:
     """It finishes what runs there and takes nothing new."""
     view = _admin().change_worker(name, draining=True)
-    _show(view, f"{view.name} takes nothing new{_then(view)}", as_json)
+    output.answer(view, f"{view.name} takes nothing new{_then(view)}", as_json)
 
 
 @app.command()
-@output.guarded
 def resume(name: Name, as_json: AsJson = False) -> None:
     """It takes work again."""
     view = _admin().change_worker(name, draining=False)
-    _show(view, f"{view.name} takes work again{_away(view)}.", as_json)
+    output.answer(view, f"{view.name} takes work again{_away(view)}.", as_json)
 
 
 @app.command()
-@output.guarded
 def revoke(name: Name, as_json: AsJson = False) -> None:
     """Cuts it off at once; what it was running goes elsewhere."""
     view = _admin().revoke_worker(name)
-    _show(view, f"{view.name} is no worker any more.", as_json)
+    output.answer(view, f"{view.name} is no worker any more.", as_json)
 
 
 @app.command()
-@output.guarded
 def rename(
     name: Name,
     new: Annotated[str, typer.Argument(help="What it is called from now on.")],
@@ -170,11 +156,10 @@ def rename(
 ) -> None:
     """Gives it another name."""
     view = _admin().change_worker(name, name=new)
-    _show(view, f"{name} is now called {view.name}.", as_json)
+    output.answer(view, f"{name} is now called {view.name}.", as_json)
 
 
 @app.command()
-@output.guarded
 def label(
     name: Name,
     labels: Annotated[
@@ -185,13 +170,12 @@ def label(
     """Gives it labels that jobs may ask for, instead of those you gave before."""
     view = _admin().change_worker(name, labels=labels or [])
     has = ", ".join(view.labels) or "none"
-    _show(view, f"{view.name} has the labels: {has}.", as_json)
+    output.answer(view, f"{view.name} has the labels: {has}.", as_json)
 
 
 # --- a client elsewhere ---
 
 
-@output.guarded
 def login(
     invitation: Annotated[
         str,
@@ -226,7 +210,6 @@ def login(
     output.show(f"Logged in to {told.grpc} (Corral {health.version}). `corral logout` forgets it.")
 
 
-@output.guarded
 def logout() -> None:
     """Forgets the controller of `corral login`."""
     from corral import settings

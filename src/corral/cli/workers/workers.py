@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from corral.cli.terminal import output
 from corral.cli.terminal.arguments import AsJson, client_of_this_home
-from corral.cli.terminal.backends import rendering
 
 if TYPE_CHECKING:
     from corral.contract.views import GpuView, WorkerView
 
+DIFFUSERS = "diffusers"
 
-@output.guarded
+
 def workers(as_json: AsJson = False) -> None:
     """Each worker: what it has, what runs there, and what its sandbox enforces."""
     with client_of_this_home() as client:
@@ -30,7 +30,7 @@ def workers(as_json: AsJson = False) -> None:
         output.show()
         for row in rows:
             output.show(f"{row[0]} enforces {row[-1]}")
-    told = [line for one in found if one.connected for line in rendering(one)]
+    told = [line for one in found if one.connected for line in _rendering(one)]
     if told:
         output.show("\n" + "\n".join(told))
 
@@ -73,3 +73,19 @@ def worker_state(worker: WorkerView) -> str:
     if worker.draining:
         return f"{state}; takes nothing new when it is back"
     return "; ".join(filter(None, (state, worker.circuit)))
+
+
+def _rendering(worker: WorkerView) -> list[str]:
+    """What it makes images with: a line, and one for each server that does not answer; nothing for
+    sketches alone."""
+    from corral.core.images.pipeline import SKETCH
+
+    named = [f"{one.kind} at {one.url}" for one in worker.servers]
+    named += [DIFFUSERS] if DIFFUSERS in worker.task_types else []
+    if not named:
+        return []
+    named += [SKETCH] if SKETCH in worker.task_types else []
+    count = len(worker.models)
+    models = f"{count or 'no'} model{'s' * (count != 1)} known"
+    troubles = (f"{worker.name}: {one.trouble}" for one in worker.servers if one.trouble)
+    return [f"{worker.name} renders with {', '.join(named)}; {models}.", *troubles]

@@ -8,19 +8,17 @@ digests are kept.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 import secrets
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import structlog
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
 
-from corral.controller.auth.tokens import same
+from corral.controller.auth.tokens import digest_of, same
 from corral.controller.files.private_file import read_kept, write_kept
 from corral.core.errors import (
     Conflict,
@@ -30,7 +28,6 @@ from corral.core.errors import (
     WorkerNotFound,
 )
 from corral.core.worker import Wishes
-from corral.home import write_private_json
 
 log = structlog.get_logger()
 
@@ -88,8 +85,8 @@ class _File(Struct):
 
 
 class Roster:
-    def __init__(self, path: Path, key: Path, *, local_id: str, local_credential: str) -> None:
-        self._path, self._key = path, key
+    def __init__(self, path: Path, *, local_id: str, local_credential: str) -> None:
+        self._path = path
         self._local_id, self._local_credential = local_id, local_credential
         self._changing = asyncio.Lock()
         self.url = ""
@@ -99,21 +96,6 @@ class Roster:
         self._digests = {one.sha256 for one in kept.workers}
         self._refused = frozenset(kept.refused)
         self._invitations = {one.sha256: one for one in kept.invitations}
-        self._adopt_key()
-
-    def _adopt_key(self) -> None:
-        """Until invitations had an end, one token was good for ever. It is for a day more."""
-        try:
-            token = self._key.read_text(encoding="ascii").strip()
-        except (OSError, ValueError):
-            return
-        if token:
-            old = Issued(_digest(token), time.time() + DAY_S)
-            self._invitations = {old.sha256: old, **self._invitations}
-        with suppress(OSError):  # a full disk: then the next start does this
-            kept = _file(self._by_id, self._refused, self._invitations)
-            write_private_json(self._path, to_builtins(kept))
-            self._key.unlink()
 
     # --- asking ---
 
@@ -138,16 +120,16 @@ class Roster:
         if worker == self._local_id:
             return same(credential, self._local_credential)
         enrolled = self._by_id.get(worker)
-        return enrolled is not None and same(_digest(credential), enrolled.sha256)
+        return enrolled is not None and same(digest_of(credential), enrolled.sha256)
 
     def recognises(self, credential: str) -> bool:
         """Whether it is any worker's, before that one has said which it is."""
-        digest = _digest(credential)
+        digest = digest_of(credential)
         return same(credential, self._local_credential) or digest in self._digests
 
     def check_invited(self, token: str) -> Issued:
         """The invitation that this token is of, if somebody may still join with it."""
-        found = self._invitations.get(_digest(token))
+        found = self._invitations.get(digest_of(token))
         why = found.refusal(time.time()) if found else "This invitation is not good any more"
         if found is None or why:
             raise Unauthorized(f"{why}. Ask for a new one: `corral invite`.")
@@ -179,7 +161,7 @@ class Roster:
         if uses is not None and not 0 < uses <= MAX_WORKERS:
             raise InvalidRequest(f"An invitation is for 1 to {MAX_WORKERS:,} machines.")
         token, now = secrets.token_urlsafe(32), time.time()
-        issued = Issued(_digest(token), now + for_s, uses)
+        issued = Issued(digest_of(token), now + for_s, uses)
         async with self._changing:
             before = [] if renew else list(self._invitations.values())
             live = [one for one in before if not one.refusal(now)]
@@ -194,10 +176,6 @@ class Roster:
             await self._write(invitations={one.sha256: one for one in (*recent, *live, issued)})
         log.info("invited", for_s=for_s, uses=uses, renewed=renew)
         return token, issued
-
-    async def enrol(self, token: str, name: str, taken: Sequence[str]) -> tuple[Enrolled, str]:
-        """The same for who shows the token of an invitation."""
-        return await self.admit(name, taken, token=token)
 
     async def admit(
         self, name: str, taken: Sequence[str], *, node: str = "", token: str = ""
@@ -231,11 +209,11 @@ class Roster:
             credential = secrets.token_urlsafe(32)
             former = [one for one in self._by_id.values() if node and one.node == node]
             if former:
-                enrolled = replace(former[0], sha256=_digest(credential), told=self.url)
+                enrolled = replace(former[0], sha256=digest_of(credential), told=self.url)
             else:
                 made = f"w-{secrets.token_hex(6)}"
                 enrolled = Enrolled(
-                    made, free, _digest(credential), time.time(), node=node, told=self.url
+                    made, free, digest_of(credential), time.time(), node=node, told=self.url
                 )
             await self._write({**self._by_id, enrolled.id: enrolled}, invitations=invitations)
         log.info("worker_enrolled", worker=enrolled.id, name=enrolled.name)
@@ -299,15 +277,10 @@ class Roster:
         workers = self._by_id if workers is None else workers
         refused = self._refused if refused is None else refused
         invitations = self._invitations if invitations is None else invitations
-        await write_kept(self._path, _file(workers, refused, invitations))
+        kept = _File(list(workers.values()), list(invitations.values()), sorted(refused))
+        await write_kept(self._path, kept)
         self._by_id, self._refused, self._invitations = workers, refused, invitations
         self._digests = {one.sha256 for one in workers.values()}
-
-
-def _file(
-    workers: dict[str, Enrolled], refused: frozenset[str], invitations: dict[str, Issued]
-) -> _File:
-    return _File(list(workers.values()), list(invitations.values()), sorted(refused))
 
 
 def _labels(labels: Sequence[str]) -> tuple[str, ...]:
@@ -321,7 +294,3 @@ def _labels(labels: Sequence[str]) -> tuple[str, ...]:
     if len(found) > MAX_LABELS:
         raise InvalidRequest(f"A worker has up to {MAX_LABELS} labels; got {len(found)}.")
     return found
-
-
-def _digest(credential: str) -> str:
-    return hashlib.sha256(credential.encode("utf-8", "surrogateescape")).hexdigest()

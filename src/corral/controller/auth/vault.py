@@ -28,6 +28,8 @@ _TAKEN = re.compile(
     r"CORRAL_.*|LD_.*|PYTHON.*|PATH|HOME|TMPDIR|VIRTUAL_ENV|(CUDA|HIP)_VISIBLE_DEVICES"
 )
 """Variables that make a job's process what it is."""
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")
+"""Half a surrogate pair cannot be written as UTF-8."""
 
 
 class KeptSecret(Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,22 +110,13 @@ def _check(name: str, value: str) -> None:
         )
     if len(value.encode("utf-8", "surrogatepass")) > MAX_VALUE:
         raise InvalidSecret(f"The value has more than {MAX_VALUE:,} bytes.")
-    if "\0" in value or (not value.isascii() and _lone(value)):
+    if _UNWRITABLE.search(value):
         raise InvalidSecret("The value is text without NUL characters.")
     if not lines_of(value):
         raise InvalidSecret(
             f"The value is shorter than {SHORTEST} characters (in each of its lines). That is too "
             "short to be found and hidden in what a job prints; give it by `env` instead."
         )
-
-
-def _lone(value: str) -> bool:
-    """Half a surrogate pair cannot be written as UTF-8."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 class _File(Struct, forbid_unknown_fields=True):

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import structlog
 
-from corral.controller.auth.access import Access
 from corral.controller.auth.join_requests import JoinRequests
 from corral.controller.auth.roster import DAY_S, Enrolled, Roster
 from corral.controller.auth.tailnet import TOKEN, Tailnet
+from corral.controller.auth.tokens import Access
 from corral.controller.loop import Loop
 from corral.controller.store import Store
 from corral.core.errors import Conflict, InvalidRequest, WorkerNotFound
@@ -119,9 +119,8 @@ class WorkerAdmin:
 
     async def enrol(self, token: str, address: str, name: str) -> tuple[Enrolled, str]:
         node = await self.check_invited(token, address)
-        if node:
-            return await self._roster.admit(name, self._names(), node=node)
-        return await self._roster.enrol(token, name, self._names())
+        token = "" if node else token
+        return await self._roster.admit(name, self._names(), node=node, token=token)
 
     # --- machines that ask by themselves ---
 

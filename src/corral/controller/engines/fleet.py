@@ -1,16 +1,24 @@
 """The fleet: the workers of all engines. A machine that several of them reach is one worker, with
-one capacity; each attempt on it goes through one of them."""
+one capacity; each attempt on it goes through one of them. An engine that fails is silent, and asked
+again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
+import structlog
 from msgspec.structs import replace
 
-from corral.core.job import Head, Shape
+from corral.core.events import EngineReport
+from corral.core.job import Head, JobId, Shape
 from corral.core.worker import Worker
 from corral.engines.engine import Engine
 from corral.scheduler.fit import refuse_ever
+
+log = structlog.get_logger()
+
+ENGINE_PAUSE_S = 1.0
 
 
 class Fleet:
@@ -40,13 +48,9 @@ class Fleet:
             if any(one.id == worker for one in engine.workers())
         ]
 
-    def engine_of(self, head: Head) -> Engine | None:
-        """The one that has the job's attempt."""
-        return self.engines.get(head.engine)
-
     async def stop(self, head: Head, *, grace_s: float, unbegun: bool = False) -> None:
         """Asks for the end of the job's attempt, or for it back where it has not begun."""
-        engine = self.engine_of(head)
+        engine = self.engines.get(head.engine)
         if engine is not None:
             await engine.stop(head.id, head.attempt, grace_s=grace_s, unbegun=unbegun)
 
@@ -61,6 +65,36 @@ class Fleet:
                     away = not one.connected or one.draining
                     able.setdefault(2 * lacks + away, name)
         return able[min(able)] if able else ""
+
+    # --- what engines say ---
+
+    async def reports(self, engine: Engine) -> AsyncIterator[Sequence[EngineReport]]:
+        """Until the engine fails: that is silence, the end of nothing, and it is asked again."""
+        events = engine.events()
+        while True:
+            try:
+                reports = await anext(events)
+            except Exception as error:
+                await self._troubled(engine.name, error)
+                return
+            self.silent.pop(engine.name, None)
+            yield reports
+
+    async def running(self, engine: Engine) -> set[tuple[JobId, int]]:
+        while True:
+            try:
+                running = set(await engine.running())
+            except Exception as error:
+                await self._troubled(engine.name, error)
+            else:
+                self.silent.pop(engine.name, None)
+                return running
+
+    async def _troubled(self, name: str, error: Exception) -> None:
+        if name not in self.silent:
+            log.error("engine_failed", engine=name, exc_info=error)
+        self.silent[name] = f"The engine {name} cannot be asked now: {error}"
+        await asyncio.sleep(ENGINE_PAUSE_S)
 
     def trouble(self) -> dict[str, str]:
         """What is wrong with engines, by name."""

@@ -59,7 +59,9 @@ class Recalling:
         if not world.held or not (len(workers) > 1 or world.circuits) or self._loop.why_paused():
             self._seen.clear()
             return 0
-        self._forget()
+        if self._asked:
+            held = world.held.values()
+            self._asked &= {(one.id, one.attempt) for there in held for one in there.values()}
         sent, failing, idle = self._sent(world.seats(workers), now)
         able: Sequence[Sent] = ()
         if sent and idle:
@@ -117,8 +119,3 @@ class Recalling:
         head = self._store.world.heads.get(one.job)
         if head is not None and head.attempt == one.attempt:
             await self._loop.fleet.stop(head, grace_s=0.0, unbegun=True)
-
-    def _forget(self) -> None:
-        if self._asked:
-            held = self._store.world.held.values()
-            self._asked &= {(one.id, one.attempt) for there in held for one in there.values()}

@@ -1,18 +1,23 @@
 """Where the bytes of artifacts are: with the controller, in the shared root, or in the bucket.
 
 Beyond the controller's own disk it only learns name, size and digest. It believes the size after
-asking, and whoever fetches an artifact proves the digest.
+asking, and whoever fetches an artifact proves the digest. A job's artifacts are looked up by name
+once, a slice at a time, and remembered for whoever goes through them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import BinaryIO, Literal
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from itertools import islice
+from typing import BinaryIO, Literal, NamedTuple, cast
 
 from corral.controller.files.assets import Assets
 from corral.controller.files.blobs import Blobs
 from corral.controller.files.bucket import PUT_LIMIT
+from corral.controller.store import Store
 from corral.core.errors import (
     ArtifactTooLarge,
     BlobNotFound,
@@ -27,6 +32,10 @@ CHUNK = 1 << 20
 SHARED = "shared:"
 SEEN_S = 5.0
 """How long a file may take to be seen here that was written to the shared root elsewhere."""
+SLICE = 200
+"""Records that are read before others get their turn."""
+KEPT = 100_000
+"""Names of artifacts that stay in memory; those of the job that was asked for last always do."""
 
 
 class Artifacts:
@@ -142,3 +151,72 @@ def _gone(kept: ArtifactStored) -> BlobNotFound:
         "here: see assets.root and assets.bucket.",
         job_id=kept.job,
     )
+
+
+class _Found(NamedTuple):
+    """What one job had stored up to a record of the journal."""
+
+    last_seq: int
+    seqs: dict[str, int]
+    """By name: the record that stored it last."""
+    order: Sequence[int] = ()
+
+
+class ArtifactIndex:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._found: OrderedDict[JobId, _Found] = OrderedDict()
+        self._looking: dict[JobId, asyncio.Task[_Found]] = {}
+
+    async def find(self, job: JobId, name: str) -> ArtifactStored:
+        """The artifact that was stored last under this name."""
+        seq = (await self._up_to_now(job)).seqs.get(name)
+        if seq is None:
+            raise BlobNotFound(
+                f"Job {job} has nothing named {name[:200]!r}. `corral get {job}` fetches what it "
+                "has.",
+                job_id=job,
+            )
+        return cast("ArtifactStored", self._store.journal.record(seq).fact())
+
+    async def page(self, job: JobId, *, after: str = "", limit: int) -> list[ArtifactStored]:
+        """In the order in which they were stored, behind the one of this name."""
+        found = await self._up_to_now(job)
+        if after and after not in found.seqs:
+            await self.find(job, after)
+        start = bisect_right(found.order, found.seqs[after]) if after else 0
+        stored = []
+        for number, seq in enumerate(found.order[start : start + limit], 1):
+            stored.append(cast("ArtifactStored", self._store.journal.record(seq).fact()))
+            if not number % SLICE:
+                await asyncio.sleep(0)
+        return stored
+
+    async def _up_to_now(self, job: JobId) -> _Found:
+        last_seq = self._store.head(job).last_seq
+        while (found := self._found.get(job)) is None or found.last_seq < last_seq:
+            looking = self._looking.get(job)
+            if looking is None:
+                looking = asyncio.create_task(self._look(job, found or _Found(0, {}), last_seq))
+                self._looking[job] = looking
+                looking.add_done_callback(lambda _: self._looking.pop(job))
+            await asyncio.shield(looking)
+        self._found.move_to_end(job)
+        return found
+
+    async def _look(self, job: JobId, known: _Found, last_seq: int) -> _Found:
+        """Reads what lies behind what is known, the newest first."""
+        newer: dict[str, int] = {}
+        records = self._store.journal.backwards(last_seq, known.last_seq)
+        while some := list(islice(records, SLICE)):
+            for record in some:
+                if record.kind == ArtifactStored.__name__:
+                    fact = cast("ArtifactStored", record.fact())
+                    newer.setdefault(fact.name, record.seq)
+            await asyncio.sleep(0)
+        seqs = {**known.seqs, **newer}
+        self._found[job] = found = _Found(last_seq, seqs, sorted(seqs.values()))
+        self._found.move_to_end(job)
+        while len(self._found) > 1 and sum(len(one.order) for one in self._found.values()) > KEPT:
+            self._found.popitem(last=False)
+        return found

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 
 from corral.controller.files.blobs import Blobs
 from corral.controller.files.bucket import PUT_LIMIT, Bucket
-from corral.core.assets import is_digest, named_in_root
+from corral.core.assets import named_in_root
 from corral.core.errors import AssetNotFound, AssetTooLarge, BlobNotFound, InvalidRequest
 from corral.core.job import Blob, Input
+from corral.core.text import is_digest
 from corral.shared_root import NotInRoot, SharedRoot
 
 
@@ -88,7 +89,7 @@ class Assets:
     async def _size(self, sha256: str) -> int | None:
         if self._blobs.has(sha256):
             return self._blobs.size(sha256)
-        return await self.bucket.size_of_asset(sha256) if self.bucket else None
+        return await self.bucket.size(_key(sha256)) if self.bucket else None
 
     async def source(self, named: Input) -> Path | BinaryIO | str:
         """A file to serve, or a URL that is good for a short time."""
@@ -100,8 +101,8 @@ class Assets:
                 return await asyncio.to_thread(self.root.open, named.path)
             except NotInRoot as error:
                 raise BlobNotFound(str(error)) from error
-        if self.bucket and await self.bucket.size_of_asset(named.sha256) is not None:
-            return await self.bucket.sign_asset("GET", named.sha256)
+        if self.bucket and await self.bucket.size(_key(named.sha256)) is not None:
+            return await self.bucket.sign("GET", _key(named.sha256))
         raise BlobNotFound(f"The asset {named.sha256} is not stored here any more.")
 
     async def place(self, sha256: str, size: int) -> str:
@@ -110,7 +111,7 @@ class Assets:
             raise AssetTooLarge(f"{size:,} bytes; asset_limit allows {self._limit:,}.")
         if self.bucket is None or size > PUT_LIMIT:
             return ""
-        return await self.bucket.sign_asset("PUT", sha256)
+        return await self.bucket.sign("PUT", _key(sha256))
 
     async def put(self, chunks: AsyncIterable[bytes], *, expected: str | None = None) -> Blob:
         return await self._blobs.put(
@@ -120,3 +121,8 @@ class Assets:
             too_large=AssetTooLarge,
             setting="asset_limit",
         )
+
+
+def _key(sha256: str) -> str:
+    """Where it lies in the bucket."""
+    return f"assets/{sha256[:2]}/{sha256}"

@@ -21,6 +21,7 @@ from corral.core.errors import (
     TooLarge,
 )
 from corral.core.job import Blob
+from corral.core.text import is_digest
 from corral.home import sync_folder
 
 CHUNK = 1 << 20
@@ -49,7 +50,7 @@ class Blobs:
         """Bytes since the start."""
 
     def path(self, sha256: str) -> Path:
-        if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+        if not is_digest(sha256):
             raise BlobNotFound(f"{sha256[:80]!r} is no sha256.")
         return self.folder / sha256[:2] / sha256
 
@@ -179,9 +180,12 @@ class Blobs:
 
     # --- removing what retention no longer keeps ---
 
+    def note(self, sha256: str) -> Path:
+        return self.path(sha256).with_name(f"{sha256}{NOTED}")
+
     def check_not_pruned(self, sha256: str) -> None:
         """Raises ArtifactPruned for bytes that were here and were removed on purpose."""
-        if _note(self.path(sha256)).exists():
+        if self.note(sha256).exists():
             raise ArtifactPruned(
                 f"The bytes with sha256 {sha256} were removed after the time or for the room that "
                 "the settings retention.* give them. Run the job again to have them again."
@@ -210,21 +214,16 @@ class Blobs:
         ):
             return None
         self._asked_for.pop(sha256, None)
-        path, gone = self.path(sha256), self._incoming / f"pruned-{secrets.token_hex(8)}"
-        note = _note(path)
+        note, gone = self.note(sha256), self._incoming / f"pruned-{secrets.token_hex(8)}"
         if noted:
             note.touch(mode=0o600)
         else:
             note.unlink(missing_ok=True)
         try:
-            os.replace(path, gone)
+            os.replace(self.path(sha256), gone)
         except FileNotFoundError:
             return None
         return gone
-
-
-def _note(path: Path) -> Path:
-    return path.with_name(f"{path.name}{NOTED}")
 
 
 def _not_stored(error: OSError) -> StorageFailed:

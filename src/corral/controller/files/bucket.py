@@ -26,7 +26,7 @@ ACCESS_KEY, SECRET_KEY = "S3_ACCESS_KEY", "S3_SECRET_KEY"
 class Bucket:
     def __init__(self, settings: AssetSettings, vault: Vault) -> None:
         self._settings, self._vault = settings, vault
-        self._made: tuple[tuple[str, str], Any] | None = None
+        self._made: tuple[dict[str, str], Any] | None = None
         self._seen: dict[str, tuple[float, int]] = {}
         try:
             import obstore
@@ -43,10 +43,8 @@ class Bucket:
 
     def _store(self) -> Any:
         """With the credentials as the vault has them now: they may be set, or change, later."""
-        names = (ACCESS_KEY, SECRET_KEY)
-        values = self._vault.values(names)
-        pair = (values[names[0]], values[names[1]])
-        if self._made is None or self._made[0] != pair:
+        keys = self._vault.values((ACCESS_KEY, SECRET_KEY))
+        if self._made is None or self._made[0] != keys:
             from obstore.store import S3Store
 
             told: dict[str, Any] = {"region": self._settings.region}
@@ -55,12 +53,12 @@ class Bucket:
                 told["client_options"] = {"allow_http": endpoint.startswith("http://")}
             store = S3Store.from_url(
                 self.uri,
-                access_key_id=pair[0],
-                secret_access_key=pair[1],
+                access_key_id=keys[ACCESS_KEY],
+                secret_access_key=keys[SECRET_KEY],
                 retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=10)},
                 **told,
             )
-            self._made = (pair, store)
+            self._made = (keys, store)
         return self._made[1]
 
     async def size(self, key: str) -> int | None:
@@ -90,12 +88,6 @@ class Bucket:
             raise self._failed("asked to sign", error) from None
         return url
 
-    async def size_of_asset(self, sha256: str) -> int | None:
-        return await self.size(_asset(sha256))
-
-    async def sign_asset(self, verb: Literal["GET", "PUT"], sha256: str) -> str:
-        return await self.sign(verb, _asset(sha256))
-
     async def read(self, key: str, start: int, end: int) -> AsyncIterator[bytes]:
         """Bytes of an object. What lies before them is read and left out: not every server says
         properly that it sends a part."""
@@ -120,7 +112,3 @@ class Bucket:
             f"The bucket {self.uri} could not be {asked} ({type(error).__name__}). See that its "
             f"server runs and that the secrets {ACCESS_KEY} and {SECRET_KEY} are right."
         )
-
-
-def _asset(sha256: str) -> str:
-    return f"assets/{sha256[:2]}/{sha256}"

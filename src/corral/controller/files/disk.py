@@ -46,17 +46,13 @@ class DiskGuard:
         self._refuse_at, self._min_free = refuse_at, min_free_gb * GB
         self._reserve, self._reserve_bytes = home / "reserve", int(reserve_mb * MB)
         self._changed = changed
-        self._full = False
+        self.full = False
         self.reason = ""
         """Why no work is taken, empty where it is."""
 
-    @property
-    def full(self) -> bool:
-        return self._full
-
     def check(self) -> None:
         """Raises DiskFull where no new work may come in."""
-        if self._full:
+        if self.full:
             raise DiskFull(
                 f"{self.reason} No new work is accepted, running work goes on. Free some space, "
                 "or lower retention.* in corral.yaml; then submit again."
@@ -75,7 +71,7 @@ class DiskGuard:
     async def run(self) -> None:
         while True:
             self.look()
-            await asyncio.sleep(LOOK_WHEN_FULL_S if self._full else LOOK_S)
+            await asyncio.sleep(LOOK_WHEN_FULL_S if self.full else LOOK_S)
 
     def look(self) -> None:
         """One look at the disk, and what follows from it."""
@@ -87,7 +83,7 @@ class DiskGuard:
         usable = taken + free  # without what the system keeps for its administrator
         used = taken / usable if usable else 1.0
         limit, least = self._refuse_at, self._min_free
-        if self._full:
+        if self.full:
             limit, least = limit - STEP_BACK, least * 1.2
         full = used >= limit or free < least
         size = min(self._reserve_bytes, int(usable * RESERVE_SHARE))
@@ -102,8 +98,8 @@ class DiskGuard:
         else:
             self.reason = ""
             self._set_aside(size, free)
-        if full != self._full:
-            self._full = full
+        if full != self.full:
+            self.full = full
             log.warning("disk_full" if full else "disk_has_room", used=f"{used:.1%}", free=free)
             self._changed()
 

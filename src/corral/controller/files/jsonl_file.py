@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import structlog
 
@@ -17,6 +17,7 @@ from corral.home import sync_folder
 
 log = structlog.get_logger()
 
+PRIVATE = partial(os.open, mode=0o600)
 Whole = Callable[[bytes], bool]
 """Whether a line, without its end, is one of ours."""
 
@@ -69,10 +70,12 @@ class JsonlFile:
     def append(self, lines: Sequence[bytes]) -> None:
         """All of them, safe from a power cut when this returns; none where it raises."""
         new = not self.path.exists()
-        with open(self.path, "ab", buffering=0, opener=_private) as file:
+        with open(self.path, "ab", buffering=0, opener=PRIVATE) as file:
             before = os.fstat(file.fileno()).st_size
             try:
-                _write(file, b"".join(lines))
+                left = memoryview(b"".join(lines))
+                while left:
+                    left = left[file.write(left) :]
                 os.fsync(file.fileno())
             except OSError:
                 file.truncate(before)
@@ -94,13 +97,3 @@ class JsonlFile:
                     return
                 yield position, line
                 position += len(line)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _write(file: BinaryIO, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]

@@ -1,8 +1,8 @@
-"""A row of the history of ended jobs, and how it follows from a job and the fact that ended it."""
+"""A row of the history of ended jobs, and how it follows from a job and the fact that ended it; and
+which idempotency keys they used."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from corral.core.events import JobFailed, JobRejected, Journaled
@@ -10,6 +10,9 @@ from corral.core.job import Head
 
 MESSAGE_KEPT = 400
 """Characters of a failure's message that the history is searched by; the journal has all."""
+BITS = 23
+"""A megabyte; with a million keys in it, one in thirty new ones is looked up for nothing."""
+_MASK = (1 << BITS) - 1
 
 
 class EndedJob(NamedTuple):
@@ -43,7 +46,9 @@ class EndedJob(NamedTuple):
             code, message = fact.failure.code, fact.failure.message[:MESSAGE_KEPT]
         elif isinstance(fact, JobRejected):
             code, message = fact.code, fact.message[:MESSAGE_KEPT]
-        given = head.given
+        given, labels = head.given, ""
+        if given.labels:
+            labels = "".join(f"\n{key}={value}\n" for key, value in given.labels)
         return cls(
             head.id,
             head.state.value,
@@ -58,11 +63,35 @@ class EndedJob(NamedTuple):
             head.course.worker,
             given.user,
             given.name,
-            labels_text(given.labels) if given.labels else "",
+            labels,
             code,
             message,
         )
 
 
-def labels_text(labels: Sequence[tuple[str, str]]) -> str:
-    return "".join(f"\n{key}={value}\n" for key, value in labels)
+class UsedKeys:
+    """Idempotency keys that were used before, as far as memory can say it: surely not, or perhaps.
+
+    Nearly every submission has a key that nobody ever used, and asking the disk about each of them
+    costs as much as deciding where the job goes. The hash of a text is another one in every
+    process, so nobody can choose keys that collide."""
+
+    def __init__(self) -> None:
+        self._seen = bytearray(1 << (BITS - 3))
+
+    def add(self, key: str) -> None:
+        number, seen = hash(key), self._seen
+        for bit in (number & _MASK, number >> 20 & _MASK, number >> 40 & _MASK):
+            seen[bit >> 3] |= 1 << (bit & 7)
+
+    def update(self, other: UsedKeys) -> None:
+        """The keys of both."""
+        both = int.from_bytes(self._seen, "little") | int.from_bytes(other._seen, "little")
+        self._seen = bytearray(both.to_bytes(len(self._seen), "little"))
+
+    def perhaps(self, key: str) -> bool:
+        number, seen = hash(key), self._seen
+        for bit in (number & _MASK, number >> 20 & _MASK, number >> 40 & _MASK):
+            if not seen[bit >> 3] >> (bit & 7) & 1:
+                return False
+        return True

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from corral.controller.journal import sql
-from corral.controller.journal.schema import open_read_only
 from corral.controller.store import Store
 from corral.core.errors import BatchNotFound, InvalidRequest
 from corral.core.job import ENDED, Head, JobId, QueueClass, State
@@ -26,10 +25,6 @@ T = TypeVar("T")
 
 SLICE = 2000
 """How many living jobs are looked at before others get their turn."""
-NEWEST = 4
-"""Where a row of counts has its newest job."""
-LAST_SEQ = 6
-"""And the last record of its jobs."""
 Turn = tuple[str, str, float, float]
 """Worker, model, from when, to when."""
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
@@ -125,9 +120,11 @@ class Listing:
         if filters.living:
             found.update(await self._living(filters, before, limit))
         if filters.ended:
-            found.update(
-                await self._rows(lambda reader: _ended(reader, self._plan(filters, before), limit))
-            )
+            plan = self._plan(filters, before)
+            conditions = " AND ".join(condition for condition, _ in plan) or "1"
+            values = [value for _, bound in plan for value in bound]
+            query = sql.ENDED_LISTED.format(conditions=conditions)
+            found.update(str(row[0]) for row in await self._rows(query, *values, limit))
         return heapq.nlargest(limit, found)
 
     async def _living(self, filters: JobFilters, before: JobId, limit: int) -> list[JobId]:
@@ -164,7 +161,7 @@ class Listing:
                 and (workers is None or head.worker in workers)
                 and (not since or head.submitted_at >= since)
                 and (not until or head.submitted_at < until)
-                and (not labels or all(has(head.labels) for has in labels))
+                and (not labels or all(has(head.given.labels) for has in labels))
                 and (not text or text in _lower(head.name) or text in head.id)
             )
 
@@ -196,34 +193,24 @@ class Listing:
     async def since(self, at: float) -> Counted:
         """How the jobs that ended behind this moment ended."""
         counted = Counted({})
-        for state, count, seconds in await self._rows(
-            lambda reader: reader.execute(sql.ENDED_SINCE, (at,)).fetchall()
-        ):
+        for state, count, seconds in await self._rows(sql.ENDED_SINCE, at):
             counted.add(state, count, 0.0, 0.0, "", seconds)
         return counted
 
     async def batch(self, batch: str) -> Counted:
         """One batch, counted as it was when this was called."""
-        rows, until = sql.ENDED_OF_BATCH, self._store.seq
-        found = await self._counted(
-            lambda reader: [
-                (batch, *row) for row in reader.execute(rows, (batch, until)).fetchall()
-            ],
-            until,
-            batch,
-        )
+        found = await self._counted(sql.ENDED_OF_BATCH, batch)
         if batch not in found:
             raise BatchNotFound(f"No job belongs to a batch {batch[:100]!r}.")
         return found[batch]
 
-    async def _counted(
-        self, ask: Callable[[sqlite3.Connection], list[Any]], until: int, only: str = ""
-    ) -> dict[str, Counted]:
+    async def _counted(self, query: str, *batch: str) -> dict[str, Counted]:
         """Living and ended jobs by batch. What ends meanwhile is among the rows, too: those come
         one by one, and it counts as living."""
+        only, until = "".join(batch), self._store.seq
         heads = list(self._store.world.heads.values()) if self._lives(only) else []
-        rows = await self._rows(ask)
-        late = {row[1 + NEWEST] for row in rows if row[1 + LAST_SEQ] > until}
+        rows = await self._rows(query, *batch, until)
+        late = {newest for *_, newest, _, last_seq in rows if last_seq > until}
         found: dict[str, Counted] = {}
         async for some in _slices(heads):
             for head in some:
@@ -232,9 +219,9 @@ class Listing:
                     one = found.setdefault(head.batch, Counted({}))
                     one.add(head.state.value, 1, head.submitted_at, 0.0, head.id, 0.0)
         for start in range(0, len(rows), SLICE):
-            for batch, *row, last_seq in rows[start : start + SLICE]:
-                if last_seq <= until or row[NEWEST] in late:
-                    found.setdefault(batch, Counted({})).add(*row)
+            for name, *row, last_seq in rows[start : start + SLICE]:
+                if last_seq <= until or row[-2] in late:
+                    found.setdefault(name, Counted({})).add(*row)
             await asyncio.sleep(0)
         return found
 
@@ -249,30 +236,25 @@ class Listing:
 
     async def by_worker(self, batch: str) -> list[tuple[str, str, int, float]]:
         """What ended of a batch: worker, state, how many, their seconds."""
-        return await self._rows(
-            lambda reader: reader.execute(sql.ENDED_BY_WORKER, (batch,)).fetchall()
-        )
+        return await self._rows(sql.ENDED_BY_WORKER, batch)
 
     async def turns(self, batch: str, count: Callable[[Iterable[Turn]], dict[str, T]]) -> Any:
         """What `count` makes, in a thread, of what ended of a batch and worked with a model, in the
         order in which it began."""
-        return await self._rows(
-            lambda reader: list(
+
+        def counted(rows: Iterable[Any]) -> list[tuple[str, T]]:
+            return list(
                 count(
                     (worker, _of_label("model", labels), began, ended_at)
-                    for worker, labels, began, ended_at in reader.execute(
-                        sql.ENDED_WITH_MODEL, (batch,)
-                    )
+                    for worker, labels, began, ended_at in rows
                 ).items()
             )
-        )
+
+        return await self._rows(sql.ENDED_WITH_MODEL, batch, take=counted)
 
     async def batches(self, *, before: JobId = "", limit: int = 0) -> list[tuple[str, Counted]]:
         """Every batch, the one with the newest job first; or so many whose newest is older."""
-        until = self._store.seq
-        counted = await self._counted(
-            lambda reader: reader.execute(sql.ENDED_BATCHES, (until,)).fetchall(), until
-        )
+        counted = await self._counted(sql.ENDED_BATCHES)
 
         def page() -> list[tuple[str, Counted]]:
             found = [one for one in counted.items() if not before or one[1].newest < before]
@@ -280,11 +262,13 @@ class Listing:
 
         return await asyncio.to_thread(page)
 
-    async def _rows(self, ask: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
-        def asked() -> list[T]:
+    async def _rows(
+        self, query: str, *values: object, take: Callable[[Iterable[Any]], list[Any]] = list
+    ) -> list[Any]:
+        def asked() -> list[Any]:
             if self._reader is None:
-                self._reader = open_read_only(self._store.journal.path)
-            return ask(self._reader)
+                self._reader = sql.open_read_only(self._store.journal.path)
+            return take(self._reader.execute(query, values))
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, asked)
 
@@ -294,15 +278,6 @@ async def _slices(heads: list[Head]) -> AsyncIterator[list[Head]]:
     for end in range(len(heads), 0, -SLICE):
         yield heads[max(0, end - SLICE) : end]
         await asyncio.sleep(0)
-
-
-def _ended(
-    reader: sqlite3.Connection, plan: Sequence[tuple[str, Sequence[object]]], limit: int
-) -> list[JobId]:
-    conditions = " AND ".join(condition for condition, _ in plan) or "1"
-    values = [value for _, bound in plan for value in bound]
-    query = sql.ENDED_LISTED.format(conditions=conditions)
-    return [str(row[0]) for row in reader.execute(query, [*values, limit])]
 
 
 def _marks(values: Sequence[object]) -> str:

@@ -11,9 +11,8 @@ import contextlib
 import math
 import os
 import re
-import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import structlog
@@ -23,10 +22,10 @@ from corral.controller.files.blobs import NOTED, Blobs
 from corral.controller.history.ended import EndedJob
 from corral.controller.journal import sql
 from corral.controller.journal.record import UNREADABLE, JournalRecord
-from corral.controller.journal.schema import open_read_only
 from corral.controller.output.spool import Spool
 from corral.controller.store import Store
 from corral.core.errors import CorralError, JournalDamaged
+from corral.settings import RetentionSettings
 
 log = structlog.get_logger()
 
@@ -45,15 +44,6 @@ PAGE = 500
 GB = 1e9
 
 _DIGESTS = re.compile(rb"[0-9a-f]{64}")
-
-
-class RetentionLimits(Struct, frozen=True):
-    history_s: float
-    history_jobs: int
-    artifacts_s: float
-    artifacts_gb: float
-    output_s: float
-    output_gb: float
 
 
 class KeptBytes(Struct, frozen=True):
@@ -94,7 +84,7 @@ class Retention:
         store: Store,
         blobs: Blobs,
         spool: Spool,
-        limits: RetentionLimits,
+        limits: RetentionSettings,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -154,7 +144,7 @@ class Retention:
         """When the youngest job ended that has to go. A day of history stays, however long."""
         limits, now = self._limits, self._clock()
         cut = now - limits.history_s
-        with self._reader() as reader:
+        with contextlib.closing(sql.open_read_only(self._store.journal.path)) as reader:
             over = reader.execute(sql.ENDED_COUNT).fetchone()[0] - limits.history_jobs
             if over > 0:
                 nth = reader.execute(sql.ENDED_NTH, (over,)).fetchone()
@@ -162,14 +152,9 @@ class Retention:
         return cut
 
     def _ended_before(self, cut: float) -> list[str]:
-        with self._reader() as reader:
+        with contextlib.closing(sql.open_read_only(self._store.journal.path)) as reader:
             rows = reader.execute(sql.ENDED_BEFORE, (cut, PAGE + len(self._damaged)))
             return [row[0] for row in rows if row[0] not in self._damaged]
-
-    @contextlib.contextmanager
-    def _reader(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(open_read_only(self._store.journal.path)) as reader:
-            yield reader
 
     # --- bytes ---
 
@@ -214,10 +199,9 @@ class Retention:
             KeptBytes(name=name, size=info.st_size, at=info.st_mtime, ended_at=ends.get(name))
             for name, info in sizes.items()
         ]
-        paths = [self._blobs.path(name) for name in noted if name not in ends or name in sizes]
+        notes = [self._blobs.note(name) for name in noted if name not in ends or name in sizes]
         keep_s, limit = self._limits.artifacts_s, self._limits.artifacts_gb * GB
-        found = due(things, now, keep_s=keep_s, limit=limit, unclaimed_s=UNCLAIMED_S)
-        return found, [path.with_name(f"{path.name}{NOTED}") for path in paths]
+        return due(things, now, keep_s=keep_s, limit=limit, unclaimed_s=UNCLAIMED_S), notes
 
     def _named(self, names: Collection[str]) -> Mapping[str, float]:
         """Which of these digests jobs name anywhere, and when the last of those jobs ended.
@@ -225,7 +209,7 @@ class Retention:
         Every record is proven on the way: by a damaged one bytes could seem to be nobody's."""
         ends: dict[str, float] = {}
         after = 0
-        with self._reader() as reader:
+        with contextlib.closing(sql.open_read_only(self._store.journal.path)) as reader:
             while rows := reader.execute(sql.SCAN_WITH_END, (after, PAGE)).fetchall():
                 for *fields, ended_at in rows:
                     record = JournalRecord._make(fields)
@@ -243,7 +227,7 @@ class Retention:
         """Output that has to go, and the attempts that wrote it."""
         stored = self._spool.stored()
         things = []
-        with self._reader() as reader:
+        with contextlib.closing(sql.open_read_only(self._store.journal.path)) as reader:
             for job, kept in stored.items():
                 ended_at: float | None = math.inf
                 # In this order: a job that ends just now is in the history before it leaves.

@@ -25,9 +25,7 @@ from corral.controller.files.blobs import Blobs
 from corral.controller.files.jsonl_file import JsonlFile
 from corral.controller.images.paces import Paces
 from corral.controller.journal import sql
-from corral.controller.journal.listeners import Change
-from corral.controller.journal.record import UNREADABLE, JournalRecord
-from corral.controller.journal.schema import open_read_only
+from corral.controller.journal.record import UNREADABLE, Change, JournalRecord
 from corral.controller.store import Store
 from corral.core.errors import Conflict, CorralError, JobNotFound, StorageFailed
 from corral.core.events import JobCancelled, JobFailed, JobSucceeded, Journaled
@@ -45,7 +43,7 @@ from corral.core.images.learning import (
     read_rating,
 )
 from corral.core.job import JobId, State, Workload
-from corral.core.text.malformed import MALFORMED
+from corral.core.malformed import MALFORMED
 from corral.home import read_json, sync_folder, write_private_json
 
 log = structlog.get_logger()
@@ -208,7 +206,7 @@ class Learnings:
             return brief is not None
 
         self.records.mend(whole, size)
-        with self._reader() as reader:
+        with contextlib.closing(sql.open_read_only(self._store.journal.path)) as reader:
             rows = reader.execute(sql.IMAGES_SINCE, (seq, until)).fetchall()
         return [Success(*row) for row in rows if row[1] not in there]
 
@@ -240,21 +238,17 @@ class Learnings:
         await self._in_thread(self._append, successes, dict(self._store.world.names))
 
     def _append(self, successes: Sequence[Success], names: Mapping[str, str]) -> None:
-        with self._reader() as reader:
-            lines = [self._line(reader, one, names) for one in successes]
-        if found := [line for line in lines if line]:
-            self.records.append(found)
-            for line in found:
+        lines: list[bytes] = []
+        with contextlib.closing(sql.open_read_only(self._store.journal.path)) as reader:
+            for seq, job in successes:
+                if (record := self.record(reader, seq, names)) is not None:
+                    lines.append(line_of(record))
+                else:
+                    log.error("learning_lost", job=job, seq=seq)
+        if lines:
+            self.records.append(lines)
+            for line in lines:
                 self.paces.add(line)
-
-    def _line(
-        self, reader: sqlite3.Connection, success: Success, names: Mapping[str, str]
-    ) -> bytes:
-        record = self.record(reader, success.seq, names)
-        if record is None:
-            log.error("learning_lost", job=success.job, seq=success.seq)
-            return b""
-        return line_of(record)
 
     def record(
         self, reader: sqlite3.Connection, seq: int, names: Mapping[str, str]
@@ -298,11 +292,6 @@ class Learnings:
             log.warning("learning_cursor_not_written", error=str(error))
         else:
             self._remembered = cursor
-
-    @contextlib.contextmanager
-    def _reader(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(open_read_only(self._store.journal.path)) as reader:
-            yield reader
 
     # --- rating ---
 

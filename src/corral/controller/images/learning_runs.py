@@ -11,27 +11,25 @@ import asyncio
 import contextlib
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.controller.history.ended import EndedJob
 from corral.controller.images.learning import Learnings
-from corral.controller.images.plans import Plans
+from corral.controller.images.plans import Plans, from_json
 from corral.controller.journal import sql
-from corral.controller.journal.listeners import Change
-from corral.controller.journal.record import UNREADABLE, JournalRecord
-from corral.controller.journal.schema import open_read_only
+from corral.controller.journal.record import UNREADABLE, Change, JournalRecord
 from corral.controller.store import Store
 from corral.core.access import Caller
 from corral.core.errors import (
     Conflict,
     CorralError,
-    InvalidPlan,
     LearningRunNotFound,
     StorageFailed,
 )
@@ -43,7 +41,7 @@ from corral.core.images.learning_run import (
     with_ratings,
 )
 from corral.core.job import PipelineCall, State, decode_document
-from corral.core.text.malformed import MALFORMED, check_size
+from corral.core.malformed import MALFORMED
 from corral.home import sync_folder, write_private_json
 from corral.pipelines.learning_plans import (
     NAME,
@@ -72,10 +70,6 @@ class Run(Struct, frozen=True):
     digest: str
     plan: dict[str, Any]
 
-    @property
-    def parsed(self) -> LearningPlan:
-        return parse(self.plan)
-
 
 class StartedRun(Struct, frozen=True):
     run: Run
@@ -103,7 +97,7 @@ class LearningRuns:
 
     async def start(self, data: bytes, caller: Caller, *, dry_run: bool = False) -> StartedRun:
         """Submits the jobs of a plan, or finds the run that it is already."""
-        plan = parse(_object(data))
+        plan = parse(from_json(data, "The learning plan"))
         async with self._starting:
             return await self._start(plan, caller, dry_run=dry_run)
 
@@ -118,7 +112,7 @@ class LearningRuns:
         if dry_run:
             built = await self._plans.build(inner, key, caller)
             run = self._run(plan, "", len(built.jobs))
-            return StartedRun(run, _nothing_yet(run), built.warnings)
+            return StartedRun(run, _outcome(replace(run, started_at=0.0), ()), built.warnings)
         warnings: list[str] = []
         if before is None:
             built = await self._plans.build(inner, key, caller)
@@ -253,23 +247,14 @@ class LearningRuns:
         self, run: Run, living: list[tuple[str, int, str, str]], names: Mapping[str, str]
     ) -> LearningRunResult:
         jobs: dict[str, StepJob] = {}
-        with contextlib.closing(open_read_only(self._store.journal.path)) as reader:
+        with contextlib.closing(sql.open_read_only(self._store.journal.path)) as reader:
             for job, submitted_seq, state, worker in living:
                 if place := _place(reader, submitted_seq):
                     jobs[job] = StepJob(job, *place, state, names.get(worker, worker))
             for row in _rows(reader, run.batch):
                 if (found := self._ended_job(reader, row, names)) is not None:
                     jobs[row.job] = found
-        return gathered(
-            name=run.name,
-            batch=run.batch,
-            variable=run.parsed.variable,
-            values=run.parsed.values,
-            seed=seed_of(run.parsed),
-            planned=run.jobs,
-            started_at=run.started_at,
-            jobs=jobs.values(),
-        )
+        return _outcome(run, jobs.values())
 
     def _ended_job(
         self, reader: sqlite3.Connection, row: EndedJob, names: Mapping[str, str]
@@ -316,22 +301,15 @@ def _place(reader: sqlite3.Connection, submitted_seq: int) -> tuple[int, int] | 
     return work.record.learning.step, work.record.batch_index
 
 
-def _nothing_yet(run: Run) -> LearningRunResult:
+def _outcome(run: Run, jobs: Iterable[StepJob]) -> LearningRunResult:
+    plan = parse(run.plan)
     return gathered(
         name=run.name,
         batch=run.batch,
-        variable=run.parsed.variable,
-        values=run.parsed.values,
-        seed=seed_of(run.parsed),
+        variable=plan.variable,
+        values=plan.values,
+        seed=seed_of(plan),
         planned=run.jobs,
-        started_at=0.0,
-        jobs=(),
+        started_at=run.started_at,
+        jobs=jobs,
     )
-
-
-def _object(data: bytes) -> object:
-    try:
-        check_size(data)
-        return msgspec.json.decode(data)
-    except (ValueError, *MALFORMED) as error:
-        raise InvalidPlan(f"The learning plan is no JSON: {error}.", details={"path": ""}) from None

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from corral.controller.files.jsonl_file import JsonlFile
 from corral.core.images.pipeline import Record, Stage
-from corral.core.text.malformed import MALFORMED
-from corral.pipelines.needs.effort import effort
+from corral.core.malformed import MALFORMED
+from corral.pipelines.needs import effort
 
 RECENT = 1 << 20
 """Bytes of the newest lines that a start looks at."""

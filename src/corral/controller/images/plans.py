@@ -26,13 +26,13 @@ from corral.controller.jobs.batches import slots
 from corral.controller.loop import Loop
 from corral.controller.queue import Queue
 from corral.core.access import Caller, Role
-from corral.core.assets import check_input_names, is_digest
+from corral.core.assets import check_input_names
 from corral.core.errors import Conflict, InvalidPlan, InvalidRequest
 from corral.core.images.pipeline import Record, spelled_out, task_of
 from corral.core.job import Input, Job, Needs, PipelineCall, Shape, Size
-from corral.core.text.malformed import MALFORMED, check_size
+from corral.core.malformed import MALFORMED, check_size
+from corral.core.text import is_digest
 from corral.core.worker import Worker
-from corral.pipelines import presets as bases
 from corral.pipelines.mistakes import convert, invalid
 from corral.pipelines.plan import BatchPlan
 from corral.runtime.files.models import model_name
@@ -74,18 +74,12 @@ class BuiltBatch(Struct, frozen=True):
         return (shown(job.work.record) for job in self.jobs if isinstance(job.work, PipelineCall))
 
 
-def check_base(value: dict[str, Any]) -> None:
-    """InvalidPlan where this cannot be the base of a plan."""
-    bases.parse(value)
-
-
 class Plans:
     def __init__(self, queue: Queue, loop: Loop, paces: Paces, presets: PresetFiles) -> None:
         self._queue, self._loop, self._paces = queue, loop, paces
         self.presets = presets
         self._one = asyncio.Lock()
         """A large plan keeps a processor busy for seconds; two at once would help nobody."""
-        self._submitting: set[asyncio.Task[BuiltBatch]] = set()
 
     async def build(self, plan: bytes, key: str = "", caller: Caller = NOBODY) -> BuiltBatch:
         """What a plan means, and for about how long; nothing is submitted yet."""
@@ -99,15 +93,7 @@ class Plans:
 
     async def submit(self, built: BuiltBatch) -> BuiltBatch:
         """All of it, durable when this returns. Whoever goes away meanwhile has submitted it."""
-        task = asyncio.create_task(self._submit(built))
-        self._submitting.add(task)
-        task.add_done_callback(self._submitted)
-        return await asyncio.shield(task)
-
-    def _submitted(self, task: asyncio.Task[BuiltBatch]) -> None:
-        self._submitting.discard(task)
-        if not task.cancelled():
-            task.exception()  # told to whoever still listens
+        return await self._queue.to_the_end(self._submit(built))
 
     async def _submit(self, built: BuiltBatch) -> BuiltBatch:
         self._queue.check_room()
@@ -136,17 +122,18 @@ class Plans:
 
     def _made(self, data: bytes, key: str, caller: Caller) -> BuiltBatch:
         """On a thread of its own."""
-        value = _object(data)
+        value = from_json(data, "The plan")
+        if not isinstance(value, dict):
+            pipelines.parse(value)  # says what a plan is
         files = _files(value.pop("files", None))
         plan = pipelines.parse(value)
         if not plan.name.isprintable():
             raise invalid("name", "it holds characters that cannot be printed.")
         digest = hashlib.sha256(key.encode()).hexdigest()
-        built = pipelines.build(
-            plan,
-            presets=self.presets.by_name(),
-            seed=int(digest[:8], 16),
-        )
+        presets: dict[str, object] = dict(self.presets.names()) if plan.preset else {}
+        if plan.preset in presets:  # of the others only the names are told
+            presets[plan.preset] = self.presets.get(plan.preset).value
+        built = pipelines.build(plan, presets=presets, seed=int(digest[:8], 16))
         name, settled = plan.name or NAMELESS, dict[tuple[Needs, str], Needs]()
         batch, user = f"{name}-{digest[:8]}", caller.user("")
         jobs: list[Job] = []
@@ -252,16 +239,12 @@ def _printable(text: str) -> str:
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
-def _object(data: bytes) -> dict[str, Any]:
+def from_json(data: bytes, what: str) -> Any:
     try:
         check_size(data)
-        value = msgspec.json.decode(data)
+        return msgspec.json.decode(data)
     except (ValueError, *MALFORMED) as error:
-        raise InvalidPlan(f"The plan is no JSON: {error}.", details={"path": ""}) from None
-    if not isinstance(value, dict):
-        pipelines.parse(value)  # says what a plan is
-    found: dict[str, Any] = value
-    return found
+        raise InvalidPlan(f"{what} is no JSON: {error}.", details={"path": ""}) from None
 
 
 def _files(value: object) -> dict[str, Input]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,10 @@ from corral.core.errors import (
     PresetNotFound,
     StorageFailed,
 )
-from corral.core.text.malformed import MALFORMED
+from corral.core.malformed import MALFORMED
 from corral.home import sync_folder, write_private_json
+from corral.pipelines.config import PlanConfig
+from corral.pipelines.mistakes import convert
 
 MAX_PRESETS = 1_000
 MAX_BYTES = 1 << 20
@@ -32,11 +33,8 @@ class Preset(Struct, frozen=True):
 
 
 class PresetFiles:
-    def __init__(
-        self, folder: Path, check: Callable[[dict[str, Any]], object] = lambda value: None
-    ) -> None:
-        """`check` raises where a value cannot be the base of a plan."""
-        self._folder, self._check = folder, check
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._changing = asyncio.Lock()
 
     def names(self) -> list[tuple[str, float]]:
@@ -69,14 +67,10 @@ class PresetFiles:
                 f"The preset in {path} cannot be read ({error}). Save it again, or remove it."
             ) from error
 
-    def by_name(self) -> Mapping[str, dict[str, Any]]:
-        """For who builds plans elsewhere than on the loop: only what is asked for is read."""
-        return _ByName(self)
-
     async def save(self, name: str, data: bytes) -> Preset:
         """In the place of an older one of this name. Durable when this returns."""
         path, value = self._path(name), _value(data)
-        self._check(value)
+        convert(value, PlanConfig)  # says why, where it cannot be the base of a plan
         async with self._changing:
             if not path.exists() and len(self._paths()) >= MAX_PRESETS:
                 raise Conflict(f"There are {MAX_PRESETS:,} presets. Remove some first.")
@@ -111,23 +105,6 @@ class PresetFiles:
                 f"last two; got {name[:100]!r}."
             )
         return self._folder / f"{name}.json"
-
-
-class _ByName(Mapping[str, dict[str, Any]]):
-    def __init__(self, presets: PresetFiles) -> None:
-        self._presets = presets
-
-    def __getitem__(self, name: str) -> dict[str, Any]:
-        try:
-            return self._presets.get(name).value
-        except (PresetNotFound, InvalidRequest):
-            raise KeyError(name) from None
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self._presets.names())
-
-    def __len__(self) -> int:
-        return len(self._presets.names())
 
 
 def _value(data: bytes) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What clients do with jobs, part by part: taking them in, finding, cancelling."""
+"""What clients do with jobs, part by part: taking them in, reading, cancelling."""

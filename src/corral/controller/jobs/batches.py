@@ -62,7 +62,7 @@ async def look(name: str, listing: Listing, world: World, loop: Loop) -> BatchPr
     async for heads in listing.living(name):
         for head in heads:
             living[head.shape] = living.get(head.shape, 0) + 1
-            if head.started_at and head.state.held:
+            if head.course.started_at and head.state.held:
                 share(head.worker).running += 1
     left_s = estimate(living, world, loop.workers()) if living else 0.0
     return BatchProgress(name, counted, dict(sorted(shares.items())), left_s)
@@ -73,7 +73,7 @@ def estimate(counts: Mapping[Shape, int], world: World, workers: Sequence[Worker
     where one of the shapes was never met, or nobody is there to run it."""
     total = 0.0
     for shape, count in counts.items():
-        typical, together = world.typical_s(shape), slots(shape, workers)
+        typical, together = world.typical_s.get(shape), slots(shape, workers)
         if typical is None or not together:
             return None
         total += typical * count / min(together, count)

@@ -52,14 +52,8 @@ class Cancelling:
                 raise Conflict(
                     f"Job {job} has already {head.state}; nothing to cancel.", job_id=job
                 )
-            now = time.time()
-            fact: Journaled = (
-                JobCancelled(job=job, at=now, attempt=head.attempt)
-                if head.state is State.QUEUED
-                else JobStopping(job=job, at=now, attempt=head.attempt)
-            )
             try:
-                await self._store.append([fact])
+                await self._store.append([_cancelled(head, time.time())])
             except Conflict:
                 continue  # it moved on meanwhile: look again
             if head.state is not State.QUEUED:
@@ -86,12 +80,7 @@ class Cancelling:
         if not living:
             return 0
         now = time.time()
-        facts: list[Journaled] = [
-            JobCancelled(job=head.id, at=now, attempt=head.attempt)
-            if head.state is State.QUEUED
-            else JobStopping(job=head.id, at=now, attempt=head.attempt)
-            for head in living
-        ]
+        facts = [_cancelled(head, now) for head in living]
         changes = await self._store.append(facts, skip_conflicts=True)
         for change in changes:
             if change.head.state is State.STOPPING:
@@ -105,3 +94,8 @@ class Cancelling:
 
     async def _stop(self, head: Head) -> None:
         await self._fleet.stop(head, grace_s=self._grace_s)
+
+
+def _cancelled(head: Head, now: float) -> Journaled:
+    kind = JobCancelled if head.state is State.QUEUED else JobStopping
+    return kind(job=head.id, at=now, attempt=head.attempt)

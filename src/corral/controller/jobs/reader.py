@@ -6,17 +6,17 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.controller.history.ended import EndedJob
 from corral.controller.journal.database import Journal
-from corral.controller.journal.listeners import Change
-from corral.controller.journal.record import JournalRecord
+from corral.controller.journal.record import Change, JournalRecord
 from corral.controller.recovery.start import folded
 from corral.controller.world import World
-from corral.core.errors import JobNotFound
-from corral.core.events import JobRejected, JobSubmitted, Journaled
-from corral.core.job import Head, JobId, document_digest
+from corral.core.errors import BlobNotFound, JobNotFound
+from corral.core.events import JobRejected, JobSubmitted, JobSucceeded, Journaled
+from corral.core.job import Blob, Head, JobId, State, document_digest
 from corral.core.lifecycle import STORED
 
 RECENT_DOCUMENTS = 16 * 1024 * 1024
@@ -30,14 +30,11 @@ RECENT_GROUP = 256
 """Of a crowd that comes together nobody is followed by itself."""
 
 
-class Recent:
+class Recent(Struct):
     """A young job: all its changes, and whether it has told or printed anything."""
 
-    __slots__ = ("changes", "spoke")
-
-    def __init__(self, change: Change) -> None:
-        self.changes = [change]
-        self.spoke = False
+    changes: list[Change]
+    spoke: bool = False
 
 
 class JobReader:
@@ -69,12 +66,8 @@ class JobReader:
             head = self._ended_head(ended)
         return head
 
-    def history(self, head: Head, after: int = 0) -> list[JournalRecord]:
-        """A job's records behind `after`, oldest first."""
-        return self.journal.chain(head.last_seq, after)
-
     def newest(self, head: Head) -> Iterator[tuple[int, Journaled]]:
-        """The same as facts with their numbers, the newest first, as far as somebody reads."""
+        """A job's facts with their numbers, the newest first, as far as somebody reads."""
         recent = self.recent.get(head.id)
         if recent is not None:
             return ((one.seq, one.fact) for one in reversed(recent.changes))
@@ -87,10 +80,23 @@ class JobReader:
             return [one.fact for one in recent.changes if not isinstance(one.fact, STORED)]
         return [record.fact() for record in self.journal.story(head.last_seq)]
 
+    def result(self, job: JobId) -> Blob:
+        """What it returned; small ones carry their bytes."""
+        head = self.head(job)
+        for _, fact in self.newest(head) if head.state is State.SUCCEEDED else ():
+            if isinstance(fact, JobSucceeded):
+                if fact.result is not None:
+                    return fact.result
+                break
+        raise BlobNotFound(
+            f"Job {job} has no result (yet). `corral show {job}` says more.", job_id=job
+        )
+
     async def pages(self, head: Head, after: int) -> AsyncIterator[Sequence[tuple[int, Journaled]]]:
         """A job's facts behind `after`, oldest first, a page at a time."""
-        if head.id in self.recent:
-            yield self.facts(head, after)
+        recent = self.recent.get(head.id)
+        if recent is not None:
+            yield [(one.seq, one.fact) for one in recent.changes if after < one.seq]
             return
         later: list[int] = []
         some: list[JournalRecord] = []
@@ -106,14 +112,6 @@ class JobReader:
             del later[-PAGE:]
             yield [(seq, self.journal.record(seq).fact()) for seq in reversed(seqs)]
             await asyncio.sleep(0)
-
-    def facts(self, head: Head, after: int = 0) -> list[tuple[int, Journaled]]:
-        """The same as facts with their numbers, all of them at once; of a young job without
-        touching the disk."""
-        recent = self.recent.get(head.id)
-        if recent is not None:
-            return [(one.seq, one.fact) for one in recent.changes if after < one.seq]
-        return [(record.seq, record.fact()) for record in self.history(head, after)]
 
     def document(self, head: Head) -> tuple[bytes, str]:
         """And its digest. It is asked for once, to be sent."""
@@ -175,7 +173,7 @@ class JobReader:
                 if len(known.changes) > RECENT_JOBS:
                     del recent[change.head.id]
             elif few and change.seq == change.head.submitted_seq:
-                recent[change.head.id] = Recent(change)
+                recent[change.head.id] = Recent([change])
                 self._recent_order.append(change.head.id)
                 if len(self._recent_order) > RECENT_JOBS:
                     recent.pop(self._recent_order.popleft(), None)

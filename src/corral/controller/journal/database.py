@@ -12,18 +12,14 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import structlog
 
-from corral.controller.history.ended import EndedJob
-from corral.controller.history.used_keys import UsedKeys
-from corral.controller.journal import pruned, schema, sql
-from corral.controller.journal.many_rows import in_marks, insert
+from corral.controller.history.ended import EndedJob, UsedKeys
+from corral.controller.journal import pruned, sql
 from corral.controller.journal.mark import Mark
 from corral.controller.journal.record import UNREADABLE, JournalRecord
-from corral.controller.journal.schema import open_read_only
 from corral.controller.recovery.verification import lost
 from corral.core.errors import HomeUnusable, JobNotFound, JournalDamaged, StorageFailed
 from corral.core.events import Journaled, decode_fact
@@ -32,15 +28,6 @@ from corral.core.worker import Worker
 from corral.home import sync_folder
 
 log = structlog.get_logger()
-
-
-class Write(NamedTuple):
-    """One transaction."""
-
-    records: Sequence[JournalRecord]
-    ends: Sequence[EndedJob] = ()
-    noted: Sequence[tuple[int, str]] = ()
-    workers: Sequence[Worker] = ()
 
 
 _STORED = frozenset(kind.__name__ for kind in STORED)
@@ -58,11 +45,11 @@ class Journal:
         self.mark = Mark(folder / "mark")
         try:
             with self._asked():
-                if not schema.is_made(self.path):
+                if not sql.is_made(self.path):
                     if self.mark.seq:
                         raise lost(1, "the database is empty or gone")
-                    schema.make(self._open_writer())
-                self._reader = open_read_only(self.path)
+                    sql.make(self._open_writer())
+                self._reader = sql.open_read_only(self.path)
                 if self.mark.seq is None and self.last_seq() == 0:
                     self.mark.write(0)
                     self.mark.sync()
@@ -112,28 +99,34 @@ class Journal:
 
     # --- writing (the writer's thread) ---
 
-    def write(self, group: Write) -> None:
+    def write(
+        self,
+        records: Sequence[JournalRecord],
+        ends: Sequence[EndedJob] = (),
+        noted: Sequence[tuple[int, str]] = (),
+        workers: Sequence[Worker] = (),
+    ) -> None:
         """One transaction, durable when this returns; nothing of it is kept when it raises."""
         connection = self._writer
         try:
             connection = connection or self._open_writer()
             connection.execute("BEGIN IMMEDIATE")
-            insert(connection, sql.APPEND, group.records)
-            if group.ends:
-                for ended in group.ends:
+            sql.insert(connection, sql.APPEND, records)
+            if ends:
+                for ended in ends:
                     self._used_keys.add(ended.key)
-                insert(connection, sql.END, group.ends)
-            if group.noted:
-                connection.executemany(sql.NOTED, group.noted)
-            if group.workers:
-                rows = [(_row(worker), msgspec.json.encode(worker)) for worker in group.workers]
+                sql.insert(connection, sql.END, ends)
+            if noted:
+                connection.executemany(sql.NOTED, noted)
+            if workers:
+                rows = [(_row(worker), msgspec.json.encode(worker)) for worker in workers]
                 connection.executemany(sql.KNOW_WORKER, rows)
             connection.execute("COMMIT")
         except (sqlite3.Error, MemoryError) as error:  # the second is SQLite's, too
             raise self._not_written(error) from error
-        if group.records:
+        if records:
             try:
-                self.mark.write(group.records[-1].seq)
+                self.mark.write(records[-1].seq)
             except OSError as error:
                 # The records are safe. A mark that lags only promises less.
                 log.warning("mark_not_written", error=str(error))
@@ -229,7 +222,7 @@ class Journal:
         """Several, each proven, without their documents."""
         found: dict[int, JournalRecord] = {}
         with self._asked():
-            for some, marks in in_marks(seqs):
+            for some, marks in sql.in_marks(seqs):
                 for row in self._reader.execute(sql.RECORDS.format(marks=marks), some):
                     if (record := JournalRecord._make(row)).intact():
                         found[record.seq] = record.without_document()
@@ -241,14 +234,8 @@ class Journal:
     def is_pruned(self, seq: int) -> bool:
         return pruned.covers(self._reader, seq)
 
-    def chain(self, last_seq: int, after: int = 0) -> list[JournalRecord]:
-        """All records of one job behind `after`, oldest first."""
-        records = list(self.backwards(last_seq, after))
-        records.reverse()
-        return records
-
     def backwards(self, last_seq: int, after: int = 0) -> Iterator[JournalRecord]:
-        """The same, the newest first, as far as somebody reads."""
+        """All records of one job behind `after`, the newest first, as far as somebody reads."""
         seq = last_seq
         while seq > after:
             record = self.record(seq)
@@ -278,7 +265,7 @@ class Journal:
     def documents(self, seqs: Sequence[int]) -> dict[int, bytes]:
         """The documents of several submissions at once; of those that cannot be read, none."""
         found: dict[int, bytes] = {}
-        for some, marks in in_marks(seqs):
+        for some, marks in sql.in_marks(seqs):
             with contextlib.suppress(*UNREADABLE):
                 for row in self._reader.execute(sql.RECORDS.format(marks=marks), some):
                     record = JournalRecord._make(row)
@@ -298,7 +285,7 @@ class Journal:
             row = self._reader.execute(sql.ENDED_BY_KEY, keys).fetchone()
             return {} if row is None else {keys[0]: row[0]}
         found: dict[str, str] = {}
-        for some, marks in in_marks(keys):
+        for some, marks in sql.in_marks(keys):
             found.update(self._reader.execute(sql.ENDED_BY_KEYS.format(marks=marks), some))
         return found
 
@@ -351,15 +338,12 @@ class Journal:
             return str(error)
 
     def has_its_tables(self) -> bool:
-        return self._reader.execute(sql.TABLES).fetchall() == schema.tables()
-
-    def history(self) -> Iterator[EndedJob]:
-        return map(EndedJob._make, self._reader.execute(sql.HISTORY))
+        return self._reader.execute(sql.TABLES).fetchall() == sql.tables()
 
     def rows(self, jobs: Sequence[str]) -> dict[str, EndedJob]:
         """The history's rows of these jobs."""
         found: dict[str, EndedJob] = {}
-        for some, marks in in_marks(jobs):
+        for some, marks in sql.in_marks(jobs):
             rows = map(
                 EndedJob._make, self._reader.execute(sql.ENDED_JOBS.format(marks=marks), some)
             )

@@ -166,11 +166,3 @@ class Gaps:
         """The number itself, or the one behind the interval that begins with it."""
         self.unused.discard(number)
         return self._behind.get(number, number)
-
-    def within(self, first: int, last: int) -> int:
-        """How many pruned numbers there are from `first` to `last`."""
-        found = ((max(first, start), min(last + 1, end)) for start, end in self._behind.items())
-        return sum(max(0, end - start) for start, end in found)
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return ((first, end - 1) for first, end in self._behind.items())

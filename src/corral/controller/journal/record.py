@@ -1,4 +1,5 @@
-"""One record of the journal: numbered, checksummed, chained to its job's record before it."""
+"""One record of the journal: numbered, checksummed, chained to its job's record before it; and the
+change that it stands for, once it is committed."""
 
 from __future__ import annotations
 
@@ -6,7 +7,10 @@ import sqlite3
 import zlib
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from corral.core.events import Journaled, decode_fact, encode_fact
+from corral.core.job import Head
 
 UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
 """What reading damaged pages raises; the second where not even SQLite's own message is text."""
@@ -51,8 +55,9 @@ def checksum(
     return zlib.crc32(document, crc) if document is not None else crc
 
 
-def sealed(
-    seq: int, at: float, kind: str, job: str, prev: int, body: bytes, document: bytes | None
-) -> JournalRecord:
-    crc = checksum(seq, at, kind, job, prev, body, document)
-    return JournalRecord(seq, at, kind, job, prev, body, document, crc)
+class Change(Struct, frozen=True, gc=False):
+    """One committed fact and the head it led to."""
+
+    seq: int
+    fact: Journaled
+    head: Head

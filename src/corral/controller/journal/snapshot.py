@@ -2,7 +2,9 @@
 records end.
 
 It spares a start the past. It is never the truth: what it names is read from the journal and proven
-like everything else, and without it a start only takes longer.
+like everything else, and without it a start only takes longer. Only what this process has proven
+goes into one: a controller that began with a snapshot takes no other before the past was proven in
+the background, and none at all once damage was found.
 """
 
 from __future__ import annotations
@@ -11,20 +13,29 @@ import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from threading import Thread
 
 import msgspec
+import structlog
 from msgspec import Struct
 
 from corral.controller.journal import sql
+from corral.controller.journal.database import Journal
 from corral.controller.journal.record import JournalRecord
+from corral.core.errors import CorralError
 from corral.core.job import Head, JobId
 from corral.home import sync_folder
+
+log = structlog.get_logger()
 
 NAME = "snapshot"
 _DIGEST = hashlib.sha256().digest_size
 JOBS_AT_ONCE = 1_000
+EVERY = 50_000
+"""Records between two snapshots, and so about how many a start reads; half as many as there are
+living jobs where that is more, since each of them is written."""
 
 
 class SnapshotUnusable(Exception):
@@ -65,19 +76,9 @@ def read(folder: Path) -> JournalSnapshot | None:
     return found
 
 
-def write(folder: Path, snapshot: JournalSnapshot) -> None:
-    """Replaces the one before at once, or leaves it."""
-    _write(folder, [_encode(snapshot)])
-
-
-def write_living(folder: Path, last: JournalRecord, heads: Sequence[Head]) -> None:
-    """The same for these living jobs, as of this record, whatever their number: never more than a
-    few of them are encoded at a time, and others have their turn in between."""
-    _write(folder, _encoded(last, heads))
-
-
-def _encoded(last: JournalRecord, heads: Sequence[Head]) -> Iterator[bytes]:
-    """A JournalSnapshot in pieces."""
+def encoded(last: JournalRecord, heads: Sequence[Head]) -> Iterator[bytes]:
+    """A JournalSnapshot of these living jobs, as of this record, in pieces: whatever their number,
+    never more than a few of them are encoded at a time, and others have their turn in between."""
     without = _encode(JournalSnapshot(last.seq, last.crc, {}))
     before, empty, behind = without.partition(_encode("living") + _encode({}))
     yield before + empty[:-1] + b"\xdf" + len(heads).to_bytes(4)  # a map of so many
@@ -87,7 +88,8 @@ def _encoded(last: JournalRecord, heads: Sequence[Head]) -> Iterator[bytes]:
     yield behind
 
 
-def _write(folder: Path, pieces: Iterable[bytes]) -> None:
+def write(folder: Path, pieces: Iterable[bytes]) -> None:
+    """Replaces the one before at once, or leaves it."""
     for leftover in folder.glob(f".{NAME}.*"):
         leftover.unlink(missing_ok=True)
     incoming = folder / f".{NAME}.{secrets.token_hex(4)}"
@@ -113,3 +115,70 @@ def drop(folder: Path) -> None:
     """The next start reads everything."""
     (folder / NAME).unlink(missing_ok=True)
     sync_folder(folder)
+
+
+class Snapshots:
+    def __init__(self, journal: Journal, every: int) -> None:
+        self._journal, self._every = journal, every
+        self._seq = 0
+        """The record of the last one."""
+        self._writing: Thread | None = None
+        self.unproven = 0
+        """The record of the one that this controller began with, until the past is proven."""
+        self.damage = ""
+        """What was found wrong with the journal since the start: a sentence that says what to
+        do."""
+
+    def recovered(self, seq: int, heads: Collection[Head], since: int) -> None:
+        """A start is done. One that had to read much leaves a snapshot for the next."""
+        self.unproven = self._seq = since
+        if self.due(seq, len(heads)):
+            # Where the last number is that of no record, it was pruned or skipped.
+            with contextlib.suppress(CorralError):
+                self.take(self._journal.record(seq), heads)
+
+    def due(self, seq: int, living: int) -> bool:
+        behind = seq - self._seq
+        return (
+            behind >= self._every
+            and behind * 2 >= living
+            and not self.damage
+            and not self.unproven
+            and (self._writing is None or not self._writing.is_alive())
+        )
+
+    def take(self, last: JournalRecord, heads: Iterable[Head]) -> None:
+        """Writes one in a thread: what is known of the journal up to this record."""
+        self._seq = last.seq
+        # Heads never change: the list is as of now, whatever is committed while it is written.
+        writing = Thread(target=self._write, args=(last, list(heads)), name="snapshot", daemon=True)
+        try:
+            writing.start()
+        except RuntimeError as error:  # no room for another thread
+            log.warning("snapshot_not_written", error=str(error))
+        else:
+            self._writing = writing
+
+    def _write(self, last: JournalRecord, heads: list[Head]) -> None:
+        try:
+            write(self._journal.folder, encoded(last, heads))
+        except OSError as error:
+            log.warning("snapshot_not_written", error=str(error))
+
+    def proven(self) -> None:
+        """The journal is whole up to the snapshot that this controller began with."""
+        self.unproven = 0
+
+    def damaged(self, sentence: str) -> None:
+        """From now on there is no snapshot: the next start reads everything, and refuses."""
+        self.damage = sentence
+        self.close()
+        try:
+            drop(self._journal.folder)
+        except OSError as error:
+            log.error("snapshot_not_removed", error=str(error))
+
+    def close(self) -> None:
+        """Waits for the one that is being written."""
+        if self._writing is not None:
+            self._writing.join()

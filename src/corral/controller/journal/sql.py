@@ -1,6 +1,19 @@
-"""All SQL of the journal database, in one place."""
+"""All SQL of the journal database, in one place: its tables, made in one transaction, and whether a
+file has those that this Corral knows; what is written and asked."""
 
 from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+from corral.core.errors import HomeUnusable
+
+T = TypeVar("T")
 
 SCHEMA_VERSION = 3
 SCHEMA = """
@@ -61,30 +74,25 @@ APPEND = """
 INSERT INTO journal (seq, at, kind, job, prev, body, document, crc)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
-SCAN = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal ORDER BY seq"
+_RECORDS = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal"
+SCAN = f"{_RECORDS} ORDER BY seq"
 SCAN_BACKWARDS = f"{SCAN} DESC"
-SCAN_WITHIN = """
-SELECT seq, at, kind, job, prev, body, document, crc FROM journal
-WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?
-"""
+SCAN_WITHIN = f"{_RECORDS} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
 LARGEST = 2**63 - 1
-RECORD = "SELECT seq, at, kind, job, prev, body, document, crc FROM journal WHERE seq = ?"
-RECORDS = """
-SELECT seq, at, kind, job, prev, body, document, crc FROM journal WHERE seq IN ({marks})
-"""
+RECORD = f"{_RECORDS} WHERE seq = ?"
+RECORDS = f"{_RECORDS} WHERE seq IN ({{marks}})"
 LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM journal"
 
-PRUNED_INTERVALS = "SELECT first, last, crc FROM pruned ORDER BY first"
+_INTERVALS = "SELECT first, last, crc FROM pruned"
+PRUNED_INTERVALS = f"{_INTERVALS} ORDER BY first"
 PRUNED_WITHIN = """
 SELECT first, last, crc FROM pruned
 WHERE first >= (SELECT coalesce(max(first), 0) FROM pruned WHERE first <= ?) AND first <= ?
 ORDER BY first
 """
 PRUNED_LAST = "SELECT coalesce(max(last), 0) FROM pruned"
-PRUNED_UNTIL = """
-SELECT first, last, crc FROM pruned WHERE first <= ? ORDER BY first DESC LIMIT 1
-"""
-PRUNED_FROM = "SELECT first, last, crc FROM pruned WHERE first = ?"
+PRUNED_UNTIL = f"{_INTERVALS} WHERE first <= ? ORDER BY first DESC LIMIT 1"
+PRUNED_FROM = f"{_INTERVALS} WHERE first = ?"
 PRUNED = "INSERT OR REPLACE INTO pruned (first, last, crc) VALUES (?, ?, ?)"
 UNPRUNE = "DELETE FROM pruned WHERE first = ?"
 DELETE_RECORD = "DELETE FROM journal WHERE seq = ?"
@@ -112,11 +120,14 @@ ENDED_NEWEST = "SELECT max(job) FROM history"
 ENDED_SINCE = """
 SELECT state, count(*), sum(seconds) FROM history WHERE ended_at > ? GROUP BY state
 """
-ENDED_OF_BATCH = """
-SELECT state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds), max(last_seq)
-FROM history WHERE batch = ? AND batch != '' GROUP BY state, CASE WHEN last_seq > ? THEN job END
+_COUNTED = """
+SELECT batch, state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds),
+    max(last_seq) FROM history WHERE batch != ''
 """
+_APART = "GROUP BY batch, state, CASE WHEN last_seq > ? THEN job END"
 """What ended behind a record of the journal comes one by one, so that it can be told apart."""
+ENDED_OF_BATCH = f"{_COUNTED} AND batch = ? {_APART}"
+ENDED_BATCHES = f"{_COUNTED} {_APART}"
 ENDED_BY_WORKER = """
 SELECT worker, state, count(*), sum(seconds) FROM history
 WHERE batch = ? AND batch != '' AND worker != '' GROUP BY worker, state
@@ -125,11 +136,6 @@ ENDED_WITH_MODEL = """
 SELECT worker, labels, ended_at - seconds AS began, ended_at FROM history
 WHERE batch = ? AND batch != '' AND worker != '' AND instr(labels, char(10) || 'model=')
 ORDER BY began
-"""
-ENDED_BATCHES = """
-SELECT batch, state, count(*), min(submitted_at), max(ended_at), max(job), sum(seconds),
-    max(last_seq)
-FROM history WHERE batch != '' GROUP BY batch, state, CASE WHEN last_seq > ? THEN job END
 """
 ENDED_LISTED = "SELECT job FROM history WHERE {conditions} ORDER BY job DESC LIMIT ?"
 """Conditions are joined from those below; every value is bound."""
@@ -179,7 +185,6 @@ BATCH_BY_STATE = (
 
 KNOW_WORKER = "INSERT OR REPLACE INTO workers (id, body) VALUES (?, ?)"
 WORKERS = "SELECT id, body FROM workers ORDER BY id"
-HISTORY = "SELECT * FROM history"
 ROWS_BEHIND = """
 SELECT h.job, j.job, j.kind FROM history h LEFT JOIN journal j ON j.seq = h.last_seq
 WHERE h.job > ? ORDER BY h.job LIMIT ?
@@ -200,3 +205,85 @@ WHERE seq > ? ORDER BY seq LIMIT ?
 
 TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 CHECKS = ("PRAGMA quick_check(1)", "PRAGMA integrity_check(history)")
+
+KEYS_AT_ONCE = 500
+ROWS_AT_ONCE = (100, 10, 1)
+
+
+def in_marks(values: Sequence[T]) -> Iterator[tuple[Sequence[T], str]]:
+    """As many at once as a statement binds, with a mark for each."""
+    for first in range(0, len(values), KEYS_AT_ONCE):
+        some = values[first : first + KEYS_AT_ONCE]
+        yield some, ",".join("?" * len(some))
+
+
+def insert(connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Many rows in one statement, as far as that goes: between two of them a thread has to ask for
+    Python's lock, and where the event loop is busy that takes longer than the row."""
+    done = 0
+    for size in ROWS_AT_ONCE:
+        many = _for_rows(statement, size)
+        while len(rows) - done >= size:
+            connection.execute(many, [*chain.from_iterable(rows[done : done + size])])
+            done += size
+
+
+@cache
+def _for_rows(statement: str, size: int) -> str:
+    """An INSERT of one row, for several."""
+    one = statement[statement.rindex("(") :].rstrip()
+    return statement + f", {one}" * (size - 1)
+
+
+def is_made(path: Path) -> bool:
+    """Whether there is a database with our tables; refused where it is of another schema."""
+    if not path.exists() or not path.stat().st_size:
+        return False
+    # A rollback journal is there only where the making of the database was cut off: SQLite must
+    # first take that back, and may.
+    cut_off = Path(f"{path}-journal").exists()
+    connection = sqlite3.connect(path) if cut_off else open_read_only(path)
+    try:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    finally:
+        connection.close()
+    if version > SCHEMA_VERSION:
+        raise HomeUnusable(
+            f"{path} was written by a newer Corral (schema {version}, this one knows "
+            f"{SCHEMA_VERSION}). Install that version again, or choose another CORRAL_HOME."
+        )
+    if 0 < version < SCHEMA_VERSION:
+        raise HomeUnusable(
+            f"{path} was written by a Corral from before the first release (schema {version}, this "
+            f"one knows {SCHEMA_VERSION}), and is not read any more. Nothing was changed. Move "
+            "the home away to begin anew, or choose another CORRAL_HOME."
+        )
+    return version > 0
+
+
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """Reads, and leaves every byte of database and log as it found them."""
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+
+
+def make(connection: sqlite3.Connection) -> None:
+    """All tables, from nothing; a kill in the middle leaves none."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # `executescript` would commit before it begins.
+        for statement in SCHEMA.split(";\n"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def tables() -> list[tuple[str, ...]]:
+    """What `sqlite_master` says in a database that is just made."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as new:
+        make(new)
+        return new.execute(TABLES).fetchall()

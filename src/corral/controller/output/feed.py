@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import contextmanager, suppress
 from weakref import WeakValueDictionary
 
-from corral.controller.journal.listeners import Change
+from corral.controller.journal.record import Change
 from corral.controller.output.loop_turns import LoopTurns
 from corral.controller.output.pages import Cursor, Page, Seen
 from corral.controller.output.spool import READ, Spool
@@ -48,8 +48,6 @@ AT_ONCE = 16
 """Watchers woken in one moment; together they take the loop a few milliseconds."""
 SHARE_S = 0.0005
 """The time that each watcher of a crowd has to itself: a thousand are woken twice a second."""
-
-
 CROWD_BYTES = 4 << 20
 """Of pages that stay for a moment, for others who come to the same place."""
 ALL_PAGES, SMALLEST_PAGE = 8 << 20, 4 << 10
@@ -140,7 +138,9 @@ class Feed:
             if not self._watchers[key]:
                 del self._watchers[key]
                 self._all_read.pop(key, None)
-                self._forget(key)  # read for a crowd that is gone; retention may follow
+                # Read for a crowd that is gone; retention may follow.
+                for page in [page for page in self._pages if page[0] == key]:
+                    self._pages_size -= self._pages.pop(page).size
 
     def progress(self, head: Head) -> ProgressFrame | None:
         """The latest that a job told of itself, running or ended."""
@@ -194,8 +194,9 @@ class Feed:
     async def mark_missing(self, job: JobId) -> None:
         """Whoever reads the output of this job is told what a power cut took of it."""
         if job not in self._store.recent:
-            async for _, fact in self._facts(self._store.head(job), 0):
-                self._mark_missing(job, fact)
+            async for page in self._store.pages(self._store.head(job), 0):
+                for _, fact in page:
+                    self._mark_missing(job, fact)
 
     def _mark_missing(self, job: JobId, fact: Journaled) -> None:
         if isinstance(fact, ENDS_OF_ATTEMPTS) and fact.output:
@@ -205,11 +206,6 @@ class Feed:
                 self._spool.finish(*ended)
                 self._all_read.pop(job, None)
                 self._last_marked = ended
-
-    async def _facts(self, head: Head, after: int) -> AsyncIterator[tuple[int, Journaled]]:
-        async for page in self._store.pages(head, after):
-            for one in page:
-                yield one
 
     async def watch_briefly(self, job: JobId, seconds: float) -> list[Seen]:
         """Everything about a job until it has ended, or for that long."""
@@ -228,14 +224,14 @@ class Feed:
                     await event.wait()
             finally:
                 timer.cancel()
-        head, recent = self._store.head(job), self._store.recent.get(job)
+        recent = self._store.recent.get(job)
         if recent is not None and not recent.spoke:
             seen, attempt = [], 0
-            for seq, fact in self._store.facts(head):
-                if isinstance(fact, AttemptPlaced):
-                    attempt = fact.attempt
-                if not isinstance(fact, ResultOrphaned):
-                    seen.append(Seen(job, Cursor(seq, attempt), attempt, fact))
+            for change in recent.changes:
+                if isinstance(change.fact, AttemptPlaced):
+                    attempt = change.fact.attempt
+                if not isinstance(change.fact, ResultOrphaned):
+                    seen.append(Seen(job, Cursor(change.seq, attempt), attempt, change.fact))
             return seen
         return [one async for piece in self.watch(job, Cursor(), until_now=True) for one in piece]
 
@@ -300,10 +296,6 @@ class Feed:
             size //= 2
         return size
 
-    def _forget(self, job: str) -> None:
-        for key in [key for key in self._pages if key[0] == job]:
-            self._pages_size -= self._pages.pop(key).size
-
     async def watch_batch(self, batch: str, cursor: Cursor) -> AsyncIterator[list[Seen]]:
         """The ends of a batch's jobs behind the cursor, for as long as somebody listens."""
         seq = cursor.seq
@@ -321,7 +313,7 @@ class Feed:
 
     def _ends_behind(self, batch: str, seq: int) -> list[Seen]:
         known = self._ends
-        if known and known[0].seq <= seq + 1 and len(known) <= RECENT_ENDS:
+        if known and known[0].seq <= seq + 1:
             recent = []
             for change in reversed(known):
                 if change.seq <= seq:

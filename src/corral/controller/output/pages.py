@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from corral.controller.output.lines import number_of
 from corral.controller.output.spool import Piece
+from corral.controller.output.stream import number_of
 from corral.core.errors import InvalidJob
 from corral.core.events import Journaled
 from corral.core.frames import decode_frame

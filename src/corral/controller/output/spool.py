@@ -19,22 +19,27 @@ from typing import NamedTuple
 
 import structlog
 
-from corral.controller.output.files import (
+from corral.controller.output.stream import (
     NAME,
     PRUNED,
+    UNKEPT,
+    Gap,
+    Line,
+    Stream,
     beside,
     covering,
     end_of,
+    first_behind,
+    first_line,
+    last_line,
     note_length,
     noted_length,
+    number_of,
     path_of,
     segments_of,
-    spread,
     stem_in,
     taken,
 )
-from corral.controller.output.lines import Line, first_behind, first_line, last_line, number_of
-from corral.controller.output.stream import UNKEPT, Gap, Stream
 from corral.core.errors import StorageFailed
 from corral.core.job import JobId
 
@@ -76,8 +81,6 @@ class Spool:
         written or no file opened."""
         self.received = 0
         """Bytes of frames since the start."""
-        for older in (*folder.glob("?"), *folder.glob("??")):  # as it was before 0.1 was released
-            spread(older, folder)
 
     def append(self, job: JobId, attempt: int, line: bytes, n: int = 0, told: int = 0) -> None:
         """Adds one frame; nothing here is synced, output may lose its last moments in a power

@@ -1,27 +1,175 @@
-"""One attempt's stream of output while it grows: its segments, and what is missing in it."""
+"""One attempt's stream of output: its segment files, where they lie, the lines in them, and what is
+missing while it grows.
+
+A stream's first segment lies beside those of other jobs, the others in a folder of its own, and a
+note of its length where retention took it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
 import structlog
 
-from corral.controller.output.files import noted_length, opened, path_of, segments_of
-from corral.controller.output.lines import last_line, number_of
+from corral.core.job import JobId
 
 log = structlog.get_logger()
 
+PRUNED, MORE = "pruned", "more"
+"""What a stream's note of its length is called, and the folder of all segments but the first."""
+START = re.compile(r"[0-9]{16}")
+NAME = re.compile(rf"([^.]+)\.([0-9]+)\.({START.pattern}|{PRUNED}|{MORE})")
+BLOCK = 4 << 10
+"""The last line is looked for in so much of a segment first."""
+Line = tuple[JobId, int, bytes, int, int]
+"""Of which attempt, the encoded frame, its number, and how much it adds to the numbers. There are
+very many: a class would cost more than the rest."""
+_NUMBER = re.compile(rb',"n":([0-9]{1,18})}$')
+"""It is the last field of a frame."""
 MAX_SEGMENT = 8 << 20
 MOST_GAPS, GAP_S = 100, 1.0
 """About so many of one stream are told apart, each of which begins a file; after those, one in so
 many seconds."""
 UNKEPT = (OSError, MemoryError)
 """No room, no descriptor, no memory, a failing disk: it costs output, and nothing else."""
+
+
+def stem_in(folder: Path, name: str) -> Path:
+    """The stem of a stream: few folders, which are soon all there."""
+    return folder / f"by-{name.partition('.')[0][-1:]}" / name
+
+
+def opened(path: Path) -> int:
+    """For appending; its folder is made where it is not there yet, which is rare."""
+    how = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    try:
+        return os.open(path, how, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, how, 0o600)
+
+
+def path_of(stem: Path, start: int) -> Path:
+    name = f"{start:016d}"
+    return stem.parent / f"{stem.name}.{MORE}" / name if start else beside(stem, name)
+
+
+def beside(stem: Path, part: str) -> Path:
+    return stem.with_name(f"{stem.name}.{part}")
+
+
+def segments_of(stem: Path) -> list[int]:
+    """Where its segments begin, in order."""
+    found = [0] if path_of(stem, 0).exists() else []
+    try:
+        names = os.listdir(beside(stem, MORE))
+    except FileNotFoundError:
+        return found
+    return found + sorted(int(name) for name in names if START.fullmatch(name))
+
+
+def end_of(stem: Path, segments: Sequence[int]) -> int:
+    return segments[-1] + path_of(stem, segments[-1]).stat().st_size if segments else 0
+
+
+def note_length(note: Path, length: int) -> bool:
+    """Writes down how long a stream was; False where the disk has no room even for that."""
+    try:
+        note.write_text(str(length))
+        note.chmod(0o600)
+    except OSError:
+        return False
+    return True
+
+
+def noted_length(stem: Path) -> int:
+    """How long a stream was that is gone; 0 where there was none, or nobody knows."""
+    try:
+        return int(beside(stem, PRUNED).read_bytes())
+    except (OSError, ValueError):
+        return 0
+
+
+def taken(path: str, *, counted: bool) -> tuple[int, float]:
+    """Bytes of one file or of a folder's files, and when the last of them was written."""
+    size, written_at = 0, 0.0
+    with contextlib.suppress(FileNotFoundError):
+        for one in os.scandir(path) if os.path.isdir(path) else (Path(path),):
+            info = one.stat()
+            size, written_at = size + info.st_size, max(written_at, info.st_mtime)
+    return size if counted else 0, written_at
+
+
+def covering(segments: list[int], offset: int) -> tuple[int | None, int | None]:
+    """The segment that holds `offset`, or the next one if it was dropped, and the one after."""
+    first = max(0, bisect_right(segments, offset) - 1)
+    start, following = (*segments[first : first + 2], None, None)[:2]
+    return start, following
+
+
+# --- lines ---
+
+
+def last_line(path: Path) -> tuple[int, bytes, bool]:
+    """How long a segment is up to the end of its last whole line, that line, and whether another
+    breaks off behind it."""
+    try:
+        with open(path, "rb") as file:
+            size, block = file.seek(0, os.SEEK_END), BLOCK
+            while True:
+                first = max(0, size - block)
+                file.seek(first)
+                data = file.read(size - first)
+                end = data.rfind(b"\n")
+                start = data.rfind(b"\n", 0, max(end, 0)) + 1
+                if start or not first:
+                    return first + end + 1, data[start : max(end, 0)], end + 1 < len(data)
+                block *= 16
+    except FileNotFoundError:
+        return 0, b"", False
+
+
+def number_of(line: bytes) -> int:
+    """0 where there is none."""
+    found = _NUMBER.search(line, max(0, len(line) - 32))
+    return int(found[1]) if found else 0
+
+
+def first_line(path: Path) -> bytes:
+    """Of a segment, where it has a whole one."""
+    with open(path, "rb") as file:
+        line = file.readline()
+        return line[:-1] if line.endswith(b"\n") else b""
+
+
+def first_behind(path: Path, number: int) -> int:
+    """Where in a segment the first line with a higher number begins, or the segment ends."""
+    with open(path, "rb") as file:
+        found = high = file.seek(0, os.SEEK_END)
+        low = 0
+        while low < high:
+            middle = (low + high) // 2
+            file.seek(max(0, middle - 1))
+            if middle:
+                file.readline()
+            start = file.tell()
+            if start >= high:  # no line begins in the upper half
+                high = middle
+                continue
+            line = file.readline()
+            if number_of(line.rstrip(b"\n")) > number:
+                found, high = start, middle
+            else:
+                low = start + len(line)
+        return found
 
 
 class Gap(NamedTuple):

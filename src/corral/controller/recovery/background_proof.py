@@ -12,7 +12,7 @@ import time
 import msgspec
 import structlog
 
-from corral.controller.history.used_keys import UsedKeys
+from corral.controller.history.ended import UsedKeys
 from corral.controller.journal.database import Journal
 from corral.controller.journal.record import UNREADABLE
 from corral.controller.recovery.proof_process import ProofReport

@@ -27,7 +27,6 @@ import structlog
 from corral.controller.history.retention import Retention
 from corral.controller.images.presets import NAME as PRESET
 from corral.controller.journal import sql
-from corral.controller.journal.schema import open_read_only
 from corral.core.errors import DiskFull
 from corral.home import Home
 
@@ -42,13 +41,12 @@ PLAN = "plan.json"
 """What a restore writes down before it begins, beside what it restores."""
 LEARNING = ("ratings.jsonl", "records.jsonl")
 """Not how far the lines are known: with the journal in the file, that is found out again."""
-FOLDERS = frozenset(
+OWN_FILES = frozenset(
     {
-        *("journal", "blobs", "spool", "presets", "learning", "log", "worker"),
-        *("backups", "restore"),
+        *("lock", "controller.json", "reserve", HEADER, MANIFEST, PLAN, "journal", "blobs"),
+        *("spool", "presets", "learning", "log", "worker", "backups", "restore"),
     }
 )
-OWN_FILES = frozenset({"lock", "controller.json", "reserve", HEADER, MANIFEST, PLAN}) | FOLDERS
 """Names that are no settings or keys of a home: they say something about one process, are folders,
 or have a meaning in a backup."""
 HOME_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}(?<!\.log)(?<!\.tar)(?<!\.partial)")
@@ -100,7 +98,8 @@ class Backups:
                 found = [*await asyncio.to_thread(self._found, folder), *lines]
                 total = sum(size for _, _, size in found)
                 done = 0
-                pieces = _joined(_tar(self._header(last_seq), found))
+                header = {"format": FORMAT, "corral": self._version, "made_at": time.time()}
+                pieces = _joined(_tar({**header, "last_seq": last_seq}, found))
                 while piece := await asyncio.to_thread(next, pieces, b""):
                     done += len(piece)
                     yield BackupPiece(piece, done, max(total, done))
@@ -108,10 +107,6 @@ class Backups:
                 shutil.rmtree(folder, ignore_errors=True)
         seconds = round(time.monotonic() - begun, 2)
         log.info("backup_made", bytes=done, files=len(found), last_seq=last_seq, seconds=seconds)
-
-    def _header(self, last_seq: int) -> dict[str, object]:
-        now = time.time()
-        return {"format": FORMAT, "corral": self._version, "made_at": now, "last_seq": last_seq}
 
     def _snapshot(self, folder: Path) -> int:
         """The journal of one moment, without a pause for whoever writes it."""
@@ -127,7 +122,7 @@ class Backups:
             )
         folder.mkdir(mode=0o700)
         copy = folder / "corral.db"
-        with contextlib.closing(open_read_only(source)) as reader:
+        with contextlib.closing(sql.open_read_only(source)) as reader:
             reader.execute("VACUUM INTO ?", (str(copy),))
         with contextlib.closing(sqlite3.connect(copy)) as made:
             found = (made.execute(query).fetchone()[0] for query in (sql.LAST_SEQ, sql.PRUNED_LAST))
@@ -138,13 +133,7 @@ class Backups:
         folder = self._home.learning
         runs = sorted(folder.glob("runs/*/*.json"))
         named = [(f"learning/{path.relative_to(folder).as_posix()}", path) for path in runs]
-        named += [(f"learning/{name}", folder / name) for name in LEARNING]
-        found = []
-        for name, path in named:
-            with contextlib.suppress(FileNotFoundError):
-                if MEMBER.fullmatch(name):
-                    found.append((name, path, path.stat().st_size))
-        return found
+        return _sized([*named, *((f"learning/{name}", folder / name) for name in LEARNING)])
 
     def _found(self, folder: Path) -> list[tuple[str, Path, int]]:
         """What goes into the file: its name there, where it is, how large it is now."""
@@ -159,13 +148,17 @@ class Backups:
                     ]
         if home.presets.is_dir():
             paths += [(f"presets/{path.name}", path) for path in sorted(home.presets.iterdir())]
-        found = []
-        for name, path in paths:
-            if not MEMBER.fullmatch(name):
-                continue
+        return _sized(paths)
+
+
+def _sized(named: Iterable[tuple[str, Path]]) -> list[tuple[str, Path, int]]:
+    """Those that have a place in a backup, with the size that they have now."""
+    found = []
+    for name, path in named:
+        if MEMBER.fullmatch(name):
             with contextlib.suppress(FileNotFoundError):
                 found.append((name, path, path.stat().st_size))
-        return found
+    return found
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import struct
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +20,13 @@ from msgspec import Struct
 
 from corral.controller.history.ended import EndedJob
 from corral.controller.journal import pruned, sql
-from corral.controller.journal.database import Journal, Write
+from corral.controller.journal.database import Journal
 from corral.controller.journal.mark import Mark
-from corral.controller.journal.record import UNREADABLE, JournalRecord, record_of, sealed
-from corral.controller.journal.schema import open_read_only
-from corral.controller.journal.wal import mended
+from corral.controller.journal.record import UNREADABLE, JournalRecord, checksum, record_of
 from corral.controller.recovery.start import recovered
 from corral.controller.recovery.verification import REPAIRED
 from corral.core.errors import Conflict, CorralError, HomeUnusable, JournalDamaged
-from corral.core.events import (
-    AttemptPlaced,
-    JobRejected,
-    JobRequeued,
-    JobSubmitted,
-    Journaled,
-    decode_fact,
-)
+from corral.core.events import AttemptPlaced, JobRejected, JobRequeued, JobSubmitted, Journaled
 from corral.core.job import Head
 from corral.core.lifecycle import NOTES, advance, born
 from corral.core.worker import Worker
@@ -42,9 +35,10 @@ from corral.home import Home, sync_folder
 CHUNK = 1000
 ATTEMPTS_SKIPPED = 1000
 """Lost records may have placed attempts that still run somewhere: their numbers stay unused."""
-
-
 REPAIRED_CODE = "repaired"
+_HEADER, _FRAME = 32, 24
+_MAGIC = 0x377F0682
+_PAGE_SIZES = frozenset(512 << n for n in range(8))
 
 
 class RepairReport(Struct, frozen=True):
@@ -75,15 +69,10 @@ def repair(home: Path, *, yes: bool) -> RepairReport:
 
 def _problem(folder: Path) -> str | None:
     try:
-        journal = Journal(folder)
+        with contextlib.closing(Journal(folder)) as journal:
+            recovered(journal)
     except JournalDamaged as error:
         return error.message
-    try:
-        recovered(journal)
-    except JournalDamaged as error:
-        return error.message
-    finally:
-        journal.close()
     return None
 
 
@@ -93,9 +82,8 @@ class _Salvage:
     def __init__(self, home: Home) -> None:
         self._folder, self._new = home.journal, home.repaired_journal
         folder = home.journal
-        mark = Mark(folder / "mark")
-        self._marked = mark.seq or 0
-        mark.close()
+        with contextlib.closing(Mark(folder / "mark")) as mark:
+            self._marked = mark.seq or 0
         found: dict[int, JournalRecord] = {}
         gone: set[tuple[int, int]] = set()
         _read(folder / "corral.db", self._marked, found, gone)
@@ -107,31 +95,16 @@ class _Salvage:
         self.heads: dict[str, Head] = {}
         self.lost_jobs: set[str] = set()
         for record in self.records:
-            self._fold(record)
-        gap_before = min(found, default=1) - 1 if found and _repaired(self.records) else 0
-        self.missing = [
-            seq for seq in _without(gone, gap_before + 1, self.last_seq) if seq not in found
-        ]
-
-    def _fold(self, record: JournalRecord) -> None:
-        if not record.job:
-            return
-        fact = decode_fact(record.body)
-        head = self.heads.get(record.job)
-        if isinstance(fact, (JobSubmitted, JobRejected)):
-            head = born(fact, record.seq)
-        elif head is None:
-            self.lost_jobs.add(record.job)
-            return
-        else:
-            head = self._advanced(head, fact, record)
-        self.heads[record.job] = head
-
-    def _advanced(self, head: Head, fact: Journaled, record: JournalRecord) -> Head:
-        try:
-            return advance(head, fact, record.seq)
-        except Conflict:
-            return head  # the step before it is lost
+            if record.job:
+                head = _after(self.heads, record.fact(), record.seq)
+                if head is not None:
+                    self.heads[record.job] = head
+                elif record.job not in self.heads:
+                    self.lost_jobs.add(record.job)
+        first = 1
+        if self.records and self.records[0].kind == REPAIRED:
+            first = self.records[0].seq
+        self.missing = [seq for seq in _without(gone, first, self.last_seq) if seq not in found]
 
     def lines(self) -> list[str]:
         first = self.missing[0] if self.missing else self.last_seq + 1
@@ -159,11 +132,8 @@ class _Salvage:
             for leftover in new.iterdir():
                 leftover.unlink()
         new.mkdir(exist_ok=True)
-        journal = Journal(new)
-        try:
+        with contextlib.closing(Journal(new)) as journal:
             self._fill(journal)
-        finally:
-            journal.close()
         stamp = time.strftime("%Y%m%d-%H%M%S")
         kept = self._folder.with_name(f"{self._folder.name}.damaged-{stamp}")
         self._folder.rename(kept)
@@ -174,24 +144,17 @@ class _Salvage:
     def _fill(self, journal: Journal) -> None:
         """Kept records keep their documents and get new numbers above everything promised."""
         seq, now = self.last_seq + 1, time.time()
-        marker = sealed(seq, now, REPAIRED, "", 0, b"{}", None)
-        records: list[JournalRecord] = [marker]
+        marker = (seq, now, REPAIRED, "", 0, b"{}", None)
+        records = [JournalRecord(*marker, checksum(*marker))]
         last: dict[str, int] = {}
         heads: dict[str, Head] = {}
         ends: dict[str, EndedJob] = {}
 
         def add(fact: Journaled, document: bytes | None) -> None:
             nonlocal seq
-            head = heads.get(fact.job)
-            if isinstance(fact, (JobSubmitted, JobRejected)):
-                head = born(fact, seq + 1)
-            elif head is None:
+            head = _after(heads, fact, seq + 1)
+            if head is None:
                 return
-            else:
-                try:
-                    head = advance(head, fact, seq + 1)
-                except Conflict:
-                    return
             seq += 1
             records.append(record_of(fact, seq, last.get(fact.job, 0), document))
             last[fact.job] = seq
@@ -204,14 +167,25 @@ class _Salvage:
 
         for record in self.records:
             if record.job:
-                add(decode_fact(record.body), record.document)
+                add(record.fact(), record.document)
         for job in list(heads):
             for fact in fence(heads[job], now, REPAIRED_CODE):
                 add(fact, None)
         for start in range(0, len(records), CHUNK):
-            journal.write(Write(records[start : start + CHUNK]))
-        journal.write(Write([], ends=list(ends.values()), workers=_workers(self._folder)))
+            journal.write(records[start : start + CHUNK])
+        journal.write([], ends=list(ends.values()), workers=_workers(self._folder))
         journal.sync_mark()
+
+
+def _after(heads: dict[str, Head], fact: Journaled, seq: int) -> Head | None:
+    """A job's head with this fact; None where the step before it is lost."""
+    if isinstance(fact, (JobSubmitted, JobRejected)):
+        return born(fact, seq)
+    head = heads.get(fact.job)
+    try:
+        return None if head is None else advance(head, fact, seq)
+    except Conflict:
+        return None
 
 
 def fence(head: Head, now: float, code: str) -> Iterator[Journaled]:
@@ -251,12 +225,8 @@ def fenced(journal: Journal, promised: int) -> None:
             records.append(record_of(fact, seq, prev))
             prev = seq
     for start in range(0, len(records), CHUNK):
-        journal.write(Write(records[start : start + CHUNK]))
+        journal.write(records[start : start + CHUNK])
     journal.sync_mark()
-
-
-def _repaired(records: list[JournalRecord]) -> bool:
-    return bool(records) and records[0].kind == REPAIRED
 
 
 def _without(gone: set[tuple[int, int]], first: int, last: int) -> Iterator[int]:
@@ -272,7 +242,7 @@ def _read_past_damage(
 ) -> None:
     """What SQLite dropped behind a damaged frame of its log, read from a copy."""
     database, log = folder / "corral.db", folder / "corral.db-wal"
-    if not (database.exists() and log.exists() and (whole := mended(log.read_bytes()))):
+    if not (database.exists() and log.exists() and (whole := _mended(log.read_bytes()))):
         return
     with tempfile.TemporaryDirectory(prefix="repair-", dir=folder.parent) as copies:
         copy = Path(copies) / database.name
@@ -281,13 +251,53 @@ def _read_past_damage(
         _read(copy, marked, found, gone)
 
 
+def _mended(log: bytes) -> bytes:
+    """SQLite's write-ahead log with a checksum on every frame of its present generation, damaged or
+    not; empty where it has no such frame.
+
+    SQLite stops at the first frame whose checksum is wrong and drops all that was committed behind
+    it. Records have checksums of their own, so a repair may look further: here the log's chain of
+    checksums is made whole again around whatever its pages hold."""
+    if len(log) < _HEADER + _FRAME:
+        return b""
+    magic, version, page_size, sequence = struct.unpack_from(">4I", log)
+    if page_size not in _PAGE_SIZES:
+        page_size = 4096  # what every journal of ours has
+    salts = log[_HEADER + 8 : _HEADER + 16]
+    order = ">" if magic & 1 else "<"
+    head = struct.pack(">4I", _MAGIC | magic & 1, version, page_size, sequence) + salts
+    sums = _checksum(order, head, (0, 0))
+    whole = [head, struct.pack(">2I", *sums)]
+    step = _FRAME + page_size
+    starts = range(_HEADER, len(log) - step + 1, step)
+    for number, start in enumerate(starts):
+        # One foreign frame is a flipped bit; two are the rest of an older generation.
+        near = islice(starts, number, number + 2)
+        if all(log[other + 8 : other + 16] != salts for other in near):
+            break
+        meaning, page = log[start : start + 8], log[start + _FRAME : start + step]
+        sums = _checksum(order, page, _checksum(order, meaning, sums))
+        whole += [meaning, salts, struct.pack(">2I", *sums), page]
+    return b"".join(whole) if len(whole) > 2 else b""
+
+
+def _checksum(order: str, data: bytes, sums: tuple[int, int]) -> tuple[int, int]:
+    """SQLite's: two running sums over pairs of 32-bit words."""
+    first, second = sums
+    words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
+    for even, odd in zip(words, words, strict=True):
+        first = (first + even + second) & 0xFFFFFFFF
+        second = (second + odd + first) & 0xFFFFFFFF
+    return first, second
+
+
 def _read(
     path: Path, marked: int, found: dict[int, JournalRecord], gone: set[tuple[int, int]]
 ) -> None:
     """Every intact record: from both ends as far as a scan gets, then one by one in between. And
     which numbers are said, under an intact checksum, to be gone on purpose."""
     try:
-        connection = open_read_only(path)
+        connection = sql.open_read_only(path)
     except UNREADABLE:
         return
     with contextlib.closing(connection):
@@ -313,10 +323,7 @@ def _keep(row: tuple[Any, ...] | None, found: dict[int, JournalRecord]) -> None:
 
 def _workers(folder: Path) -> list[Worker]:
     try:
-        journal = Journal(folder)
-        try:
+        with contextlib.closing(Journal(folder)) as journal:
             return journal.workers()
-        finally:
-            journal.close()
     except (CorralError, *UNREADABLE):
         return []

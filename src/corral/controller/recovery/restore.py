@@ -113,8 +113,10 @@ def swap_in(home: Home) -> Path:
     if not plan:
         _fence(home)
         names = [*PARTS, *(path.name for path in home_files(home.path))]
+        stamp = f"before-restore-{time.strftime('%Y%m%d-%H%M%S')}"
+        free = (stamp, *(f"{stamp}-{n}" for n in range(2, 1000)))
         plan = {
-            "before": _dated(home.backups, "before-restore-").name,
+            "before": next(name for name in free if not (home.backups / name).exists()),
             "aside": [name for name in names if (home.path / name).exists()],
         }
         write_private_json(plan_path, plan)
@@ -140,14 +142,10 @@ def _fence(home: Home) -> None:
     numbers go on above all that were promised, and attempts get numbers that nobody had."""
     promised = 0
     if (home.journal / "mark").exists():
-        mark = Mark(home.journal / "mark")
-        promised = mark.seq or 0
-        mark.close()
-    journal = Journal(home.restore / "journal")
-    try:
+        with contextlib.closing(Mark(home.journal / "mark")) as mark:
+            promised = mark.seq or 0
+    with contextlib.closing(Journal(home.restore / "journal")) as journal:
         fenced(journal, promised)
-    finally:
-        journal.close()
 
 
 # --- reading the file ---
@@ -173,7 +171,9 @@ def _unpacked(
                 seen[member.name] = (member.size, data[1])
                 if member.name == HEADER:
                     header = _object(data[0])
-                    _check_format(file, header)
+                    if (found := header.get("format")) != FORMAT:
+                        why = f"its format is {found!r}, and this Corral reads {FORMAT}"
+                        raise _refused(file, why)
                 elif member.name == MANIFEST:
                     manifest = _object(data[0])
                 progress(member.offset_data / size)
@@ -213,12 +213,6 @@ def _check_member(
         raise _refused(file, f"its {name} has {member.size:,} bytes")
 
 
-def _check_format(file: Path, header: dict[str, Any]) -> None:
-    found = header.get("format")
-    if found != FORMAT:
-        raise _refused(file, f"its format is {found!r}, and this Corral reads {FORMAT}")
-
-
 def _check_whole(
     file: Path,
     header: dict[str, Any],
@@ -244,10 +238,9 @@ def _check_whole(
 def _proven(file: Path, folder: Path, last_seq: int) -> int:
     """How many jobs live in the journal, each of its records proven."""
     try:
-        mark = Mark(folder / "mark")
-        mark.write(last_seq)
-        mark.sync()
-        mark.close()
+        with contextlib.closing(Mark(folder / "mark")) as mark:
+            mark.write(last_seq)
+            mark.sync()
         with contextlib.closing(Journal(folder)) as journal:
             return len(recovered(journal).heads)
     except HomeUnusable as error:
@@ -297,13 +290,6 @@ def _refused(file: Path, reason: str) -> BackupRefused:
     return BackupRefused(
         f"{file} cannot be restored: {reason}. Nothing was changed. Use another backup."
     )
-
-
-def _dated(folder: Path, prefix: str) -> Path:
-    """A name in the folder that says when, and that nothing there has."""
-    stamp = f"{prefix}{time.strftime('%Y%m%d-%H%M%S')}"
-    names = (stamp, *(f"{stamp}-{n}" for n in range(2, 1000)))
-    return next(folder / name for name in names if not (folder / name).exists())
 
 
 def when(made_at: float) -> str:

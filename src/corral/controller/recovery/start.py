@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import structlog
 
-from corral.controller.history.used_keys import UsedKeys
+from corral.controller.history.ended import UsedKeys
 from corral.controller.journal import snapshot
 from corral.controller.journal.database import Journal
 from corral.controller.journal.record import UNREADABLE, JournalRecord

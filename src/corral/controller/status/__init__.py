@@ -1,1 +1,1 @@
-"""How the controller is and what it did: its condition, numbers and log."""
+"""What the controller did: its numbers and its log."""

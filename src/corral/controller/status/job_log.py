@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from corral import logs
-from corral.controller.journal.listeners import Change
+from corral.controller.journal.record import Change
 from corral.core.events import (
     AttemptPlaced,
     AttemptStarted,
@@ -58,12 +58,6 @@ class JobLog:
         self._names = names
         self._heard: list[Change] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._single: dict[type, Callable[[Change], None]] = {
-            JobFailed: self._failed,
-            JobRequeued: self._requeued,
-            JobRejected: self._rejected,
-            ResultOrphaned: self._orphaned,
-        }
 
     def take(self, changes: Sequence[Change]) -> None:
         """Remembers them for a moment: nobody's answer waits for a log line, and what follows
@@ -88,8 +82,8 @@ class JobLog:
                     groups[key] = [change]
                 else:
                     found.append(change)
-            elif kind in self._single:
-                self._single[kind](change)
+            else:
+                self._tell_trouble(change)
         lines = []
         for key, group in groups.items():
             if len(group) == 1:
@@ -105,93 +99,58 @@ class JobLog:
     def _one(self, kind: type, change: Change) -> dict[str, Any]:
         fact, head = change.fact, change.head
         told: dict[str, Any] = {"event": EVENTS[kind][0], "job": head.id}
-        if kind is JobSubmitted:
-            _tell_submission(told, head)
-        elif head.worker:
-            told["attempt"] = head.attempt
-            told["worker"] = self._names().get(head.worker, head.worker)
-            if isinstance(fact, (JobSucceeded, JobCancelled)):
-                told["seconds"] = round(fact.seconds, 6)
+        self._tell_usual(told, kind, head)
+        if isinstance(fact, (JobSucceeded, JobCancelled)) and head.worker:
+            told["seconds"] = round(fact.seconds, 6)
         told["correlation_id"] = head.correlation_id
         return told
 
     def _many(self, kind: type, group: Sequence[Change]) -> dict[str, Any]:
         head = group[0].head
         told: dict[str, Any] = {"event": EVENTS[kind][1], "count": len(group)}
-        if kind is JobSubmitted:
-            _tell_submission(told, head)
-        elif head.worker:
-            told["attempt"] = head.attempt
-            told["worker"] = self._names().get(head.worker, head.worker)
+        self._tell_usual(told, kind, head)
         told["correlation_id"] = head.correlation_id
         told["jobs"] = [change.head.id for change in group]
         return told
 
-    def _of_attempt(self, head: Head) -> dict[str, Any]:
-        if not head.worker:
-            return {}
-        return {
-            "attempt": head.attempt,
-            "worker": self._names().get(head.worker, head.worker),
-        }
+    def _tell_usual(self, told: dict[str, Any], kind: type, head: Head) -> None:
+        if kind is not JobSubmitted:
+            return self._tell_attempt(told, head)
+        told["name"] = head.name
+        told["queue_class"] = head.shape.queue_class.value
+        if head.user:
+            told["user"] = head.user
+        if head.batch:
+            told["batch"] = head.batch
+        if head.given.retry_of:
+            told["retry_of"] = head.given.retry_of
+
+    def _tell_attempt(self, told: dict[str, Any], head: Head) -> None:
+        if head.worker:
+            told["attempt"] = head.attempt
+            told["worker"] = self._names().get(head.worker, head.worker)
 
     # --- lines of what went wrong ---
 
-    def _failed(self, change: Change) -> None:
-        fact = change.fact
-        assert isinstance(fact, JobFailed)
-        log.warning(
-            "job_failed",
-            job=fact.job,
-            **self._of_attempt(change.head),
-            code=fact.failure.code,
-            error=fact.failure.message[:MESSAGE],
-            seconds=round(fact.seconds, 6),
-            correlation_id=change.head.correlation_id,
-        )
-
-    def _requeued(self, change: Change) -> None:
-        fact = change.fact
-        assert isinstance(fact, JobRequeued)
-        say = log.info if fact.fault == "none" else log.warning
-        say(
-            "job_requeued",
-            job=fact.job,
-            attempt=fact.attempt,
-            code=fact.code,
-            error=fact.message[:MESSAGE],
-            correlation_id=change.head.correlation_id,
-        )
-
-    def _rejected(self, change: Change) -> None:
-        fact = change.fact
-        assert isinstance(fact, JobRejected)
-        log.warning(
-            "job_rejected",
-            job=fact.job,
-            code=fact.code,
-            error=fact.message[:MESSAGE],
-            correlation_id=change.head.correlation_id,
-        )
-
-    def _orphaned(self, change: Change) -> None:
-        fact = change.fact
-        assert isinstance(fact, ResultOrphaned)
-        log.warning(
-            "result_orphaned",
-            job=fact.job,
-            attempt=fact.attempt,
-            outcome=fact.outcome,
-            correlation_id=change.head.correlation_id,
-        )
-
-
-def _tell_submission(told: dict[str, Any], head: Head) -> None:
-    told["name"] = head.name
-    told["queue_class"] = head.shape.queue_class.value
-    if head.user:
-        told["user"] = head.user
-    if head.batch:
-        told["batch"] = head.batch
-    if head.retry_of:
-        told["retry_of"] = head.retry_of
+    def _tell_trouble(self, change: Change) -> None:
+        fact, say = change.fact, log.warning
+        told: dict[str, Any] = {"job": fact.job}
+        match fact:
+            case JobFailed(failure=failure):
+                event = "job_failed"
+                self._tell_attempt(told, change.head)
+                told |= {"code": failure.code, "error": failure.message[:MESSAGE]}
+                told["seconds"] = round(fact.seconds, 6)
+            case JobRequeued():
+                event, say = "job_requeued", log.info if fact.fault == "none" else log.warning
+                told |= {"attempt": fact.attempt, "code": fact.code}
+                told["error"] = fact.message[:MESSAGE]
+            case JobRejected():
+                event = "job_rejected"
+                told |= {"code": fact.code, "error": fact.message[:MESSAGE]}
+            case ResultOrphaned():
+                event = "result_orphaned"
+                told |= {"attempt": fact.attempt, "outcome": fact.outcome}
+            case _:
+                return
+        say(event, **told, correlation_id=change.head.correlation_id)

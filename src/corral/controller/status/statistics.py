@@ -7,11 +7,10 @@ microsecond. What a scraper sees is built from them when it asks, and only then.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from corral.controller.journal.listeners import Change
+from corral.controller.journal.record import Change
 from corral.controller.store import Store
 from corral.core.events import (
     AttemptStarted,
@@ -21,15 +20,14 @@ from corral.core.events import (
     JobRequeued,
     JobSubmitted,
     JobSucceeded,
-    Journaled,
 )
 from corral.core.failures import classify
 
 WINDOW = 1000
-"""How many ended jobs the success ratio and the average duration look back on."""
+"""How many ended jobs the success ratio looks back on."""
 
-DURATIONS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
-WAITS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
+SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
+"""Of durations and of waits."""
 COMMITS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 COMMIT_FACTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 DECISIONS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
@@ -61,40 +59,25 @@ class Histogram:
         return found
 
 
-class RecentEnds(NamedTuple):
-    """How the last jobs ended."""
-
-    succeeded: int
-    failed: int
-    average_s: float | None
-    """Of those that succeeded; None where there is none yet."""
-
-    @property
-    def success_ratio(self) -> float | None:
-        """Cancelled and rejected jobs say nothing about success; None before the first end."""
-        ended = self.succeeded + self.failed
-        return self.succeeded / ended if ended else None
-
-
 class Statistics:
     """Listens to one store. Totals count from the start of this process, as Prometheus expects
     of counters; what is said about recent jobs survives a restart."""
 
     def __init__(self) -> None:
-        self.submitted: dict[str, int] = {}
+        self.submitted: dict[str, int] = defaultdict(int)
         """By queue class."""
-        self.ended: dict[str, int] = {}
+        self.ended: dict[str, int] = defaultdict(int)
         """By end state."""
-        self.attempts: dict[tuple[str, str], int] = {}
+        self.attempts: dict[tuple[str, str], int] = defaultdict(int)
         """By outcome and, where it failed, class of the failure."""
-        self.durations: dict[tuple[str, str], Histogram] = {}
+        self.durations: dict[tuple[str, str], Histogram] = defaultdict(_of_seconds)
         """By queue class and workload."""
-        self.waits: dict[str, Histogram] = {}
+        self.waits: dict[str, Histogram] = defaultdict(_of_seconds)
         """By queue class: from submission to the first start."""
         self.commits, self.commit_facts = Histogram(COMMITS_S), Histogram(COMMIT_FACTS)
         self.decisions = Histogram(DECISIONS_S)
-        self._recent: deque[float] = deque(maxlen=WINDOW)
-        """Seconds of jobs that succeeded, -1 for those that failed."""
+        self._recent: deque[bool] = deque(maxlen=WINDOW)
+        """Whether the last jobs succeeded. Cancelled and rejected ones say nothing about that."""
         self._takes: dict[type, Callable[[Change], None]] = {
             JobSubmitted: self._submitted,
             AttemptStarted: self._started,
@@ -107,15 +90,18 @@ class Statistics:
 
     def listen(self, store: Store) -> None:
         """Remembers how the last jobs ended, and counts from here on."""
-        for fact in store.journal.last_ends(WINDOW):
-            self._remember(fact)
+        ends = store.journal.last_ends(WINDOW)
+        self._recent.extend(
+            isinstance(fact, JobSucceeded)
+            for fact in ends
+            if isinstance(fact, (JobSucceeded, JobFailed))
+        )
         store.listen(self.take)
         store.committed = self.committed
 
-    def recent(self) -> RecentEnds:
-        good = [seconds for seconds in self._recent if seconds >= 0]
-        average = sum(good) / len(good) if good else None
-        return RecentEnds(len(good), len(self._recent) - len(good), average)
+    def success_ratio(self) -> float | None:
+        """None before the first end."""
+        return sum(self._recent) / len(self._recent) if self._recent else None
 
     # --- what happens ---
 
@@ -131,8 +117,7 @@ class Statistics:
         self.commit_facts.add(facts)
 
     def _submitted(self, change: Change) -> None:
-        name = change.head.shape.queue_class
-        self.submitted[name] = self.submitted.get(name, 0) + 1
+        self.submitted[change.head.shape.queue_class] += 1
 
     def _started(self, change: Change) -> None:
         course = change.head.course
@@ -140,27 +125,24 @@ class Statistics:
             self._waited(change, change.fact.at)
 
     def _waited(self, change: Change, until: float) -> None:
-        name = change.head.shape.queue_class
-        waits = self.waits.get(name)
-        if waits is None:
-            waits = self.waits[name] = Histogram(WAITS_S)
-        waits.add(max(until - change.head.submitted_at, 0.0))
+        head = change.head
+        self.waits[head.shape.queue_class].add(max(until - head.submitted_at, 0.0))
 
     def _succeeded(self, change: Change) -> None:
         fact, course = change.fact, change.head.course
         assert isinstance(fact, JobSucceeded)
-        self._outcome("succeeded")
-        self._end("succeeded")
+        self.attempts["succeeded", ""] += 1
+        self.ended["succeeded"] += 1
         self._took(change, fact.seconds)
-        self._recent.append(fact.seconds)
+        self._recent.append(True)
         if not course.started_at and not course.failures and not course.losses:
             self._waited(change, fact.at - fact.seconds)  # its start and its end came in one breath
 
     def _failed(self, change: Change) -> None:
         fact = change.fact
         assert isinstance(fact, JobFailed)
-        self._end("failed")
-        self._recent.append(-1.0)
+        self.ended["failed"] += 1
+        self._recent.append(False)
         if change.head.worker:
             self._attempt_failed(fact.failure.code)
             self._took(change, fact.seconds)
@@ -169,42 +151,25 @@ class Statistics:
         fact = change.fact
         assert isinstance(fact, JobRequeued)
         if fact.code == RETURNED:
-            self._outcome(RETURNED)
+            self.attempts[RETURNED, ""] += 1
         else:
             self._attempt_failed(fact.code)
 
     def _cancelled(self, change: Change) -> None:
-        self._end("cancelled")
+        self.ended["cancelled"] += 1
         if change.head.worker:
-            self._outcome("cancelled")
+            self.attempts["cancelled", ""] += 1
 
     def _rejected(self, change: Change) -> None:
-        self._end("rejected")
-
-    # --- adding up ---
+        self.ended["rejected"] += 1
 
     def _attempt_failed(self, code: str) -> None:
-        if code == LOST:
-            self._outcome("lost")
-        else:
-            self._outcome("failed", classify(code))
-
-    def _outcome(self, outcome: str, failure: str = "") -> None:
-        self.attempts[outcome, failure] = self.attempts.get((outcome, failure), 0) + 1
-
-    def _end(self, state: str) -> None:
-        self.ended[state] = self.ended.get(state, 0) + 1
+        self.attempts[("lost", "") if code == LOST else ("failed", classify(code))] += 1
 
     def _took(self, change: Change, seconds: float) -> None:
         shape = change.head.shape
-        key = (shape.queue_class, shape.workload)
-        durations = self.durations.get(key)
-        if durations is None:
-            durations = self.durations[key] = Histogram(DURATIONS_S)
-        durations.add(seconds)
+        self.durations[shape.queue_class, shape.workload].add(seconds)
 
-    def _remember(self, fact: Journaled) -> None:
-        if isinstance(fact, JobSucceeded):
-            self._recent.append(fact.seconds)
-        elif isinstance(fact, JobFailed):
-            self._recent.append(-1.0)
+
+def _of_seconds() -> Histogram:
+    return Histogram(SECONDS)

@@ -14,18 +14,19 @@ import random
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
+from msgspec import Struct
 
 from corral.controller.auth.vault import Vault
-from corral.controller.journal.listeners import Change
+from corral.controller.journal.record import Change
 from corral.controller.store import Store
 from corral.controller.webhooks.delivery import NotDelivered, post, signature
-from corral.controller.webhooks.lanes import Counts, Due, Lane, Pending, Timing
-from corral.controller.webhooks.payloads import EndedRow, Payloads, ended_since
+from corral.controller.webhooks.payloads import EndedRow, Make, Payloads, ended_since
 from corral.core.errors import CorralError, InvalidSettings
 from corral.core.events import JobCancelled, JobFailed, JobSucceeded, WorkerJoined, WorkerLost
 from corral.core.job import Head
@@ -47,6 +48,51 @@ UNREAD = (sqlite3.Error, OSError, RuntimeError, MemoryError)
 """No descriptor, no memory, no thread to look something up: later there may be."""
 
 
+class Timing(Struct, frozen=True):
+    timeout_s: float = 10.0
+    backoff_s: float = 1.0
+    backoff_max_s: float = 300.0
+    give_up_s: float = 86_400.0
+    settle_s: float = 5.0
+    """How long a batch must stay empty to be done: a streaming map is empty now and then."""
+
+
+class Due(NamedTuple):
+    """A batch that is empty, and since when nothing was added to it."""
+
+    at: float
+    seq: int
+    head: Head
+
+
+class Pending(NamedTuple):
+    seq: int
+    """The record it follows from; 0 for what is in no journal."""
+    at: float
+    event: str
+    make: Make
+    """The fields of its body: made when it is sent, since it may wait long."""
+
+
+class Lane:
+    """What one webhook has yet to be told, in order."""
+
+    def __init__(self, url: str, secret: str, after: int) -> None:
+        self.url, self.secret, self.after = url, secret, after
+        self.address = address_of(url)
+        self.pending: dict[str, Pending] = {}
+        self.missed = 0
+        """The first failed job that found no room in memory."""
+        self.task: asyncio.Task[None] | None = None
+
+    def known_until(self) -> int | None:
+        """Up to here it knows everything; None where it knows all there is."""
+        waiting = [one.seq for one in self.pending.values() if one.seq]
+        if self.missed:
+            waiting.append(self.missed)
+        return min(waiting) - 1 if waiting else None
+
+
 class Notifier:
     def __init__(
         self,
@@ -61,7 +107,10 @@ class Notifier:
         self._store, self._vault, self._path, self._timing = store, vault, path, timing
         self._webhooks, self._batch_secret = webhooks, batch_secret
         for webhook in webhooks:
-            _check(webhook)
+            try:
+                address_of(webhook.url)
+            except ValueError as error:
+                raise InvalidSettings(f"notify: {error}") from None
         self._telling = Payloads(store)
         self._lanes: dict[str, Lane] = {}
         self._due: dict[str, Due] = {}
@@ -70,7 +119,6 @@ class Notifier:
         self._changed = asyncio.Event()
         self._workers: set[str] = set()
         self._random = random.Random()  # noqa: S311 (spreads tries, hides nothing)
-        self.counts = Counts()
         self._seq = self._first = store.journal.last_seq()
         before = read_json(path)
         # A journal restored from a backup may be behind what was told before.
@@ -85,7 +133,7 @@ class Notifier:
         """Records that could not be heard of, behind the first and up to the second."""
         store.listen(self._committed, missed=self._missed)
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- what happens ---
 
     def _committed(self, changes: Sequence[Change]) -> None:
         """Called for every commit, so it looks at ends alone, and mostly at one attribute."""
@@ -106,7 +154,7 @@ class Notifier:
 
     def _failed(self, seq: int, at: float, head: Head, only: str = "") -> None:
         for lane in self._lanes_for("job_failed", head, only):
-            make = self._telling.job_failed(head.id)
+            make = partial(self._telling.job_failed, head.id)
             self._add(lane, f"job_failed|{head.id}", Pending(seq, at, "job_failed", make))
 
     def _emptied(self, seq: int, head: Head) -> None:
@@ -140,7 +188,7 @@ class Notifier:
         batch, job = due.head.batch, due.head.id
         for lane in self._lanes_for("batch_done", due.head):
             # The last of its jobs to end tells one emptying of a batch from the next.
-            make = self._telling.batch_done(batch, job)
+            make = partial(self._telling.batch_done, batch, job)
             pending = Pending(due.seq, time.time(), "batch_done", make)
             self._add(lane, f"batch_done|{batch}|{job}", pending)
 
@@ -155,7 +203,8 @@ class Notifier:
         if report.expected or not known:
             return
         now = time.time()
-        make = self._telling.worker_lost(report, attempts)
+        name = self._store.world.names.get(report.worker, report.worker)
+        make = partial(self._telling.worker_lost, report, name, attempts)
         for lane in self._lanes_for("worker_lost", None):
             pending = Pending(0, now, "worker_lost", make)
             self._add(lane, f"worker_lost|{report.worker}|{now}", pending)
@@ -185,13 +234,12 @@ class Notifier:
             lane.missed = min(lane.missed or pending.seq, pending.seq)
             return
         lane.pending[delivery] = pending
-        self.counts.pending += 1
         self._changed.set()
         if lane.task is None:
             lane.task = asyncio.create_task(self._deliver(lane))
             lane.task.add_done_callback(_broke)
 
-    # --- delivering -------------------------------------------------------------------------------
+    # --- delivering ---
 
     async def _deliver(self, lane: Lane) -> None:
         tries = 0
@@ -201,12 +249,10 @@ class Notifier:
                 reason = await self._try(lane, delivery, pending)
                 if reason is None or time.time() - pending.at > self._timing.give_up_s:
                     del lane.pending[delivery]
-                    self.counts.pending -= 1
                     self._changed.set()
                     tries = 0
                     self._done(lane, delivery, pending.event, reason)
                     continue
-                self.counts.failed_tries += 1
                 pause_s = self._pause(tries)
                 log.warning(
                     "notification_failed",
@@ -257,10 +303,8 @@ class Notifier:
 
     def _done(self, lane: Lane, delivery: str, event: str, reason: str | None) -> None:
         if reason is None:
-            self.counts.delivered += 1
             log.debug("notification_delivered", host=lane.address.netloc, delivery=delivery)
             return
-        self.counts.given_up += 1
         log.error(
             "notification_given_up",
             host=lane.address.netloc,
@@ -269,7 +313,7 @@ class Notifier:
             reason=reason,
         )
 
-    # --- remembering ------------------------------------------------------------------------------
+    # --- remembering ---
 
     async def run(self) -> None:
         """Tells what was not told before a crash, then remembers how far everybody is."""
@@ -351,11 +395,4 @@ def _broke(task: asyncio.Task[None]) -> None:
 
 
 def _labelled(wanted: Mapping[str, str], head: Head | None) -> bool:
-    return not wanted or (head is not None and wanted.items() <= dict(head.labels).items())
-
-
-def _check(webhook: Webhook) -> None:
-    try:
-        address_of(webhook.url)
-    except ValueError as error:
-        raise InvalidSettings(f"notify: {error}") from None
+    return not wanted or (head is not None and wanted.items() <= dict(head.given.labels).items())

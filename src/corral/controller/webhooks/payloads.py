@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from corral.controller.journal import sql
-from corral.controller.journal.schema import open_read_only
 from corral.controller.store import Store
 from corral.core.events import JobFailed, WorkerLost
 from corral.core.job import Head, JobId
@@ -34,7 +33,7 @@ def ended_since(path: Path, after: int, until: int, everybody: bool) -> list[End
     """What webhooks may have to be told of these records, in order. Unless there are webhooks for
     everybody, only jobs that brought their own are looked for. Read in a thread of its own."""
     bounds = (after, until, everybody)
-    with contextlib.closing(open_read_only(path)) as reader:
+    with contextlib.closing(sql.open_read_only(path)) as reader:
         failed = [EndedRow(*row) for row in reader.execute(sql.FAILED_SINCE, bounds)]
         last = [EndedRow(*row) for row in reader.execute(sql.LAST_OF_BATCHES_SINCE, bounds)]
         alone = [EndedRow(*row) for row in reader.execute(sql.ENDED_ALONE_SINCE, bounds[:2])]
@@ -42,7 +41,7 @@ def ended_since(path: Path, after: int, until: int, everybody: bool) -> list[End
 
 
 def ended_by_state(path: Path, batch: str) -> dict[str, int]:
-    with contextlib.closing(open_read_only(path)) as reader:
+    with contextlib.closing(sql.open_read_only(path)) as reader:
         return dict(reader.execute(sql.BATCH_BY_STATE, (batch,)).fetchall())
 
 
@@ -52,65 +51,52 @@ class Payloads:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def job_failed(self, job: JobId) -> Make:
-        async def make() -> Fields:
-            head = self._store.head(job)
-            ends = (fact for _, fact in self._store.newest(head))
-            failed = next(fact for fact in ends if isinstance(fact, JobFailed))
-            failure = failed.failure
-            message = failure.message[:LONGEST]
-            what = f"{failure.type}: {message}" if failure.type else message
-            return {
-                "message": f"Job {_called(head)} failed ({failure.code}): {what}",
-                "job": {
-                    **self._view(head),
-                    "seconds": failed.seconds,
-                    "ended_at": failed.at,
-                    "failure": {"code": failure.code, "type": failure.type, "message": message},
-                },
-            }
+    async def job_failed(self, job: JobId) -> Fields:
+        head = self._store.head(job)
+        ends = (fact for _, fact in self._store.newest(head))
+        failed = next(fact for fact in ends if isinstance(fact, JobFailed))
+        failure = failed.failure
+        message = failure.message[:LONGEST]
+        what = f"{failure.type}: {message}" if failure.type else message
+        return {
+            "message": f"Job {_called(head)} failed ({failure.code}): {what}",
+            "job": {
+                **self._view(head),
+                "seconds": failed.seconds,
+                "ended_at": failed.at,
+                "failure": {"code": failure.code, "type": failure.type, "message": message},
+            },
+        }
 
-        return make
-
-    def batch_done(self, batch: str, job: JobId) -> Make:
+    async def batch_done(self, batch: str, job: JobId) -> Fields:
         """A job without a batch that brought a webhook of its own is a batch of one."""
-
-        async def make() -> Fields:
-            if not batch:
-                head = self._store.head(job)
-                counts = {head.state.value: 1}
-                message = f"Job {_called(head)} is done: it {head.state.value}."
-                return {
-                    "message": message,
-                    "batch": {"name": "", "jobs": 1, "counts": counts},
-                    "job": self._view(head),
-                }
-            path = self._store.journal.path
-            counts = await asyncio.to_thread(ended_by_state, path, batch)
-            told = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+        if not batch:
+            head = self._store.head(job)
+            counts = {head.state.value: 1}
             return {
-                "message": f"Batch {batch} is done: {told}.",
-                "batch": {"name": batch, "jobs": sum(counts.values()), "counts": counts},
+                "message": f"Job {_called(head)} is done: it {head.state.value}.",
+                "batch": {"name": "", "jobs": 1, "counts": counts},
+                "job": self._view(head),
             }
+        path = self._store.journal.path
+        counts = await asyncio.to_thread(ended_by_state, path, batch)
+        told = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+        return {
+            "message": f"Batch {batch} is done: {told}.",
+            "batch": {"name": batch, "jobs": sum(counts.values()), "counts": counts},
+        }
 
-        return make
-
-    def worker_lost(self, report: WorkerLost, attempts: int) -> Make:
-        name = self._store.world.names.get(report.worker, report.worker)
-
-        async def make() -> Fields:
-            held = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-            return {
-                "message": f"Worker {name} was lost with {held}. {report.reason}",
-                "worker": {
-                    "id": report.worker,
-                    "name": name,
-                    "reason": report.reason,
-                    "attempts": attempts,
-                },
-            }
-
-        return make
+    async def worker_lost(self, report: WorkerLost, name: str, attempts: int) -> Fields:
+        held = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        return {
+            "message": f"Worker {name} was lost with {held}. {report.reason}",
+            "worker": {
+                "id": report.worker,
+                "name": name,
+                "reason": report.reason,
+                "attempts": attempts,
+            },
+        }
 
     def _view(self, head: Head) -> Fields:
         return {
@@ -119,7 +105,7 @@ class Payloads:
             "state": head.state.value,
             "batch": head.batch,
             "user": head.user,
-            "labels": dict(head.labels),
+            "labels": dict(head.given.labels),
             "attempt": head.attempt,
             "worker": self._store.world.names.get(head.worker, head.worker),
             "submitted_at": head.submitted_at,

@@ -148,22 +148,14 @@ class Record(Part, frozen=True):
         return tuple(dict.fromkeys(name for name in (self.model, *refiners) if name))
 
 
-_encoder = msgspec.json.Encoder(order="deterministic")
-_decode = msgspec.json.Decoder(Record).decode
-
-
-def encode_record(record: Record) -> bytes:
-    return _encoder.encode(record)
-
-
-def decode_record(data: bytes) -> Record:
-    return _decode(data)
+encode_record = msgspec.json.Encoder(order="deterministic").encode
+decode_record = msgspec.json.Decoder(Record).decode
 
 
 def digest_of(record: Record) -> str:
     """The `record_digest` of a replay card: the same for the same images to be. It covers all but
     the id. Defaults are left out of it, so that a new field changes none; no default may change."""
-    return hashlib.sha256(_encoder.encode(replace(canonical(record), job_id=""))).hexdigest()
+    return hashlib.sha256(encode_record(replace(canonical(record), job_id=""))).hexdigest()
 
 
 def canonical(part: P) -> P:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 CHUNK = 64 * 1024
 COALESCE_S = 0.02
 """Small pieces of output are framed together at most this often."""
+SURVIVED = 70
+"""The exit code of a supervisor where something that the job started could not be ended."""
 
 # Bytes of the page that both processes of a runner see.
 STATE, WAITING, CANCEL, PUMPING = 0, 1, 2, 3

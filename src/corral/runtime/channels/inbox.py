@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # `typing` itself would be waited for by every start of a run
     from typing import Any
 
     from corral.runtime.cancellation import Cancellation
+    from corral.runtime.order import Cancel
 
 assert sys.platform != "win32"
 
@@ -86,9 +87,9 @@ class Inbox:
             while self._poll.poll(0) and self._read():
                 continue
             for line in self._lines:
-                from corral.runtime.order import decode_cancel  # not to start a supervisor
+                from corral.runtime.channels.frames import decode  # not to start a supervisor
 
-                cancel = decode_cancel(line)
+                cancel: Cancel = decode(line)
                 if not job or (cancel["job"], cancel["attempt"]) == (job, attempt):
                     self._lines.remove(line)
                     return True

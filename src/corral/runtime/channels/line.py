@@ -13,11 +13,11 @@ import queue
 import socket
 import subprocess
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from corral.runtime.channels import configuration
 from corral.runtime.channels.frames import CANCEL, IDLE, RUNNING, STATE, output_frame
-from corral.runtime.channels.marks import BEGIN, END, written
 from corral.runtime.process import system
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from corral.runtime.channels.redaction import Redactor
 
 LOOK_S = 0.05
+BEGIN, END = b"<", b">"
+"""Behind a mark in a pipe of output: where the output of an attempt begins, and where it ends."""
 
 
 class LoopbackLine:
@@ -33,7 +35,7 @@ class LoopbackLine:
     def __init__(self, port: int, token: str, mark: str) -> None:
         self.page = bytearray(3)
         self.redactor: Redactor | None = None
-        self._mark = mark.encode()
+        self._mark = mark_of(mark)
         self._orders: queue.SimpleQueue[tuple[tuple[str, int], bytes]] = queue.SimpleQueue()
         self._name = ("", 0)
         self._cancels: set[tuple[str, int]] = set()
@@ -90,6 +92,9 @@ class LoopbackLine:
 
     # --- as a road -----------------------------------------------------------------------------
 
+    def hide(self, redactor: Redactor) -> None:
+        self.redactor = redactor
+
     def capture(self) -> None:
         for kept, fd in zip(self._pipes, (1, 2), strict=True):
             os.dup2(kept, fd)
@@ -116,4 +121,47 @@ class LoopbackLine:
         for fd in self._pipes:
             with contextlib.suppress(OSError):  # a job may close whatever it can name
                 system.make_blocking(fd)
-                os.write(fd, written(self._mark, kind))
+                os.write(fd, self._mark + kind)
+
+
+def mark_of(token: str) -> bytes:
+    return b"\0" + token.encode()
+
+
+class Marks:
+    """The supervisor's side. A pipe cannot be asked in the same way on every system how much it
+    holds. With a mark as the last thing that an attempt writes, whoever reads it has read all that
+    was before; what lies outside of an attempt belongs to nobody and is left out."""
+
+    def __init__(self, mark: bytes) -> None:
+        self._mark = mark
+        self._inside = False
+        self._held = b""
+
+    def parts(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
+        """Output in its order; True with the last of an attempt, which may be empty."""
+        data = self._held + data
+        size = len(self._mark)
+        while (at := data.find(self._mark)) >= 0 and len(data) > at + size:
+            before, kind, data = data[:at], data[at + size : at + size + 1], data[at + size + 1 :]
+            if kind == END and self._inside:
+                yield before, True
+            self._inside = kind == BEGIN
+        keep = self._begun(data)
+        self._held = data[len(data) - keep :]
+        if self._inside and len(data) > keep:
+            yield data[: len(data) - keep], False
+
+    def rest(self) -> bytes:
+        """What was held back because it could have become a mark."""
+        rest, self._held = self._held if self._inside else b"", b""
+        return rest
+
+    def _begun(self, data: bytes) -> int:
+        """How many bytes at the end may be the beginning of a mark."""
+        at = data.rfind(b"\0", max(len(data) - len(self._mark), 0))
+        while at >= 0:
+            if self._mark.startswith(data[at:]):
+                return len(data) - at
+            at = data.rfind(b"\0", max(len(data) - len(self._mark), 0), at)
+        return 0

@@ -5,7 +5,6 @@ Each line is answered when it is on its way to the agent, so an attempt never en
 
 from __future__ import annotations
 
-import os
 import socket
 from _thread import allocate_lock
 
@@ -15,7 +14,6 @@ ANSWER_WITHIN_S = 10.0
 class Words:
     def __init__(self, address: str) -> None:
         port, _, token = address.partition(" ")
-        self.owner = os.getpid()
         self._lock = allocate_lock()
         self._socket = socket.create_connection(("127.0.0.1", int(port)), timeout=ANSWER_WITHIN_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -88,21 +88,26 @@ class Road:
             except BlockingIOError:
                 select.select((), (self._agent_fd,), ())
 
-    def _drain(self) -> list[bytes]:
-        """Frames for all that is in the pipes now. Not for what still arrives: a process that a
-        job left behind may print for ever."""
-        frames = []
-        for stream, fd in self._streams:
-            left = _held(fd)
-            while left > 0 and (data := _read(fd, min(left, CHUNK))):
+    def _frames(self, *, helping: bool) -> tuple[int, list[bytes]]:
+        """How many bytes, and their frames: one helping of each pipe, or all that is in them now.
+        Not what still arrives: a process that a job left behind may print for ever."""
+        moved, frames = 0, []
+        for number, (stream, fd) in enumerate(self._streams):
+            left = 1 if helping else _held(fd)
+            while left > 0 and (data := _read(fd, CHUNK if helping else min(left, CHUNK))):
+                moved += len(data)
                 left -= len(data)
                 if self._screen is not None:
-                    data = self._screen.pass_on(self._streams.index((stream, fd)), data)
+                    data = self._screen.pass_on(number, data)
                 if data:
                     frames.append(output_frame(stream, data))
         if data := _read(self.words, WORDS_READ):
+            moved += len(data)
             frames += words_to_frames(data, self.redactor)
-        return frames
+        return moved, frames
+
+    def _drain(self) -> list[bytes]:
+        return self._frames(helping=False)[1]
 
     def _rest(self) -> list[bytes]:
         """Frames for what was held back, when nothing more can follow."""
@@ -122,26 +127,12 @@ class Road:
         """Frame one helping of each pipe; how many bytes that was."""
         with self._lock:
             self.page[PUMPING] = 1
-            moved, frames = self._helping()
+            moved, frames = self._frames(helping=True)
             # Between attempts there is nobody to tell: what a thread prints then is dropped.
             if frames and self.page[STATE] != IDLE:
                 self._write(b"".join(frames))
             self.page[PUMPING] = 0
         return moved
-
-    def _helping(self) -> tuple[int, list[bytes]]:
-        moved, frames = 0, []
-        for stream, fd in self._streams:
-            if data := _read(fd, CHUNK):
-                moved += len(data)
-                if self._screen is not None:
-                    data = self._screen.pass_on(self._streams.index((stream, fd)), data)
-                if data:
-                    frames.append(output_frame(stream, data))
-        if data := _read(self.words, WORDS_READ):
-            moved += len(data)
-            frames += words_to_frames(data, self.redactor)
-        return moved, frames
 
     def last(self, data: bytes) -> None:
         """The supervisor's word on an attempt whose process is gone, after all its output."""

@@ -1,6 +1,6 @@
 """What the loop of attempts asks of its two ways, whichever kind of runner it lives in.
 
-Forked: `inbox.Inbox` and `road.Road`. Spawned, as on Windows: `line.Line` is both.
+Forked: `inbox.Inbox` and `road.Road`. Spawned, as on Windows: `line.LoopbackLine` is both.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class RoadPort(Protocol):
     def for_children(self) -> Sequence[int]:
         """Descriptors that a script inherits to say its words."""
 
+    def hide(self, redactor: Redactor) -> None: ...
     def capture(self) -> None: ...
     def begin(self) -> None: ...
     def send(self, data: bytes) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from corral import job
 from corral.runtime.channels.frames import frame
@@ -36,22 +36,15 @@ def keep(
                 continue
             if kept.get(path) == (about.st_size, about.st_mtime_ns):
                 continue
+            from corral.runtime.files.transfer import TransferRefused
+
             try:
-                _keep(os.path.relpath(path, folder), body, about.st_size, transfer(), road)
-            except ValueError as error:
+                name = job._artifact_name(os.path.relpath(path, folder))
+                sha256, size = transfer().put_artifact(name, body, about.st_size)
+                road.send(frame("artifact", name=name, size=size, file_sha256=sha256))
+            except (ValueError, TransferRefused) as error:
                 words = f"corral: a file in the output folder was not kept: {error}\n"
                 road.tell("stderr", words)
-
-
-def _keep(name: str, body: IO[bytes], size: int, transfer: Transfer, road: RoadPort) -> None:
-    from corral.runtime.files.transfer import TransferRefused
-
-    name = job._artifact_name(name)
-    try:
-        sha256, size = transfer.put_artifact(name, body, size)
-    except TransferRefused as error:
-        raise ValueError(str(error)) from error
-    road.send(frame("artifact", name=name, size=size, file_sha256=sha256))
 
 
 def _files(folder: str) -> Iterator[str]:

@@ -21,7 +21,7 @@ from typing import IO, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from corral.runtime.failures import AttemptFailed
-from corral.runtime.files.transfer import pinned
+from corral.runtime.files.transfer import connection_to
 
 STALLED_S = 120.0
 """How long nothing may come before it is given up."""
@@ -62,10 +62,9 @@ class Download:
         into: Path,
         *,
         tickets: Callable[[], list[Ticket]],
-        patience_s: float = STALLED_S,
     ) -> None:
         self._sha256, self._size, self._into = sha256, size, into
-        self._tickets, self._patience_s = tickets, patience_s
+        self._tickets = tickets
         self._spent: set[Ticket] = set()
         self._counted = hashlib.sha256()
         self._stopped = threading.Event()
@@ -112,7 +111,7 @@ class Download:
         self._counted, self.have = hashlib.sha256(), 0
 
     def _fetch(self, file: IO[bytes]) -> None:
-        until, wait_s, refusals = time.monotonic() + self._patience_s, FIRST_WAIT_S, 0
+        until, wait_s, refusals = time.monotonic() + STALLED_S, FIRST_WAIT_S, 0
         while self.have < self._size:
             before = self.have
             try:
@@ -122,7 +121,7 @@ class Download:
                 if isinstance(error, OSError) and error.errno in NO_ROOM:
                     raise no_room(self._sha256, self._size) from error
                 if self.have > before:
-                    until, wait_s, refusals = time.monotonic() + self._patience_s, FIRST_WAIT_S, 0
+                    until, wait_s, refusals = time.monotonic() + STALLED_S, FIRST_WAIT_S, 0
                 refusals += isinstance(error, Refused)
                 if refusals > REFUSALS or time.monotonic() + wait_s > until:
                     said = str(error) if isinstance(error, Refused) else type(error).__name__
@@ -160,7 +159,7 @@ class Download:
             self._take(answer, file, "the bucket")
 
     def _connect(self, address: str, certificate: str) -> http.client.HTTPConnection:
-        self._open = _connection(address, certificate)
+        self._open = connection_to(address, certificate, SOCKET_TIMEOUT_S)
         return self._open
 
     def _ticket(self) -> Ticket:
@@ -217,12 +216,3 @@ def _start(answer: http.client.HTTPResponse) -> int:
     """The byte that an answer begins with. Some servers say 200 where they send a part."""
     found = _STARTS.match(answer.headers.get("Content-Range", ""))
     return int(found[1]) if found else 0
-
-
-def _connection(address: str, certificate: str) -> http.client.HTTPConnection:
-    parts = urlsplit(address)
-    if parts.scheme == "https":
-        return http.client.HTTPSConnection(
-            parts.netloc, timeout=SOCKET_TIMEOUT_S, context=pinned(certificate)
-        )
-    return http.client.HTTPConnection(parts.netloc, timeout=SOCKET_TIMEOUT_S)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 import struct
+import sys
 import zipfile
 import zlib
+from collections.abc import Iterable
 from typing import IO
 
 from corral.runtime.failures import AttemptFailed
-from corral.runtime.files import names
 
 SIZE_LIMIT = 8_000_000_000
 COUNT_LIMIT = 200_000
@@ -20,6 +22,8 @@ BROKEN = (
     zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError, EOFError,
     ValueError,
 )  # fmt: skip
+_DEVICES = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³]) *(\..*)?")
+_FORBIDDEN = frozenset('<>:"|?*\\') | frozenset(map(chr, range(32)))
 NO_NAMES = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 
 
@@ -59,7 +63,7 @@ def _refuse(entries: list[zipfile.ZipInfo]) -> None:
                 f"its entry {name!r} is a link or a device; only files and folders are possible"
             )
 
-    if reason := names.refuse(entry.filename for entry in entries):
+    if reason := refuse_names(entry.filename for entry in entries):
         raise _bad(f"{reason}; run it on another system, or rename it")
 
 
@@ -80,3 +84,29 @@ def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, into: str) -> Non
 
 def _bad(reason: str) -> AttemptFailed:
     return AttemptFailed("bad_package", f"The code package cannot be used: {reason}.")
+
+
+def refuse_on_windows(name: str) -> str:
+    """Why Windows cannot have a file of this relative name (with forward slashes), or nothing."""
+    for part in name.split("/"):
+        if found := sorted(_FORBIDDEN.intersection(part)):
+            return f"{name!r} has the character {found[0]!r}, which no name on Windows can have"
+        if _DEVICES.fullmatch(part):
+            return f"{name!r} is the name of a device on Windows"
+        if part not in ("", ".", "..") and part[-1] in ". ":
+            return f"{name!r} ends in a dot or a space, which Windows drops"
+    return ""
+
+
+def refuse_names(names: Iterable[str], *, windows: bool = sys.platform == "win32") -> str:
+    """Why this system cannot have files of all these names beside each other, or nothing."""
+    if not windows:
+        return ""
+    seen: dict[str, str] = {}
+    for name in names:
+        if reason := refuse_on_windows(name):
+            return reason
+        other = seen.setdefault(name.rstrip("/").casefold(), name)
+        if other.rstrip("/") != name.rstrip("/"):
+            return f"{other!r} and {name!r} are the same name on Windows"
+    return ""

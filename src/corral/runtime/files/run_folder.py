@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
+
+from corral.runtime.failures import AttemptFailed
 
 PARTS = ("work", "output", "tmp")
 
@@ -19,11 +22,33 @@ SETTLED_NS = 50_000_000
 class RunFolder:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.output = f"{path}{os.sep}output"
         self._parts = tuple(f"{path}{os.sep}{part}" for part in PARTS)
 
     def enter(self) -> None:
         os.chdir(self._parts[0])
+
+    def place(self, inputs: Mapping[str, str], *, confined: bool) -> None:
+        """Each input file under its name, where the code runs. Where the kernel keeps this process
+        from writing to what lies elsewhere, a link is enough; where nothing does, the job gets a
+        copy of its own: the file itself serves other jobs too."""
+        import shutil
+
+        for name, path in inputs.items():
+            target = os.path.join(self._parts[0], *name.split("/"))
+            try:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                if confined:
+                    os.symlink(path, target)
+                else:
+                    with open(path, "rb") as source, open(target, "xb") as copy:
+                        shutil.copyfileobj(source, copy, 1 << 20)
+                    if sys.platform != "win32":  # which removes nothing that is read-only
+                        os.chmod(target, 0o444)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise AttemptFailed(
+                    "bad_package",
+                    f"The input {name!r} and a file of the package have the same name. Rename one.",
+                ) from error
 
     def close(self) -> None:
         """Nothing is held."""
@@ -70,16 +95,12 @@ if sys.platform != "win32":
                 return None
 
         def cleared(self) -> bool:
-            self._untouched = None
             stamps = self._stamps()
-            try:
-                if any(map(os.listdir, self._parts)):
-                    return _clear(self._parts)
-            except (OSError, RecursionError):
-                return False
-            if stamps and time.time_ns() - max(changed for _, changed in stamps) > SETTLED_NS:
-                self._untouched = stamps
-            return True
+            empty = super().cleared()
+            settled = stamps and time.time_ns() - max(at for _, at in stamps) > SETTLED_NS
+            # What was removed just now has changed them: then they are taken anew the next time.
+            self._untouched = stamps if empty and settled else None
+            return empty
 
     def _open(folder: str) -> int:
         return posix.move_high(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))

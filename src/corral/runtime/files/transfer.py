@@ -2,25 +2,26 @@
 
 The controller may be away or restarting, so connection errors and 5xx are tried again for as long
 as the worker may be away from it, with growing pauses; a 4xx is an answer. Both the runner and
-`corral.job` use this, in whichever process the user calls it.
+`corral.job` use this, in whichever process the user calls it. Artifacts may go elsewhere, to a
+bucket by a signed URL or into the shared root: then the controller is told of them alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import io
 import json
 import os
 import time
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import IO, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from corral.runtime.failures import TransferFailed
 
-if TYPE_CHECKING:
-    import ssl
-
+T = TypeVar("T")
 RETRY_FOR_S = 120.0
 """The usual grace of a worker and something more; where the grace is longer, so is this."""
 SOCKET_TIMEOUT_S = 60.0
@@ -29,6 +30,8 @@ IDLE_S = 5.0
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 5.0
 BLOCK = 1 << 18
+BUCKET_REFUSALS = 3
+"""So often in a row a bucket may refuse a fresh URL."""
 BUNDLE = 1 << 20
 """Files up to this size together travel in one request."""
 
@@ -61,11 +64,9 @@ class Transfer:
         before: Transfer | None = None,
     ) -> None:
         """`before` is that of an attempt that is over; its connection is gone on with."""
-        parts = urlsplit(url)
-        self._netloc = parts.netloc
-        self._secure = parts.scheme == "https"
-        self._root = f"{parts.path.rstrip('/')}/attempts/{quote(job, safe='')}/{attempt}"
-        self._token = token
+        self._url = url
+        self._root = f"{urlsplit(url).path.rstrip('/')}/attempts/{quote(job, safe='')}/{attempt}"
+        self._headers = {"Authorization": f"Bearer {token}"}
         self._artifacts = artifacts
         """Where artifacts go: `bucket`, a folder of the shared root, or nothing: the controller."""
         self._own = f"{job}/{attempt}"
@@ -79,7 +80,7 @@ class Transfer:
 
     def _take_over(self, before: Transfer) -> None:
         """What was idle for long the controller is about to close, or has closed."""
-        same = (before._netloc, before._certificate) == (self._netloc, self._certificate)
+        same = (before._url, before._certificate) == (self._url, self._certificate)
         if same and self._used_at - before._used_at < IDLE_S:
             self._connection, before._connection = before._connection, None
         before.close()
@@ -107,26 +108,23 @@ class Transfer:
         path = f"artifacts/{quote(name)}"
         if not self._artifacts:
             return self._store(path, body, size)
-        from corral.runtime.files import places
 
         def url() -> str:
             if not (found := str(self._tell(path, {"size": size})["put_url"])):
-                raise places.NoPlace
+                raise _NoPlace
             return found
 
         try:
             if self._artifacts == "bucket":
-                sha256 = self._persist(path, lambda _: places.to_bucket(url, body, size))
+                sha256 = self._persist(path, lambda: _to_bucket(path, url, body, size))
             else:
                 folder = f"{self._artifacts}/{self._own}"
-                sha256 = places.to_root(folder, name, body, size)
-        except places.NoPlace:
+                sha256 = _to_root(folder, name, body, size)
+        except _NoPlace:
             return self._store(path, body, size)  # too large for a bucket, or a root not ours
-        except places.BucketRefused as error:
-            raise TransferFailed(f"{path} could not be stored: {error}.") from None
         except EOFError as error:
             raise TransferFailed(f"{path}: {error}.") from None
-        self._persist(path, lambda _: self._tell(path, {"size": size, "sha256": sha256}))
+        self._persist(path, lambda: self._tell(path, {"size": size, "sha256": sha256}))
         return sha256, size
 
     def put_artifacts(self, files: list[tuple[str, bytes]]) -> list[tuple[str, int]]:
@@ -142,25 +140,27 @@ class Transfer:
         listed = [{"name": name, "size": len(data)} for name, data in files]
         body = b"".join([json.dumps(listed).encode(), b"\n", *(data for _, data in files)])
 
-        def send(connection: http.client.HTTPConnection) -> list[tuple[str, int]]:
-            connection.request("PUT", f"{self._root}/bundle", body, self._headers())
-            answer = connection.getresponse()
-            check_answer(answer, "bundle")
-            stored = [(one["sha256"], one["size"]) for one in json.loads(answer.read())]
+        def send() -> list[tuple[str, int]]:
+            answer = json.loads(self._request("PUT", "bundle", body).read())
+            stored = [(one["sha256"], one["size"]) for one in answer]
             if stored != [(hashlib.sha256(data).hexdigest(), len(data)) for _, data in files]:
                 raise TransferFailed("The controller stored something else than was sent.")
             return stored
 
-        found: list[tuple[str, int]] = self._persist("bundle", send)
-        return found
+        return self._persist("bundle", send)
 
     def _tell(self, path: str, told: dict[str, Any]) -> Any:
-        connection = self._connected()
         body = json.dumps(told, ensure_ascii=False).encode()
-        connection.request("POST", f"{self._root}/{path}", body, self._headers())
+        return json.loads(self._request("POST", path, body).read())
+
+    def _request(
+        self, method: str, path: str, body: bytes | None = None
+    ) -> http.client.HTTPResponse:
+        connection = self._connected()
+        connection.request(method, f"{self._root}/{path}", body, self._headers)
         answer = connection.getresponse()
         check_answer(answer, path)
-        return json.loads(answer.read())
+        return answer
 
     def close(self) -> None:
         if self._connection is not None:
@@ -168,10 +168,8 @@ class Transfer:
             self._connection = None
 
     def _fetch(self, path: str, sha256: str, into: IO[bytes]) -> None:
-        def receive(connection: http.client.HTTPConnection) -> None:
-            connection.request("GET", f"{self._root}/{path}", headers=self._headers())
-            answer = connection.getresponse()
-            check_answer(answer, path)
+        def receive() -> None:
+            answer = self._request("GET", path)
             into.seek(0)
             into.truncate()
             digest = hashlib.sha256()
@@ -189,45 +187,33 @@ class Transfer:
         self._persist(path, receive)
 
     def _store(self, path: str, body: IO[bytes], size: int) -> tuple[str, int]:
-        def send(connection: http.client.HTTPConnection) -> tuple[str, int]:
-            body.seek(0)
-            digest = hashlib.sha256()
-            connection.putrequest("PUT", f"{self._root}/{path}")
-            for name, value in self._headers().items():
-                connection.putheader(name, value)
-            connection.putheader("Content-Length", str(size))
-            connection.endheaders()
-            left = size
+        def send() -> tuple[str, int]:
+            connection = self._connected()
             try:
-                # Exactly the announced size, also of a file that somebody still writes to.
-                while left and (block := body.read(min(BLOCK, left))):
-                    digest.update(block)
-                    connection.send(block)
-                    left -= len(block)
+                digest = _put(connection, f"{self._root}/{path}", self._headers, body, size)
             except (BrokenPipeError, ConnectionResetError):
                 # The controller may have refused before it read everything: its answer counts.
                 check_answer(connection.getresponse(), path)
                 raise
-            if left:
-                self.close()
-                raise TransferFailed(f"{path} became shorter while it was uploaded.")
+            except EOFError:
+                raise TransferFailed(f"{path} became shorter while it was uploaded.") from None
             answer = connection.getresponse()
             check_answer(answer, path)
             stored = json.loads(answer.read())
-            if stored["sha256"] != digest.hexdigest() or stored["size"] != size:
+            if stored["sha256"] != digest or stored["size"] != size:
                 raise TransferFailed(
                     f"The controller stored something else than was sent as {path}."
                 )
             return stored["sha256"], size
 
-        return self._persist(path, send)  # type: ignore[no-any-return]
+        return self._persist(path, send)
 
-    def _persist(self, path: str, step: Any) -> Any:
+    def _persist(self, path: str, step: Callable[[], T]) -> T:
         until = time.monotonic() + self._patience_s
         wait_s = FIRST_WAIT_S
         while True:
             try:
-                found = step(self._connected())
+                found = step()
                 self._used_at = time.monotonic()
                 return found
             except TransferFailed:
@@ -246,27 +232,20 @@ class Transfer:
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
-            if self._secure:
-                self._connection = http.client.HTTPSConnection(
-                    self._netloc, timeout=SOCKET_TIMEOUT_S, context=pinned(self._certificate)
-                )
-            else:
-                self._connection = http.client.HTTPConnection(
-                    self._netloc, timeout=SOCKET_TIMEOUT_S
-                )
+            self._connection = connection_to(self._url, self._certificate, SOCKET_TIMEOUT_S)
         return self._connection
 
-    def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._token}"}
 
-
-def pinned(certificate: str) -> ssl.SSLContext:
-    """Whatever the controller is called where we reach it: it is known by its certificate."""
+def connection_to(url: str, certificate: str, timeout_s: float) -> http.client.HTTPConnection:
+    """With a certificate, whatever the controller is called there: it is known by that."""
+    parts = urlsplit(url)
+    if parts.scheme != "https":
+        return http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
     import ssl
 
     context = ssl.create_default_context(cafile=certificate or None)
     context.check_hostname = not certificate
-    return context
+    return http.client.HTTPSConnection(parts.netloc, timeout=timeout_s, context=context)
 
 
 class _TryAgain(http.client.HTTPException):
@@ -292,3 +271,89 @@ def _reason(answer: http.client.HTTPResponse) -> str:
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return answer.reason
     return str(message).rstrip(".")
+
+
+class _NoPlace(Exception):
+    """It cannot go there from here; the controller takes it."""
+
+
+def _to_bucket(path: str, url: Callable[[], str], body: IO[bytes], size: int) -> str:
+    """Sends exactly the announced size to a URL that was asked for just now; the sha256. A URL
+    may have expired on the way, so a refusal is met with a fresh one."""
+    for _ in range(BUCKET_REFUSALS):
+        place = url()
+        parts = urlsplit(place)
+        with contextlib.closing(connection_to(place, "", SOCKET_TIMEOUT_S)) as bucket:
+            digest = _put(bucket, f"{parts.path}?{parts.query}", {}, body, size)
+            status = bucket.getresponse().status
+        if status < 300:
+            return digest
+        if status >= 500 or status in (408, 429):
+            raise http.client.HTTPException(f"The bucket answered {status}")
+    raise TransferFailed(f"{path} could not be stored: the bucket answered {status}.")
+
+
+def _put(
+    connection: http.client.HTTPConnection,
+    target: str,
+    headers: dict[str, str],
+    body: IO[bytes],
+    size: int,
+) -> str:
+    """Sends a request with exactly the announced size; its sha256."""
+    digest = hashlib.sha256()
+
+    def hashed() -> Iterator[bytes]:
+        for block in _blocks(body, size):
+            digest.update(block)
+            yield block
+
+    connection.request("PUT", target, hashed(), {**headers, "Content-Length": str(size)})
+    return digest.hexdigest()
+
+
+def _blocks(body: IO[bytes], size: int) -> Iterator[bytes]:
+    """Not more, also of a file that somebody still writes to."""
+    body.seek(0)
+    while size:
+        block = body.read(min(BLOCK, size))
+        if not block:
+            raise EOFError("it became shorter while it was uploaded")
+        size -= len(block)
+        yield block
+
+
+def _to_root(folder: str, name: str, body: IO[bytes], size: int) -> str:
+    """Writes a file below a folder of the shared root, whole or not at all; the sha256."""
+    target = os.path.join(folder, *name.split("/"))
+    digest = hashlib.sha256()
+    partial = f"{target}.{os.getpid()}.part"
+    try:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with open(partial, "wb") as file:
+            for block in _blocks(body, size):
+                digest.update(block)
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+        _sync_names(target, folder)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise _NoPlace(str(error)) from error
+    return digest.hexdigest()
+
+
+def _sync_names(target: str, folder: str) -> None:
+    """The folders that a new file's path goes through, so that its name stays as well."""
+    place = os.path.dirname(target)
+    while os.name != "nt":
+        fd = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if len(place) <= len(folder):
+            return
+        place = os.path.dirname(place)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from PIL.Image import Image
 
+from corral import job
 from corral.core.images.pipeline import Record, Stage
 
 
@@ -50,6 +51,11 @@ class Tell(Protocol):
         wherever the code stands, as long as nobody has asked here."""
 
 
+def stop_if_cancelled(tell: Tell) -> None:
+    if tell.cancelled():
+        raise job.Cancelled("The job was cancelled.")
+
+
 class Rendered(Struct):
     images: list[Image]
     """In the order of their seeds; what a server adds (a grid, a mask) is left out."""
@@ -74,5 +80,12 @@ class Backend(Protocol):
         for txt2img, one per image of the batch for the others, which give as many back. Raises
         `StageFailed`, or `corral.job.Cancelled` when it was asked to stop."""
 
-    def close(self) -> None:
-        """The runner ends. Never raises."""
+
+def seed_of(record: Record, place: int) -> int:
+    """That of one image of its batch."""
+    return (record.seed + place) % 2**32
+
+
+def times(side: int, factor: float, multiple_of: int = 1) -> int:
+    """A side so many times as long, cut to whole pixels the same way everywhere."""
+    return max(side * round(factor * 1000) // 1000 // multiple_of, 1) * multiple_of

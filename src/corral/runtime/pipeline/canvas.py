@@ -4,7 +4,6 @@ shapes are the same bytes on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import isqrt
 
 Colour = tuple[int, int, int]
@@ -87,10 +86,6 @@ class Canvas:
         for y in range(top + pane * 2, self.height - pane, pane * 4):
             for x in (left + wide // 4, left + wide * 3 // 4):
                 self.box(x - pane // 2, y, x - pane // 2 + pane, y + pane * 2, window)
-
-    def dots(self, places: Sequence[tuple[int, int]], size: int, tall: int, colour: Colour) -> None:
-        for x, y in places:
-            self.box(x, y, x + size, y + tall, colour)
 
 
 def enlarged(data: bytes, width: int, height: int, wide: int, tall: int) -> bytes:

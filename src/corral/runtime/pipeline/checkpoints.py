@@ -16,10 +16,20 @@ from PIL.Image import Image
 from corral import job
 from corral.runtime.files.transfer import NotThere, Transfer, TransferRefused
 from corral.runtime.pipeline import images
-from corral.runtime.pipeline.cards import StageReport
 
 MOST_BYTES = 2 << 30
 MOST_IMAGES = 512
+
+
+class StageReport(Struct, frozen=True):
+    """How long a stage took: the backend alone, and all that the slot was held for."""
+
+    stage: str
+    backend: str
+    seconds: float
+    slot_seconds: float
+    loaded: bool = False
+    """A model was loaded for it."""
 
 
 class Done(Struct):

@@ -56,7 +56,3 @@ def pixel_sha256(image: Image) -> str:
     digest = hashlib.sha256(f"{image.mode} {image.width}x{image.height}\n".encode())
     digest.update(image.tobytes())
     return digest.hexdigest()
-
-
-def file_sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from corral.runtime.pipeline.backend import Backend
 
 KINDS = {
-    "webui": ("corral.runtime.pipeline.webui", "WebUI"),
+    "webui": ("corral.runtime.pipeline.webui.backend", "WebUI"),
     "comfyui": ("corral.runtime.pipeline.comfyui.backend", "ComfyUI"),
     "diffusers": ("corral.runtime.pipeline.diffusers.backend", "Diffusers"),
     "sketch": ("corral.runtime.pipeline.sketch", "Sketch"),
@@ -41,11 +41,7 @@ def offer_of(options: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
     """The stages that an image server can do, and its models with their sha256 where it knows.
     Raises `StageFailed` where it does not answer."""
     if options["type"] == "webui":
-        from corral.runtime.pipeline import webui
-
-        found = webui.probe(options)
-        return found.stages, {model.title: model.sha256 for model in found.models}
-    from corral.runtime.pipeline.comfyui import probe
-
-    has = probe.probe(options)
-    return has.stages, dict.fromkeys(has.models, "")
+        from corral.runtime.pipeline.webui.stock import offer
+    else:
+        from corral.runtime.pipeline.comfyui.offer import offer
+    return offer(options)

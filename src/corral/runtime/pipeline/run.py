@@ -4,26 +4,31 @@ their cards, and a result that says what they are.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import time
 from collections.abc import Callable
-from typing import Any
+from string import Formatter
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import PIL
 from msgspec import Struct
 from PIL import UnidentifiedImageError
 from PIL.Image import Image
 
-from corral import job
+from corral import __version__, job
 from corral.core.images.pipeline import Record, Stage, Txt2Img, digest_of, spelled_out, stage_name
 from corral.runtime.failures import AttemptFailed
 from corral.runtime.files.transfer import Transfer, TransferRefused
-from corral.runtime.order import Document, Order, PipelineWork, Renderer
-from corral.runtime.pipeline import checkpoints, images, outputs
-from corral.runtime.pipeline.backend import Backend, Rendered, StageFailed
-from corral.runtime.pipeline.cards import Card, StageReport, encode_card, software
-from corral.runtime.pipeline.checkpoints import Done
+from corral.runtime.pipeline import checkpoints, images
+from corral.runtime.pipeline.backend import Backend, Rendered, StageFailed, seed_of
+from corral.runtime.pipeline.checkpoints import Done, StageReport
 from corral.runtime.pipeline.kinds import choices, open_backend
+
+if TYPE_CHECKING:
+    from corral.runtime.order import Document, Order, PipelineWork, Renderer
 
 SERVERS = frozenset({"webui", "comfyui"})
 """Backends that are somebody else's program: it may answer with anything."""
@@ -32,6 +37,33 @@ ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, 
 MOST_IMAGES = 512
 PROGRESS_S = 0.05
 """Of progress told more often than that, some is left out."""
+
+
+class Card(Struct):
+    """Lies beside each image: everything needed to render it again, and to say whether the pixels
+    are the same."""
+
+    name: str
+    index: int
+    job: str
+    attempt: int
+    record: dict[str, Any]
+    """With every default, so that it is read without knowing any."""
+    record_digest: str
+    seed: int
+    size: tuple[int, int]
+    pixel_sha256: str
+    file_sha256: str
+    backend: str
+    models: dict[str, str]
+    """Hashes of what the backend really used, by name."""
+    worker: str
+    driver: str
+    software: dict[str, str]
+    stages: list[StageReport]
+    warnings: list[str] = []
+    info: dict[str, Any] = {}
+    """What else the backend said of itself."""
 
 
 class Made(Struct, frozen=True):
@@ -181,11 +213,6 @@ class Pipelines:
             self._open[key] = open_backend(options)
         return self._open[key]
 
-    def close(self) -> None:
-        for backend in self._open.values():
-            backend.close()
-        self._open.clear()
-
 
 class StageReporter:
     """A stage's way back: its progress as a part of the whole job's."""
@@ -228,7 +255,7 @@ def _note(done: Done, report: StageReport, rendered: Rendered, record: Record, c
     done.backend = report.backend
     done.warnings += rendered.warnings
     if rendered.seeds or not done.seeds:
-        done.seeds = list(rendered.seeds) or [(record.seed + n) % 2**32 for n in range(count)]
+        done.seeds = list(rendered.seeds) or [seed_of(record, n) for n in range(count)]
     for name, value in rendered.info.items():
         known = done.info.get(name)
         if isinstance(value, dict) and isinstance(known, dict):
@@ -268,13 +295,19 @@ def _keep(
     info = dict(done.info)
     models, versions = info.pop("models", {}), info.pop("versions", {})
     driver = info.pop("driver", "") or renderer["driver"]
+    software = {
+        "corral": __version__,
+        "python": platform.python_version(),
+        "pillow": PIL.__version__,
+        **{str(name): str(version) for name, version in versions.items()},
+    }
     whole = spelled_out(record)
     said = msgspec.json.encode(whole).decode()
     text = {images.RECORD: said, images.DIGEST: done.record_digest}
-    names = outputs.names(record, order["job"], len(made))
+    names = _names(record, order["job"], len(made))
     kept, files = [], []
     for index, image in enumerate(made):
-        seed = done.seeds[index] if index < len(done.seeds) else (record.seed + index) % 2**32
+        seed = done.seeds[index] if index < len(done.seeds) else seed_of(record, index)
         png = images.to_png(image, text)
         card = Card(
             name=f"{names[index]}.png",
@@ -286,17 +319,18 @@ def _keep(
             seed=seed,
             size=image.size,
             pixel_sha256=images.pixel_sha256(image),
-            file_sha256=images.file_sha256(png),
+            file_sha256=hashlib.sha256(png).hexdigest(),
             backend=done.backend,
             models=models,
             worker=renderer["worker"],
             driver=driver,
-            software=software(versions),
+            software=software,
             stages=done.stages,
             warnings=done.warnings,
             info=info,
         )
-        files += [(card.name, png), (f"{names[index]}.json", encode_card(card))]
+        encoded = msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n"
+        files += [(card.name, png), (f"{names[index]}.json", encoded)]
         kept.append(Made(card.name, card.pixel_sha256, card.file_sha256, card.size, seed))
     try:
         stored = transfer().put_artifacts(files)
@@ -305,3 +339,34 @@ def _keep(
     for (name, _), (sha256, size) in zip(files, stored, strict=True):
         job._say("artifact", name=name, size=size, file_sha256=sha256)
     return kept
+
+
+def _names(record: Record, job_id: str, count: int) -> list[str]:
+    """By the record's template, without an ending, and each name once."""
+    found: list[str] = []
+    for index in range(count):
+        known: dict[str, object] = {"job": job_id, "index": index}
+        try:
+            name = _filled(record.output, known)
+            if name in found:
+                name += f"-{index:03}"
+            found.append(job._artifact_name(name))
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
+            raise AttemptFailed(
+                "bad_job",
+                f"The output template {record.output!r} gives no file name: {error}. It may hold "
+                f"{', '.join(f'{{{word}}}' for word in known)}.",
+            ) from error
+    return found
+
+
+def _filled(template: str, known: dict[str, object]) -> str:
+    """Names of fields alone: nothing that looks into a value."""
+    parts = []
+    for text, field, spec, conversion in Formatter().parse(template):
+        parts.append(text)
+        if field is not None:
+            if field not in known or conversion or "{" in (spec or ""):
+                raise ValueError(f"{field!r} is not known")
+            parts.append(format(known[field], spec or ""))
+    return "".join(parts)

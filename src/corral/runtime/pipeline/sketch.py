@@ -17,7 +17,6 @@ from PIL import Image as Images
 from PIL import ImageChops
 from PIL.Image import Image
 
-from corral import job
 from corral.core.images.pipeline import (
     MOST_AT_ONCE,
     MOST_PIXELS,
@@ -28,13 +27,19 @@ from corral.core.images.pipeline import (
     Txt2Img,
     Upscale,
 )
-from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell
+from corral.runtime.pipeline.backend import (
+    Rendered,
+    StageFailed,
+    Tell,
+    seed_of,
+    stop_if_cancelled,
+    times,
+)
 from corral.runtime.pipeline.canvas import Canvas, Colour, Dice, enlarged, mixed
 
 VERSION = "1"
 """Another one draws other pixels."""
 LOOK_S = 0.05
-SEEDS = 2**32
 MAX_COLOURS = 8
 """Colours that a prompt gives, at most."""
 
@@ -57,25 +62,10 @@ MOTIFS: dict[str, str] = {
     "rain": "streak", "storm": "streak", "fire": "streak", "snow": "dot", "star": "dot",
     "stars": "dot", "night": "dot",
 }  # fmt: skip
-SMALL_WORDS = frozenset(
-    (
-        "a",
-        "an",
-        "and",
-        "at",
-        "by",
-        "for",
-        "from",
-        "in",
-        "of",
-        "on",
-        "or",
-        "over",
-        "the",
-        "to",
-        "with",
-    )
-)
+SMALL_WORDS = frozenset({
+    "a", "an", "and", "at", "by", "for", "from", "in", "of", "on", "or", "over", "the", "to",
+    "with",
+})  # fmt: skip
 KINDS = ("peak", "tower", "disc", "ring", "band", "dot")
 
 
@@ -92,7 +82,6 @@ class Sketch:
     def __init__(self, *, step_s: float = 0.0, load_s: float = 0.0, vram_gb: float = 0.0) -> None:
         self._step_s, self._load_s, self._vram_gb = step_s, load_s, vram_gb
         self._model: str | None = None
-        self.loads = 0
 
     def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
         began = time.perf_counter()
@@ -115,27 +104,19 @@ class Sketch:
             loaded=loaded,
         )
 
-    def close(self) -> None:
-        self._model = None
-
     def _load(self, model: str, tell: Tell) -> bool:
         """Nothing is loaded; it is only counted, and takes as long as it was told to."""
         if model == self._model:
             return False
         self._wait(self._load_s, tell)
         self._model = model
-        self.loads += 1
         return True
 
     def _wait(self, seconds: float, tell: Tell) -> None:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            self._look(tell)
+            stop_if_cancelled(tell)
             time.sleep(min(left, LOOK_S))
-
-    def _look(self, tell: Tell) -> None:
-        if tell.cancelled():
-            raise job.Cancelled("The job was cancelled.")
 
     def _room_for(self, pixels: int, most: int = MOST_AT_ONCE) -> None:
         if pixels > most:
@@ -150,7 +131,7 @@ class Sketch:
     def _draw_all(self, stage: Txt2Img, record: Record, tell: Tell) -> list[Image]:
         width, height = record.width, record.height
         if stage.hires is not None:
-            width, height = (_times(side, stage.hires.factor) for side in (width, height))
+            width, height = (times(side, stage.hires.factor) for side in (width, height))
         self._room_for(width * height * record.batch_size)
         work = (record.steps, record.batch_size)
         return [
@@ -175,7 +156,7 @@ class Sketch:
         palette = scene.palette
         canvas.gradient(palette[dice.below(len(palette))], palette[dice.below(len(palette))])
         for step in range(steps):
-            self._look(tell)
+            stop_if_cancelled(tell)
             if self._step_s:
                 self._wait(self._step_s, tell)
             _draw_one(canvas, dice, scene, step, steps)
@@ -216,15 +197,11 @@ class Sketch:
         return whole
 
     def _upscale(self, stage: Upscale, image: Image) -> Image:
-        wide, tall = _times(image.width, stage.factor), _times(image.height, stage.factor)
+        wide, tall = times(image.width, stage.factor), times(image.height, stage.factor)
         self._room_for(wide * tall, MOST_PIXELS)
         image = image.convert("RGB")
         data = enlarged(image.tobytes(), image.width, image.height, wide, tall)
         return Images.frombytes("RGB", (wide, tall), data)
-
-
-def seed_of(record: Record, place: int) -> int:
-    return (record.seed + place) % SEEDS
 
 
 def scene_of(prompt: str) -> Scene:
@@ -253,10 +230,6 @@ def _key(record: Record, seed: int, stage: Stage) -> int:
         msgspec.json.encode(stage),
     )  # fmt: skip
     return int.from_bytes(hashlib.sha256(repr(said).encode()).digest()[:8], "big")
-
-
-def _times(side: int, factor: float) -> int:
-    return max(side * round(factor * 1000) // 1000, 1)
 
 
 def _blended(old: Image, new: Image, share: float) -> Image:
@@ -291,5 +264,6 @@ def _draw_one(canvas: Canvas, dice: Dice, scene: Scene, step: int, steps: int) -
             canvas.box(0, y + row * thick * 3, wide, y + row * thick * 3 + thick, shade)
     else:
         small = max(min(wide, tall) // 96, 1)
-        places = [(dice.below(wide), dice.below(tall)) for _ in range(12)]
-        canvas.dots(places, small, small * (6 if kind == "streak" else 1), light)
+        for _ in range(12):
+            x, y = dice.below(wide), dice.below(tall)
+            canvas.box(x, y, x + small, y + small * (6 if kind == "streak" else 1), light)

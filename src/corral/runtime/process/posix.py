@@ -1,7 +1,7 @@
-"""What the runtime asks of a POSIX system and Python has no name for: prctl, capabilities, pidfds.
+"""What the runtime asks of a POSIX system and Python has no name for: prctl, capabilities, pidfds,
+and how everything below a process is found and ended.
 
-`windows` has the same names for what both kinds of system can do; `system` is the one of the two
-that is meant.
+`windows` has the same names for what both kinds of system can do.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import fcntl
 import mmap
 import os
 import sys
-
-assert sys.platform != "win32"
-
-from corral.runtime.process.descendants import kill_descendants as kill_descendants
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Iterator
+
+assert sys.platform != "win32"
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -38,8 +38,8 @@ HIGH_FD = 200
 
 OWN_GROUP = 0
 """Creation flags of a script's process; only Windows has them."""
-SIGKILL, SIGNALS = 9, (15, 2)
-"""Numbers: a runner's start would wait for `signal` and what it loads. Of the latter, the first
+SIGKILL, SIGSTOP, SIGNALS = 9, 19, (15, 2)
+"""Numbers: a runner's start would wait for `signal` and what it loads. Of the last ones, the first
 asks a job to end, and either may come from a job to its whole group."""
 READ_NO_LINK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -58,12 +58,6 @@ def become_subreaper(*, really: bool = True) -> bool:
 
 def forbid_new_privileges() -> bool:
     return prctl(PR_SET_NO_NEW_PRIVS, 1)
-
-
-def close_to_others(*, closed: bool = True) -> bool:
-    """Whether other processes of this user may look into this one: its memory, environment and
-    descriptors. What is executed from here is open again."""
-    return prctl(PR_SET_DUMPABLE, not closed)
 
 
 def drop_insight() -> None:
@@ -155,17 +149,6 @@ def exit_fd(pid: int) -> int | None:
         return None
 
 
-def reap() -> bool:
-    """Collect children that ended; True when some still live."""
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return False
-        if pid == 0:
-            return True
-
-
 # --- what `windows` has too ----------------------------------------------------------------------
 
 
@@ -174,8 +157,21 @@ def hold_descendants() -> None:
     become_subreaper()
 
 
+def close_to_others() -> bool:
+    """Jobs run as the same user; from here on they cannot look into this process: its memory,
+    environment and descriptors. What is executed from here is open again."""
+    return prctl(PR_SET_DUMPABLE, 0)
+
+
 def children_left() -> bool:
-    return reap()
+    """Collects those that ended; True when some still live."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
 
 
 def interrupt(thread: int) -> None:
@@ -191,3 +187,141 @@ def ask_to_end(process: subprocess.Popen[bytes]) -> None:
 
 def make_blocking(fd: int) -> None:
     os.set_blocking(fd, True)
+
+
+# --- everything below this process, daemons too --------------------------------------------------
+#
+# Whoever asks must be a subreaper. A process that forks and ends at once is gone before it is met
+# in a list, and its child is not yet in it; so nothing here trusts a single look.
+
+CHILDREN_READ = 1 << 20
+THREADS_AT = 17
+"""In what is told of a process, behind its name."""
+TWO = 32
+"""Bytes that hold the numbers of two processes."""
+KILL_S = 5.0
+QUICK_LOOKS = 1000
+"""How often the children are looked at for every look at the whole machine: it takes so much
+less time that a process which lives for microseconds is met there sooner or later."""
+
+
+def reap() -> Iterator[int]:
+    """Collect children that ended, and say which; 0 comes last where some still live."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        yield pid
+        if pid == 0:
+            return
+
+
+class Children:
+    """The children of one process, for many looks; none where the kernel does not say."""
+
+    def __init__(self, pid: int) -> None:
+        self.fd = -1
+        try:
+            self.fd = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+
+    def look(self) -> list[int]:
+        if self.fd < 0:
+            return []
+        try:
+            return [int(pid) for pid in os.pread(self.fd, CHILDREN_READ, 0).split()]
+        except OSError:
+            return []
+
+    def several(self) -> bool:
+        """Whether there is more than one; asked after every attempt."""
+        return self.fd >= 0 and os.pread(self.fd, TWO, 0).count(b" ") > 1
+
+    def living(self, beside: int) -> bool:
+        """Whether one lives, beside the one that is known."""
+        return any(pid != beside and _parent(pid) is not None for pid in self.look())
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+def _parent(pid: int) -> int | None:
+    """None where it does not live: one whose first thread alone has ended does."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The command name may hold spaces and parentheses; what follows it may not.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    if not fields or (fields[0] == b"Z" and int(fields[THREADS_AT]) < 2):
+        return None
+    return int(fields[1])
+
+
+def descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        if (parent := _parent(int(name))) is not None:
+            children.setdefault(parent, []).append(int(name))
+    found, todo = [], [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            continue
+
+
+def kill_descendants(*, scoped: bool = False) -> bool:
+    """Kill everything below this process; `scoped` where its signals reach nothing else. False
+    when some would not die in time, such as one that waits inside a driver or was not caught."""
+    until = time.monotonic() + KILL_S
+    while 0 in reap():  # Without a child, a subreaper has nothing below it.
+        if time.monotonic() > until:
+            return False
+        if scoped:
+            _signal([-1], SIGKILL)  # No fork gets past it: the kernel goes over all at once.
+        else:
+            _freeze(until)
+            _signal(descendants(os.getpid()), SIGKILL)
+        time.sleep(0.001)
+    return True
+
+
+def _freeze(until: float) -> None:
+    """Stop everything below, until a whole look at it finds nobody new: what is stopped starts
+    nothing, and does not notice that others end."""
+    children = Children(os.getpid())
+    stopped: set[int] = set()
+    while time.monotonic() < until:
+        caught = _stop(descendants(os.getpid()), stopped)
+        # What was missed because it ended meanwhile has left somebody: among our children, or
+        # among those of them that have ended.
+        for _ in range(QUICK_LOOKS):
+            new = _stop(children.look(), stopped)
+            ended = {pid for pid in reap() if pid}
+            stopped -= ended  # The system may use their numbers again.
+            if not new and not ended:
+                break
+            caught = True
+        if not caught:
+            break
+    children.close()
+
+
+def _stop(pids: list[int], stopped: set[int]) -> bool:
+    """Whether there was one that had not been stopped yet."""
+    new = [pid for pid in pids if pid not in stopped]
+    _signal(new, SIGSTOP)
+    stopped.update(new)
+    return bool(new)

@@ -26,6 +26,7 @@ PROCESS_IDS = 3
 KILL_ON_JOB_CLOSE = 0x2000
 PROCESS_TERMINATE = 0x0001
 MOST_PROCESSES = 4096
+KILL_S = 5.0
 
 
 class _BasicLimits(ctypes.Structure):
@@ -113,14 +114,18 @@ def _in_job() -> set[int]:
     return {int(pid) for pid in listed.ProcessIdList[: listed.NumberOfProcessIdsInList]}
 
 
+def close_to_others() -> bool:
+    return False
+
+
 def children_left() -> bool:
     return bool(_in_job() - {os.getpid()})
 
 
-def kill_descendants(patience_s: float = 5.0) -> bool:
+def kill_descendants() -> bool:
     """End everything else in the job object; False when some would not end in time."""
     kernel = _kernel()
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + KILL_S
     while others := _in_job() - {os.getpid()}:
         for pid in others:
             if handle := kernel.OpenProcess(PROCESS_TERMINATE, False, pid):

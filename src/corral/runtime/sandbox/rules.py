@@ -13,7 +13,7 @@ import struct
 import sys
 
 from corral.runtime.process import posix
-from corral.runtime.sandbox import devices, seccomp
+from corral.runtime.sandbox import seccomp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +54,18 @@ have a path apart: there a job reaches each one that its user may write to."""
 SYSTEM_WRITE = ("/dev/shm",)  # noqa: S108
 """Shared memory of multiprocessing and of PyTorch's data loaders."""
 
+PLAIN_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+"""`tty` is the terminal of whoever opens it, and a job has none."""
+GPU_DEVICES = (
+    "nvidia*", "nvhost*", "nvmap", "nvgpu", "nvsciipc", "gdrdrv",  # NVIDIA's, on small boards too
+    "kfd", "dri/renderD*",  # AMD's and Intel's; `dri/card*` would be the screen
+    "dxg",  # of Windows, for WSL
+    "accel",
+    "infiniband",  # between machines with GPUs
+)  # fmt: skip
+"""What programs and GPUs need, folders with all that is in them. Whatever else is in `/dev` stays
+out, known to us or not: terminals, consoles, keyboards, microphones, disks, memory."""
+
 
 def apply(config: Mapping[str, Any], kit: str) -> dict[str, str]:
     """Confine this process and all it will start; what is enforced, one honest word each."""
@@ -64,7 +76,7 @@ def apply(config: Mapping[str, Any], kit: str) -> dict[str, str]:
         "cpu": limit_cpus(limits.get("cpus")),
         "privileges": "no_new_privs" if posix.forbid_new_privileges() else "",
     }
-    limit_core_dumps()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     posix.drop_insight()
     if config.get("isolate"):
         known, programs = config.get("known_paths", ()), config.get("programs")
@@ -86,12 +98,25 @@ def bounds(config: Mapping[str, Any], kit: str, enforced: Mapping[str, str]) -> 
 
     memory_bytes = (config.get("limits") or {}).get("memory_bytes") or 0
     reads, writes = allowed(config, kit)
-    writes += [OWN_PROCESS, *devices.allowed()]
+    writes += [OWN_PROCESS, *devices()]
     return Bounds(memory_bytes, bool(enforced["files"]), reads, writes)
 
 
-def limit_core_dumps() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def devices() -> list[str]:
+    """Those of the list that are here now."""
+    found = [f"/dev/{name}" for name in PLAIN_DEVICES]
+    for pattern in GPU_DEVICES:
+        folder, _, name = f"/dev/{pattern}".rpartition("/")
+        try:
+            found += [f"{folder}/{one}" for one in os.listdir(folder) if _matches(one, name)]
+        except OSError:
+            continue
+    return found
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """`fnmatch` would load `re`, which every start of a runner then waits for."""
+    return name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1]))
 
 
 def limit_memory(memory_bytes: int | None) -> str:
@@ -158,12 +183,7 @@ def narrow_files(
     if version >= SCOPES_SINCE:
         scopes = SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNAL
         attributes = struct.pack("=QQQ", handled, 0, scopes)
-    ruleset = posix.libc.syscall(
-        ctypes.c_long(CREATE_RULESET),
-        attributes,
-        ctypes.c_size_t(len(attributes)),
-        ctypes.c_uint(0),
-    )
+    ruleset = _create(attributes)
     if ruleset < 0:
         return ""
     granted = handled if programs is None else handled & ~EXECUTE
@@ -172,7 +192,7 @@ def narrow_files(
             (reads, READ),
             (known, READ_FILE),
             (("/dev",), READ_DIR),
-            ((OWN_PROCESS, *devices.allowed()), DEVICE),
+            ((OWN_PROCESS, *devices()), DEVICE),
             (SYSTEM_SOCKETS, RESOLVE_UNIX),
             (writes, WRITE),
         ):
@@ -180,12 +200,9 @@ def narrow_files(
                 _allow(ruleset, path, rights & granted)
         for path in programs or ():
             _allow(ruleset, path, EXECUTE | READ_FILE)
-        done = posix.libc.syscall(
-            ctypes.c_long(RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint(0)
-        )
+        return "landlock" if _restrict(ruleset) else ""
     finally:
         os.close(ruleset)
-    return "landlock" if done == 0 else ""
 
 
 def scope_signals() -> bool:
@@ -209,11 +226,32 @@ def scope_signals() -> bool:
         os.close(ruleset)
     try:
         os.kill(outside, 0)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return False
+
+
+class Hold:
+    """How everything that a job or a build ever starts is held together, to be ended at once."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._group: str = config.get("cgroup", "")
+        """The control group of this runner: this process is in it too."""
+        self._scoped = bool(config.get("isolate")) and scope_signals()
+        posix.become_subreaper()
+
+    def kill(self) -> bool:
+        """Everything below this process; False where some of it was not caught."""
+        return posix.kill_descendants(scoped=self._scoped)
+
+    def end(self) -> None:
+        """The whole group and this process with it, where there is one."""
+        if self._group:
+            from corral import permissions
+
+            permissions.restore(f"{self._group}/cgroup.kill")
+            with open(f"{self._group}/cgroup.kill", "w") as file:
+                file.write("1")
 
 
 def _create(attributes: bytes) -> int:

@@ -23,13 +23,13 @@ def main() -> int:
     sandbox = os.path.dirname(os.path.abspath(__file__))
     package = os.path.dirname(os.path.dirname(sandbox))
     sys.path.insert(0, os.path.dirname(package))  # wherever this Corral was installed
-    from corral.runtime.sandbox.hold import Hold
+    from corral.runtime.sandbox import rules
 
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     if config.get("cgroup") and not os.read(0, 1):
         return 1  # Whoever was to put us there first is gone.
-    hold = Hold(config)
+    hold = rules.Hold(config)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:

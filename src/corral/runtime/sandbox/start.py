@@ -19,7 +19,6 @@ from corral.runtime.channels import configuration
 from corral.runtime.channels.inbox import Inbox
 from corral.runtime.process import posix
 from corral.runtime.sandbox import rules
-from corral.runtime.sandbox.hold import Hold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def main() -> int:
     if line is None:
         return 0
     config = configuration.decode(line)
-    hold = Hold(config)
+    hold = rules.Hold(config)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:

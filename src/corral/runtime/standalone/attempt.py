@@ -18,13 +18,10 @@ from corral.runtime.files.downloads import Abandoned, Download, Ticket
 from corral.runtime.files.removal import remove_tree
 from corral.runtime.order import Cancel, Order
 from corral.runtime.process import system
-from corral.runtime.standalone.configuration import configuration, inherited
-from corral.runtime.standalone.door import DoorClient, Over
+from corral.runtime.standalone.door import DoorClient, Outbox, Over
 from corral.runtime.standalone.environment import StandaloneEnvironment, prepared
-from corral.runtime.standalone.frames import Frame, end_of, message_of
-from corral.runtime.standalone.outbox import Outbox
 from corral.runtime.standalone.run_directories import new_run_directory
-from corral.runtime.standalone.runner import StandaloneRunner
+from corral.runtime.standalone.runner import Frame, StandaloneRunner, end_of, message_of
 from corral.runtime.standalone.ticket import AttemptOrder, AttemptTicket, taken
 
 GIB = 1 << 30
@@ -47,7 +44,7 @@ class Ending(Exception):
 
 def main() -> int:
     ticket = taken()
-    _close_to_others()
+    system.close_to_others()
     system.hold_descendants()
     try:
         order = DoorClient(ticket).order()
@@ -55,14 +52,6 @@ def main() -> int:
         print(f"corral: {error}", file=sys.stderr)
         return OVER
     return StandaloneAttempt(ticket, order).run()
-
-
-def _close_to_others() -> None:
-    """Jobs run as the same user; from here on they cannot look into this process."""
-    if sys.platform != "win32":
-        from corral.runtime.process import posix
-
-        posix.close_to_others()
 
 
 class StandaloneAttempt:
@@ -205,10 +194,7 @@ class StandaloneAttempt:
         self, folder: str, environment: StandaloneEnvironment, inputs: dict[str, str]
     ) -> dict[str, Any]:
         try:
-            config = configuration(self._order, self._ticket, environment, folder)
-            runner = StandaloneRunner(
-                environment.kit, config, inherited(), folder, spawn=self._ticket.spawn
-            )
+            runner = StandaloneRunner(self._order, self._ticket, environment, folder)
         except OSError as error:
             raise Ending(endings.no_runner(error)) from error
         reading = threading.Thread(target=self._read, args=(runner,), daemon=True)
@@ -289,9 +275,8 @@ class StandaloneAttempt:
             self._events.put(("gone", None))
 
     def _watch(self, runner: StandaloneRunner) -> dict[str, Any]:
-        limit = int(self._order.needs.get("memory_gb", 0.0) * GIB)
         while True:
-            kind, said = self._next(WEIGH_S if limit else None)
+            kind, said = self._next(WEIGH_S if runner.limit else None)
             if kind == "started":
                 self._start_clock()
             elif kind == "result":
@@ -301,8 +286,8 @@ class StandaloneAttempt:
             elif kind == "gone":
                 runner.wait(DEATH_S)
                 raise Ending(self._death(runner))
-            elif kind == "nothing" and (held := runner.memory_bytes(limit)) > limit:
-                raise Ending(endings.over_memory(held / GIB, limit / GIB))
+            elif kind == "nothing" and (held := runner.memory_bytes()) > runner.limit:
+                raise Ending(endings.over_memory(held / GIB, runner.limit / GIB))
 
     def _next(self, within_s: float | None = None) -> tuple[str, Any]:
         """What happens next; `nothing` where that is nothing for so long. Raises where the attempt

@@ -1,13 +1,18 @@
-"""This attempt's way to its controller: its order, and what it posts, for as long as it takes."""
+"""This attempt's way to its controller, for as long as it takes: its order, and what it tells. That
+is numbered, kept until the controller has it on disk, and posted in turn.
+"""
 
 from __future__ import annotations
 
-import http.client
+import json
 import os
-from typing import Any
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from corral.runtime.failures import TransferFailed
-from corral.runtime.files.transfer import Transfer, check_answer
+from corral.runtime.files.transfer import Transfer, TransferRefused
 from corral.runtime.standalone.ticket import AttemptOrder, AttemptTicket, decode
 
 PATIENCE_S = 24 * 3600.0
@@ -15,11 +20,20 @@ PATIENCE_S = 24 * 3600.0
 ASK_S = 15.0
 """How long an answer is waited for when there is nothing to tell."""
 
+BATCH_BYTES, BATCH_MESSAGES = 256 * 1024, 500
+ROOM_BYTES = 1 << 20
+"""A job that tells more than this faster than it is received waits in its own writes."""
+COST = 128
+"""What a message takes up beside the bytes that it carries."""
+
 PROCESS = os.urandom(8).hex()
 """This process: another one may have been started for the same attempt."""
 
 Over = TransferFailed
 """The controller does not want to hear more: the attempt is over, or never was this one's."""
+
+
+Message = dict[str, Any]
 
 
 class DoorClient(Transfer):
@@ -36,16 +50,12 @@ class DoorClient(Transfer):
         )
 
     def order(self) -> AttemptOrder:
-        def fetch(connection: http.client.HTTPConnection) -> AttemptOrder:
-            connection.request("GET", f"{self._root}/order", headers=self._headers())
-            answer = connection.getresponse()
-            check_answer(answer, "order")
-            return decode(AttemptOrder, answer.read())
+        def fetch() -> AttemptOrder:
+            return decode(AttemptOrder, self._request("GET", "order").read())
 
-        found: AttemptOrder = self._persist("order", fetch)
-        return found
+        return self._persist("order", fetch)
 
-    def post(self, after: int, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    def post(self, after: int, messages: list[Message]) -> dict[str, Any]:
         """Without messages: where to begin."""
         return self._answer({"after": after, "process": PROCESS, "messages": messages})
 
@@ -54,5 +64,104 @@ class DoorClient(Transfer):
         return self._answer({"wait_s": ASK_S})
 
     def _answer(self, batch: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self._persist("messages", lambda _: self._tell("messages", batch))
+        found: dict[str, Any] = self._persist("messages", lambda: self._tell("messages", batch))
         return found
+
+
+class Told(NamedTuple):
+    message: Message
+    told: int
+    """What it adds to the number of the attempt: bytes of output, one for progress."""
+    size: int
+
+
+class Outbox:
+    def __init__(
+        self,
+        door: DoorClient,
+        on_over: Callable[[str], None],
+        on_refused: Callable[[str], None],
+    ) -> None:
+        self._door, self._on_over, self._on_refused = door, on_over, on_refused
+        self._waiting: deque[Told] = deque()
+        self._bytes = 0
+        self._received = 0
+        """The number up to which the controller has it all."""
+        self._news = threading.Condition()
+        self._over = False
+        self.refusals = 0
+        """How often the controller took something for no message; what waited then is dropped."""
+        self._posting = threading.Thread(target=self._post_all, daemon=True)
+        self._posting.start()
+
+    def add(self, message: Message, told: int = 0) -> None:
+        """Waits for room; of an attempt that is over nothing is kept. ValueError for what cannot
+        be told."""
+        size = len(json.dumps(message, ensure_ascii=False, allow_nan=False).encode()) + COST
+        with self._news:
+            self._news.wait_for(lambda: self._bytes < ROOM_BYTES or self._over)
+            if not self._over:
+                self._waiting.append(Told(message, told, size))
+                self._bytes += size
+                self._news.notify_all()
+
+    def emptied(self) -> bool:
+        """Waits until all was received; False: the controller did not want it."""
+        with self._news:
+            self._news.wait_for(lambda: not self._waiting or self._over)
+            return not self._over
+
+    def _post_all(self) -> None:
+        try:
+            self._received = int(self._door.post(0, [])["received"])
+            while True:
+                with self._news:
+                    self._news.wait_for(lambda: self._waiting)
+                    batch = self._next_batch()
+                try:
+                    answer = self._door.post(self._received, [one.message for one in batch])
+                except TransferRefused as error:
+                    self._drop(str(error))
+                    continue
+                with self._news:
+                    self._note(batch, int(answer["received"]))
+                    self._news.notify_all()
+        except Over as error:
+            with self._news:
+                self._over = True
+                self._news.notify_all()
+            self._on_over(str(error))
+
+    def _drop(self, why: str) -> None:
+        """No runner says such a thing, so its job did. Told before anybody finds this empty."""
+        self._on_refused(why)
+        with self._news:
+            self.refusals += 1
+            self._waiting.clear()
+            self._bytes = 0
+            self._news.notify_all()
+
+    def _next_batch(self) -> list[Told]:
+        batch: list[Told] = []
+        size = 0
+        for one in self._waiting:
+            if batch and (size + one.size > BATCH_BYTES or len(batch) == BATCH_MESSAGES):
+                break
+            batch.append(one)
+            size += one.size
+        return batch
+
+    def _note(self, batch: list[Told], received: int) -> None:
+        if received < self._received:
+            # It had this once, and a power cut took it: readers are to know how much.
+            lost = self._received - received
+            self._received = received
+            self._waiting.appendleft(Told({"type": "missing", "size": lost}, lost, COST))
+            self._bytes += COST
+            return
+        for one in batch:
+            if self._received + one.told > received:
+                return  # not taken: it comes again
+            self._received += one.told
+            self._bytes -= one.size
+            self._waiting.popleft()

@@ -18,11 +18,10 @@ from typing import Any
 
 from corral.runtime import endings, failures
 from corral.runtime.environments import kit, uv
-from corral.runtime.failures import AttemptFailed, Failure
+from corral.runtime.failures import AttemptFailed
 from corral.runtime.standalone.run_directories import locked
 from corral.runtime.standalone.ticket import AttemptTicket
 
-KIT = os.path.dirname(failures.PACKAGE)
 TAIL = 4000
 _PYTHON = re.compile(r"\d+\.\d+")
 
@@ -38,7 +37,7 @@ class StandaloneEnvironment:
 
 
 def own() -> StandaloneEnvironment:
-    return StandaloneEnvironment(sys.executable, sys.prefix, sys.base_prefix, KIT)
+    return StandaloneEnvironment(sys.executable, sys.prefix, sys.base_prefix, failures.KIT)
 
 
 def prepared(
@@ -55,7 +54,7 @@ def prepared(
     if document["work"]["type"] == "pipeline" or (python == uv.own_minor() and not requirements):
         return own()
     if not _PYTHON.fullmatch(python):
-        raise _failed(endings.odd_python(python))
+        raise AttemptFailed(**endings.odd_python(python))
     told = json.dumps([python, requirements]).encode()
     place = os.path.join(folder, "environments", hashlib.sha256(told).hexdigest()[:20])
     try:
@@ -69,14 +68,10 @@ def prepared(
         base = os.path.realpath(uv.python_in(place))
         kept = kit.kept_in(os.path.join(folder, "kits"))
     except OSError as error:
-        raise _failed(endings.no_environment(error)) from error
+        raise AttemptFailed(**endings.no_environment(error)) from error
     return StandaloneEnvironment(
         uv.python_in(place), place, os.path.dirname(os.path.dirname(base)), kept
     )
-
-
-def _failed(failure: Failure) -> AttemptFailed:
-    return AttemptFailed(**failure)
 
 
 class _Build:
@@ -117,7 +112,7 @@ class _Build:
         wanted = uv.own_python() if self._python == own else self._python
         code, said = self._step(uv.venv(self._uv, self._environment, "--python", wanted))
         if code and self._python != own:
-            raise _failed(endings.no_python(own, self._python, said))
+            raise AttemptFailed(**endings.no_python(own, self._python, said))
         if code:
             raise OSError(f"uv said: {said}")
         python = uv.python_in(self._environment)
@@ -128,7 +123,7 @@ class _Build:
                 file.write("\n".join(self._requirements) + "\n")
             code, said = self._step(uv.install(self._uv, python, listing))
             if code:
-                raise _failed(endings.requirements_failed(self._requirements, said))
+                raise AttemptFailed(**endings.requirements_failed(self._requirements, said))
             for command in uv.compilations(interpreter, self._environment):
                 self._step(command)
 
@@ -161,7 +156,7 @@ class _Build:
 
     def _go_on(self) -> None:
         if self._abandoned.is_set():
-            raise _failed(endings.CANCELLED_BEFORE)
+            raise AttemptFailed(**endings.CANCELLED_BEFORE)
 
     def _supervised(self, command: list[str]) -> list[str]:
         if sys.platform == "win32":

@@ -1,7 +1,8 @@
-"""One runner process, as this process holds it: its pipes, its frames, and its end."""
+"""One runner process, as this process holds it: what it is told, its pipes, its frames, its end."""
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import json
 import os
@@ -14,34 +15,43 @@ from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from corral.runtime.channels.configuration import encode
+from corral.runtime.channels.frames import SURVIVED
 from corral.runtime.environments.kit import RUNNER
 from corral.runtime.order import Order
 from corral.runtime.process import system
-from corral.runtime.standalone.frames import Frame
+from corral.runtime.standalone.environment import StandaloneEnvironment
+from corral.runtime.standalone.ticket import AttemptOrder, AttemptTicket
 
 PACKET = 32 * 1024
 STDERR_KEPT = 4000
 LINE_LIMIT = 2 << 20
 SUPERVISOR_S = 6.0
 """How long a supervisor is waited for that ends what is below it; it gives up sooner itself."""
-SURVIVED = 70
-"""The exit code of a supervisor that could not end everything below it."""
+GIB = 1 << 30
+NOT_FOR_JOBS = ("CORRAL_", "UV_", "PIP_", "GIT_", "XDG_")
+"""What this process is told, and what builds need: how to reach registries, with which password."""
+
+Frame = dict[str, Any]
 
 
 class StandaloneRunner:
     def __init__(
-        self, kit: str, config: dict[str, Any], environ: dict[str, str], folder: str, *, spawn: bool
+        self,
+        order: AttemptOrder,
+        ticket: AttemptTicket,
+        environment: StandaloneEnvironment,
+        folder: str,
     ) -> None:
-        self._spawn = spawn or sys.platform == "win32"
+        self._spawn = ticket.spawn or sys.platform == "win32"
         self.stderr = b""
         self.garbled = False
         ours, word, inherited = self._orders()
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", os.path.join(kit, RUNNER), word],
+            [sys.executable, "-I", "-S", os.path.join(environment.kit, RUNNER), word],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environ,
+            env=_inherited(),
             cwd=folder,
             pass_fds=tuple(one.fileno() for one in inherited),
             **_apart(),
@@ -52,6 +62,9 @@ class StandaloneRunner:
         self._saying = threading.Lock()
         self._listening = threading.Thread(target=self._hear_errors, daemon=True)
         self._listening.start()
+        config = _configuration(order, ticket, environment, folder)
+        self.limit: int = config["limits"]["memory_bytes"] or 0
+        """Bytes that its processes may hold; 0: any number."""
         self._write(encode(config))
 
     def _orders(self) -> tuple[socket.socket | None, str, list[socket.socket]]:
@@ -95,22 +108,20 @@ class StandaloneRunner:
         while data := os.read(self.process.stderr.fileno(), 1 << 16):
             self.stderr = (self.stderr + data)[-STDERR_KEPT:]
 
-    def memory_bytes(self, limit: int) -> int:
+    def memory_bytes(self) -> int:
         """What its processes hold. Pages shared by forks count once, which is looked up only when
         the cheap sum is over the limit. 0 where the system does not say."""
         tree = self._tree()
         held = sum(_field(pid, "status", b"VmRSS:") for pid in tree)
-        if held <= limit:
+        if held <= self.limit:
             return held
         return sum(_field(pid, "smaps_rollup", b"Pss:") for pid in tree)
 
     def _tree(self) -> list[int]:
         """All its processes, the supervisor last; none where only the system can list them."""
-        if sys.platform != "win32":
-            from corral.runtime.process.descendants import descendants
-
-            return [*descendants(self.process.pid), self.process.pid]
-        return []
+        if sys.platform == "win32":
+            return []
+        return [*system.descendants(self.process.pid), self.process.pid]
 
     # --- ending ---
 
@@ -147,6 +158,56 @@ class StandaloneRunner:
             self.process.wait(seconds)
 
 
+def _configuration(
+    order: AttemptOrder, ticket: AttemptTicket, environment: StandaloneEnvironment, folder: str
+) -> dict[str, Any]:
+    return {
+        "limits": {"memory_bytes": int(order.needs.get("memory_gb", 0.0) * GIB) or None},
+        "isolate": ticket.isolate,
+        "read_paths": [
+            environment.kit,
+            environment.path,
+            environment.base,
+            *([ticket.certificate] if ticket.certificate else ()),
+            *ticket.read_paths,
+            *ticket.model_paths,
+        ],
+        "write_paths": [folder, *ticket.write_paths],
+        "python": environment.python,
+        "environ": _environ(order, ticket, environment, folder),
+        # By its stdin: not in what the system shows of the process, and never to a log.
+        **({"secrets": order.secrets} if order.secrets else {}),
+    }
+
+
+def _inherited() -> dict[str, str]:
+    """What the job finds of this process's own variables: whoever starts it decides."""
+    return {name: text for name, text in os.environ.items() if not name.startswith(NOT_FOR_JOBS)}
+
+
+def _environ(
+    order: AttemptOrder, ticket: AttemptTicket, environment: StandaloneEnvironment, folder: str
+) -> dict[str, str]:
+    programs, path = os.path.dirname(environment.python), os.environ.get("PATH", "")
+    work, tmp = os.path.join(folder, "work"), os.path.join(folder, "tmp")
+    document, models = order.document, ticket.model_paths
+    homes = ("USERPROFILE", "HOME") if sys.platform == "win32" else ("HOME",)
+    temporary = ("TEMP", "TMP") if sys.platform == "win32" else ("TMPDIR",)
+    told = {
+        "PATH": f"{programs}{os.pathsep}{path}" if path else programs,
+        "VIRTUAL_ENV": environment.path,
+        **dict.fromkeys(homes, work),
+        **dict.fromkeys(temporary, tmp),
+        **(document.get("env", {}) if document["work"]["type"] != "pipeline" else {}),
+        **({"CORRAL_MODEL_PATHS": os.pathsep.join(models)} if models else {}),
+    }
+    if ticket.devices is not None:
+        # An attempt sees the GPUs it holds and no others, so these are not the user's to set.
+        devices = ",".join(ticket.devices)
+        told |= {"CUDA_VISIBLE_DEVICES": devices, "HIP_VISIBLE_DEVICES": devices}
+    return told
+
+
 def _apart() -> dict[str, Any]:
     """How a process is started that Ctrl-C in our terminal does not concern."""
     if sys.platform == "win32":
@@ -165,3 +226,34 @@ def _field(pid: int, file: str, name: bytes) -> int:
             if line.startswith(name):
                 return int(line.split()[1]) * 1024
     return 0
+
+
+def message_of(frame: Frame) -> tuple[dict[str, Any], int] | None:
+    """What is told of a frame while the attempt runs, and what that adds to its number; None for
+    those that say something else. KeyError, TypeError or ValueError where a frame is none."""
+    kind = frame["frame"]
+    if kind == "output":
+        if data := frame.get("data"):
+            return {"type": "output", "stream": frame["stream"], "data": data}, len(
+                binascii.a2b_base64(data)
+            )
+        text = frame["text"]
+        size = len(str.encode(text))  # TypeError where it is no text
+        return {"type": "output", "stream": frame["stream"], "text": text}, max(1, size)
+    if kind == "progress":
+        told = {"fraction": frame["fraction"], "message": frame["message"]}
+        return {"type": "progress", **told}, 1
+    if kind == "metric":
+        return {"type": "progress", "metrics": frame["values"], "step": frame["step"]}, 1
+    return None
+
+
+def end_of(frame: Frame) -> dict[str, Any]:
+    """The result, or the failure, in a frame that says how the job ended; it raises likewise."""
+    if frame["frame"] == "result":
+        result: dict[str, Any] = frame["result"]
+        return result
+    failure: dict[str, Any] = frame["failure"]
+    for name in ("code", "message"):
+        str.encode(failure[name])
+    return failure

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from corral.contract import corral_pb2 as pb
     from corral.sdk.transport.connection import Connection
 
-BLOCK = 1 << 20
+BLOCK = 1 << 19
 BUCKET_TIMEOUT_S = 60.0
 
 
@@ -70,9 +70,10 @@ async def put(connection: Connection, path: str | os.PathLike[str]) -> Asset:
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"There is no file {os.fspath(path)!r} to put.")
-    sha256, size = await asyncio.to_thread(digest_of, file)
-    root = _resolved(settings.client_assets(connection.door.home).root)
-    inside = inside_root(str(file.resolve()), root) or ""
+    sha256, size = await asyncio.to_thread(_digest_of, file)
+    root = settings.client_assets(connection.door.home).root
+    resolved = str(Path(root).expanduser().resolve()) if root else ""
+    inside = inside_root(str(file.resolve()), resolved) or ""
     asked = pb.AssetRequest(sha256=sha256, size=size, path=inside)
     found = await connection.call("FindAsset", asked)
     if not found.known:
@@ -87,22 +88,14 @@ async def put(connection: Connection, path: str | os.PathLike[str]) -> Asset:
     return Asset(sha256=sha256, size=size, name=file.name, path=found.path)
 
 
-def digest_of(file: Path) -> tuple[str, int]:
-    digest, size = hashlib.sha256(), 0
+def _digest_of(file: Path) -> tuple[str, int]:
     with file.open("rb") as body:
-        while block := body.read(BLOCK):
-            digest.update(block)
-            size += len(block)
-    return digest.hexdigest(), size
-
-
-def _resolved(root: str) -> str:
-    return str(Path(root).expanduser().resolve()) if root else ""
+        return hashlib.file_digest(body, "sha256").hexdigest(), body.tell()
 
 
 async def _pieces(file: Path) -> AsyncIterator[bytes]:
     with file.open("rb") as body:
-        while block := await asyncio.to_thread(body.read, BLOCK // 2):
+        while block := await asyncio.to_thread(body.read, BLOCK):
             yield block
 
 

@@ -8,18 +8,14 @@ import errno
 import json
 import os
 import re
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
+from msgspec.structs import replace
+
+from corral.contract import corral_pb2 as pb
+from corral.contract import views
 from corral.contract.read_views import read, read_event
 from corral.core.errors import (
     ArtifactPruned,
@@ -30,12 +26,12 @@ from corral.core.errors import (
     Unavailable,
 )
 from corral.core.job import Workload
+from corral.sdk.bridge import Bridged, bridged, one_by_one, shared_bridge
+from corral.sdk.files import downloads
+from corral.sdk.handles import AsyncHandle, value
+from corral.sdk.images.plan_files import whole_plan
+from corral.sdk.transport.connection import Connection
 
-if TYPE_CHECKING:
-    from corral.contract import views
-    from corral.sdk.transport.connection import Connection
-
-T = TypeVar("T")
 Plan = Mapping[str, Any] | str | os.PathLike[str]
 """As it stands in a plan file, or where that file is."""
 AT_ONCE = 8
@@ -76,11 +72,8 @@ class AsyncBatchHandle:
 
     async def progress(self) -> views.BatchView:
         """How far it is: by state, by worker, and about how long it still takes."""
-        from corral.contract import corral_pb2 as pb
-
         request = pb.BatchRequest(batch=self.id)
-        view: views.BatchView = read(await self._connection.call("GetBatch", request))
-        return view
+        return await self._connection.ask(views.BatchView, "GetBatch", request)
 
     async def wait(self, timeout: float | None = None) -> views.BatchView:  # noqa: ASYNC109
         """Until all of it has ended. TimeoutError leaves it running."""
@@ -97,8 +90,6 @@ class AsyncBatchHandle:
 
     async def ends(self) -> AsyncGenerator[views.Ended, None]:
         """How each of its jobs ended, in the order in which they do."""
-        from corral.contract import views
-
         count = (await self.progress()).jobs
         seen = set[str]()
         watched = self._connection.watch(batch=self.id)
@@ -114,8 +105,6 @@ class AsyncBatchHandle:
     async def results(self) -> AsyncIterator[tuple[str, Any]]:
         """Each job's id and what it returned, as they end; an error in its place where it failed.
         For an image job that says which images there are, and how long each stage took."""
-        from corral.sdk.handles import AsyncHandle, value
-
         async for ended in self.ends():
             workload = self._workload
             if not workload:
@@ -127,8 +116,6 @@ class AsyncBatchHandle:
 
     async def jobs(self, states: Sequence[str] = ()) -> list[views.JobView]:
         """All of them, or those in these states, in the order in which they were submitted."""
-        from corral.contract import corral_pb2 as pb
-
         found: list[views.JobView] = []
         while True:
             before = found[-1].job_id if found else ""
@@ -144,15 +131,11 @@ class AsyncBatchHandle:
 
     async def _files(self) -> list[views.ImageView]:
         """Images and their cards, also of jobs that have more than a list shows."""
-        from msgspec.structs import replace
-
-        from corral.sdk.handles import artifacts_of
-
         found: list[views.ImageView] = []
         for job in await self.jobs():
             if job.more_artifacts:
-                every = await artifacts_of(self._connection, job.job_id)
-                job = replace(job, artifacts=every)
+                every = AsyncHandle(self._connection, job.job_id).artifacts()
+                job = replace(job, artifacts=await every)
             found += images_of(job)
         return found
 
@@ -168,8 +151,6 @@ class AsyncBatchHandle:
         already, byte for byte. Asked again, it goes on where it was. What is no longer there, has
         a name that no file can have here, or would take another file's place without `overwrite`,
         is told to `left_out` and costs no other."""
-        from corral.sdk.files import downloads
-
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         wanted = await self._files()
@@ -180,14 +161,8 @@ class AsyncBatchHandle:
             try:
                 async with slots:
                     path = downloads.place(target, _name(one))
-                    await downloads.fetch(
-                        self._connection,
-                        one.job_id,
-                        one.name,
-                        one.file_sha256,
-                        path,
-                        overwrite=overwrite,
-                    )
+                    blob = (one.job_id, one.name, one.file_sha256)
+                    await downloads.fetch(self._connection, *blob, path, overwrite=overwrite)
             except (BlobNotFound, ArtifactPruned, JobNotFound, Forbidden, OSError) as error:
                 if isinstance(error, OSError) and error.errno not in NO_FILE:
                     raise
@@ -209,72 +184,32 @@ class AsyncBatchHandle:
 
     async def cancel(self) -> int:
         """Cancels everything of it that lives; how many."""
-        from corral.contract import corral_pb2 as pb
-
         request = pb.BatchRequest(batch=self.id)
         return int((await self._connection.call("CancelBatch", request)).cancelled)
 
 
-class BatchHandle:
-    """One batch of a synchronous program. See AsyncBatchHandle for what each method does."""
+class BatchHandle(Bridged[AsyncBatchHandle]):
+    """One batch of a synchronous program."""
 
-    def __init__(self, handle: AsyncBatchHandle, bridge: Any) -> None:
-        self._handle, self._bridge = handle, bridge
+    def __init__(self, handle: AsyncBatchHandle) -> None:
+        super().__init__(handle)
         self.id, self.count = handle.id, handle.count
         self.estimate_s, self.warnings = handle.estimate_s, handle.warnings
 
     def __repr__(self) -> str:
         return f"<BatchHandle {self.id}>"
 
-    def progress(self) -> views.BatchView:
-        return self._call(self._handle.progress())
-
-    def wait(self, timeout: float | None = None) -> views.BatchView:
-        return self._call(self._handle.wait(timeout))
+    progress = bridged(AsyncBatchHandle.progress)
+    wait = bridged(AsyncBatchHandle.wait)
+    jobs = bridged(AsyncBatchHandle.jobs)
+    images = bridged(AsyncBatchHandle.images)
+    download = bridged(AsyncBatchHandle.download)
+    cancel = bridged(AsyncBatchHandle.cancel)
 
     def results(self) -> Iterator[tuple[str, Any]]:
         """Each job's id and what it returned, as they end; an error in its place where it failed.
         For an image job that says which images there are, and how long each stage took."""
-        found: Iterator[tuple[str, Any]] = self._bridge.each(_alone(self._handle.results()))
-        return found
-
-    def jobs(self, states: Sequence[str] = ()) -> list[views.JobView]:
-        return self._call(self._handle.jobs(states))
-
-    def images(self) -> list[views.ImageView]:
-        return self._call(self._handle.images())
-
-    def download(
-        self,
-        folder: str | os.PathLike[str],
-        progress: Callable[[int, int], object] | None = None,
-        left_out: Callable[[views.ImageView, Exception], object] | None = None,
-        *,
-        overwrite: bool = False,
-    ) -> list[tuple[views.ImageView, Path]]:
-        return self._call(self._handle.download(folder, progress, left_out, overwrite=overwrite))
-
-    def cancel(self) -> int:
-        return self._call(self._handle.cancel())
-
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        found: T = self._bridge.call(coroutine)
-        return found
-
-
-async def _alone(found: AsyncIterator[T]) -> AsyncGenerator[list[T], None]:
-    async for one in found:
-        yield [one]
-
-
-class Answered:
-    """What a controller said of a plan."""
-
-    def __init__(self) -> None:
-        self.batch, self.jobs = "", 0
-        self.estimate_s: float | None = None
-        self.warnings: tuple[str, ...] = ()
-        self.records: list[dict[str, Any]] = []
+        return shared_bridge().each(one_by_one(self._asynchronous.results()))
 
 
 async def build(
@@ -283,62 +218,46 @@ async def build(
     *,
     key: str | None = None,
     dry_run: bool = False,
-    before: Callable[[Answered], object] | None = None,
-) -> Answered:
+    before: Callable[[AsyncBatchHandle], object] | None = None,
+) -> tuple[AsyncBatchHandle, list[dict[str, Any]]]:
     """Hands a plan over; `before` hears what it means before any of it is submitted. The key makes
-    asking again the same batch, so an interrupted call is simply made again."""
-    from corral.contract import corral_pb2 as pb
-    from corral.sdk.images.plan_files import whole_plan
-
-    value = await whole_plan(connection, plan)
+    asking again the same batch, so an interrupted call is simply made again. With `dry_run` the
+    batch has no name, and there are records."""
+    whole = await whole_plan(connection, plan)
     request = pb.BuildBatchRequest(
-        plan=json.dumps(value).encode(), dry_run=dry_run, key=key or os.urandom(16).hex()
+        plan=json.dumps(whole).encode(), dry_run=dry_run, key=key or os.urandom(16).hex()
     )
     patience = connection.patience()
     while True:
-        answered = Answered()
-        lines: list[bytes] = []
+        batch, lines = AsyncBatchHandle(connection, ""), list[bytes]()
         try:
             async with contextlib.aclosing(connection.stream("BuildBatch", request)) as replies:
                 async for reply in replies:
                     if reply.records:
                         lines.append(reply.records)
                     else:
-                        answered.batch, answered.jobs = reply.batch, reply.jobs
-                        answered.warnings = tuple(reply.warnings)
-                        if reply.HasField("estimate_s"):
-                            answered.estimate_s = reply.estimate_s
+                        batch = AsyncBatchHandle(
+                            connection,
+                            reply.batch,
+                            jobs=reply.jobs,
+                            estimate_s=reply.estimate_s if reply.HasField("estimate_s") else None,
+                            warnings=tuple(reply.warnings),
+                        )
                         if before is not None:
-                            before(answered)
+                            before(batch)
                             before = None
-            if not dry_run and not answered.batch:
+            if not dry_run and not batch.id:
                 raise Unavailable("The controller hung up before it had answered.")
         except CorralError as error:
             await patience.pause(error)
             continue
-        answered.records = [json.loads(line) for line in b"".join(lines).splitlines()]
-        return answered
-
-
-async def listed(connection: Connection, limit: int) -> list[views.BatchView]:
-    from corral.contract import corral_pb2 as pb
-
-    reply = await connection.call("ListBatches", pb.ListBatchesRequest(limit=limit))
-    return [read(one) for one in reply.batches]
+        return batch, [json.loads(line) for line in b"".join(lines).splitlines()]
 
 
 def images_of(job: views.JobView) -> list[views.ImageView]:
     """Images of a job and their cards, by name."""
-    from corral.contract import views
-
     return [
-        views.ImageView(
-            job_id=job.job_id,
-            name=one.name,
-            size=one.size,
-            file_sha256=one.file_sha256,
-            worker=job.worker,
-        )
+        views.ImageView(job.job_id, one.name, one.size, one.file_sha256, job.worker)
         for one in sorted(job.artifacts, key=lambda one: one.name)
         if job.workload == Workload.PIPELINE and IMAGE.search(one.name)
     ]
@@ -350,3 +269,38 @@ def _name(image: views.ImageView) -> str:
     name = image.name
     ours = image.job_id in name and not name.startswith(".")
     return name if ours else f"{image.job_id}/{name}"
+
+
+class AsyncPresets:
+    """`client.presets` of an AsyncClient: bases of plans that are kept under a name."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def save(self, name: str, base: Mapping[str, Any]) -> views.PresetView:
+        """Keeps settings by stage under this name, in the place of older ones."""
+        request = pb.SavePresetRequest(name=name, value=json.dumps(base).encode())
+        return await self._connection.ask(views.PresetView, "SavePreset", request)
+
+    async def list(self) -> list[views.PresetView]:
+        reply = await self._connection.call("ListPresets", pb.ListPresetsRequest())
+        return [read(one) for one in reply.presets]
+
+    async def get(self, name: str) -> dict[str, Any]:
+        """The settings that are kept under this name."""
+        reply = await self._connection.call("GetPreset", pb.PresetRequest(name=name))
+        found: dict[str, Any] = json.loads(reply.value)
+        return found
+
+    async def remove(self, name: str) -> views.PresetView:
+        request = pb.PresetRequest(name=name)
+        return await self._connection.ask(views.PresetView, "RemovePreset", request)
+
+
+class Presets(Bridged[AsyncPresets]):
+    """`client.presets` of a Client."""
+
+    save = bridged(AsyncPresets.save)
+    list = bridged(AsyncPresets.list)
+    get = bridged(AsyncPresets.get)
+    remove = bridged(AsyncPresets.remove)

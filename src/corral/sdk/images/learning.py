@@ -12,6 +12,7 @@ from typing import Any, TypedDict, Unpack
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
 from corral.contract.read_views import read
+from corral.sdk.bridge import Bridged, bridged, one_by_one, shared_bridge
 from corral.sdk.images.batches import AsyncBatchHandle, Plan
 from corral.sdk.images.plan_files import read as read_plan
 from corral.sdk.transport.connection import Connection
@@ -36,24 +37,15 @@ class AsyncLearning:
     async def rate(self, job_id: str, rating: int, note: str = "") -> views.RatingView:
         """How good the images of a job are, 1 to 5; the last rating of a job counts."""
         request = pb.RateJobRequest(job_id=job_id, rating=max(rating, 0), note=note)
-        view: views.RatingView = read(await self._connection.call("RateJob", request))
-        return view
+        return await self._connection.ask(views.RatingView, "RateJob", request)
 
     async def records(self, **chosen: Unpack[Chosen]) -> AsyncIterator[dict[str, Any]]:
         """One for each image job that succeeded, in the order in which they did, with its rating
         or None."""
-        async with contextlib.aclosing(self.record_lists(**chosen)) as lists:
-            async for records in lists:
-                for record in records:
-                    yield record
-
-    async def record_lists(
-        self, **chosen: Unpack[Chosen]
-    ) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """The same, as many at a time as arrived together."""
         async with contextlib.aclosing(self.lines(**chosen)) as chunks:
             async for chunk in chunks:
-                yield [json.loads(line) for line in chunk.splitlines()]
+                for line in chunk.splitlines():
+                    yield json.loads(line)
 
     async def lines(self, **chosen: Unpack[Chosen]) -> AsyncGenerator[bytes, None]:
         """The same as JSON lines, many at a time."""
@@ -68,19 +60,17 @@ class AsyncLearning:
         """Submits the jobs of a learning plan as one batch; the same plan again is the same run."""
         value = dict(plan) if isinstance(plan, Mapping) else read_plan(Path(plan))
         request = pb.LearningPlan(plan=json.dumps(value).encode(), dry_run=dry_run)
-        return _run(await self._connection.call("StartLearningRun", request))
+        return await self._connection.ask(views.LearningRunView, "StartLearningRun", request)
 
     async def show(self, name: str) -> views.LearningRunView:
         """A run and what came of it until now."""
         request = pb.LearningRunRequest(name=name)
-        return _run(await self._connection.call("GetLearningRun", request))
+        return await self._connection.ask(views.LearningRunView, "GetLearningRun", request)
 
     async def runs(self) -> list[views.LearningRunView]:
         """All of them, newest last, without their results."""
-        request = pb.ListLearningRunsRequest()
-        return [
-            _run(one) for one in (await self._connection.call("ListLearningRuns", request)).runs
-        ]
+        reply = await self._connection.call("ListLearningRuns", pb.ListLearningRunsRequest())
+        return [read(one) for one in reply.runs]
 
     async def run(
         self, plan: Plan, progress: Callable[[int, int], object] = lambda done, jobs: None
@@ -105,60 +95,21 @@ class AsyncLearning:
             progress(max(seen, done), run.jobs)
 
 
-def _run(message: pb.LearningRunView) -> views.LearningRunView:
-    return views.LearningRunView(
-        name=message.name,
-        batch=message.batch,
-        jobs=message.jobs,
-        started_at=message.started_at,
-        warnings=tuple(message.warnings),
-        result=json.loads(message.result) if message.result else None,
-    )
+class Learning(Bridged[AsyncLearning]):
+    """`client.learning` of a Client."""
 
-
-class Learning:
-    """What was learned. See AsyncLearning for what each method does."""
-
-    def __init__(self, learning: AsyncLearning, bridge: Any) -> None:
-        self._learning, self._bridge = learning, bridge
-
-    def rate(self, job_id: str, rating: int, note: str = "") -> views.RatingView:
-        found: views.RatingView = self._bridge.call(self._learning.rate(job_id, rating, note))
-        return found
+    rate = bridged(AsyncLearning.rate)
+    start = bridged(AsyncLearning.start)
+    show = bridged(AsyncLearning.show)
+    runs = bridged(AsyncLearning.runs)
+    run = bridged(AsyncLearning.run)
+    follow = bridged(AsyncLearning.follow)
 
     def records(self, **chosen: Unpack[Chosen]) -> Iterator[dict[str, Any]]:
-        found: Iterator[dict[str, Any]] = self._bridge.each(self._learning.record_lists(**chosen))
-        return found
-
-    def start(self, plan: Plan, *, dry_run: bool = False) -> views.LearningRunView:
-        found: views.LearningRunView = self._bridge.call(
-            self._learning.start(plan, dry_run=dry_run)
-        )
-        return found
-
-    def show(self, name: str) -> views.LearningRunView:
-        found: views.LearningRunView = self._bridge.call(self._learning.show(name))
-        return found
-
-    def runs(self) -> list[views.LearningRunView]:
-        found: list[views.LearningRunView] = self._bridge.call(self._learning.runs())
-        return found
-
-    def run(
-        self, plan: Plan, progress: Callable[[int, int], object] = lambda done, jobs: None
-    ) -> dict[str, Any]:
-        found: dict[str, Any] = self._bridge.call(self._learning.run(plan, progress))
-        return found
-
-    def follow(self, run: views.LearningRunView, progress: Callable[[int, int], object]) -> None:
-        self._bridge.call(self._learning.follow(run, progress))
+        """One for each image job that succeeded, with its rating or None."""
+        for chunk in self.lines(**chosen):
+            yield from map(json.loads, chunk.splitlines())
 
     def lines(self, **chosen: Unpack[Chosen]) -> Iterator[bytes]:
         """JSON lines, many at a time."""
-
-        async def chunks() -> AsyncGenerator[list[bytes], None]:
-            async for chunk in self._learning.lines(**chosen):
-                yield [chunk]
-
-        found: Iterator[bytes] = self._bridge.each(chunks())
-        return found
+        return shared_bridge().each(one_by_one(self._asynchronous.lines(**chosen)))

@@ -173,15 +173,12 @@ def _own_modules_by_value() -> Iterator[None]:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def first_party(module_name: str | None) -> bool:
-    """Whether a module is the user's own: neither installed, nor standard library, nor Corral."""
-    return _first_party_root((module_name or "").partition(".")[0])
-
-
 _roots: dict[str, bool] = {"": False, "builtins": False, "corral": False, "cloudpickle": False}
 
 
-def _first_party_root(root: str) -> bool:
+def first_party(module_name: str | None) -> bool:
+    """Whether a module is the user's own: neither installed, nor standard library, nor Corral."""
+    root = (module_name or "").partition(".")[0]
     known = _roots.get(root)
     if known is None:
         module = sys.modules.get(root)

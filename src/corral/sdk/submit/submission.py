@@ -1,14 +1,15 @@
-"""What a caller may ask for, checked before anything is sent, as the message that asks for it."""
+"""A call of the user as a job on its way to the controller: what a caller may ask for, checked
+before anything is sent, as the message that asks for it."""
 
 from __future__ import annotations
 
 import difflib
-import hashlib
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from corral import correlation
@@ -17,10 +18,13 @@ from corral.core.errors import InvalidJob
 from corral.core.job import INLINE_LIMIT, MAX_DURATION_S, QueueClass, gpu_needs
 from corral.sdk.files import assets
 from corral.sdk.files.assets import Asset
-from corral.sdk.submit import requirements
+from corral.sdk.submit import packages, requirements
 
 SUBMIT_INLINE_LIMIT = 1024 * 1024
 """Bytes up to this size ride inside a submission; the controller stores them itself."""
+
+HOLD_S = 0.05
+"""How long the answer to `run` waits for a short job; its output then comes with it."""
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -168,15 +172,6 @@ def correlation_id(options: Mapping[str, Any]) -> str:
     return given
 
 
-def blob(data: bytes, *, limit: int = SUBMIT_INLINE_LIMIT) -> pb.BlobRef:
-    """Bytes by their digest; with the bytes themselves unless they are too large to ride along."""
-    return pb.BlobRef(
-        sha256=hashlib.sha256(data).hexdigest(),
-        size=len(data),
-        data=data if len(data) <= limit else b"",
-    )
-
-
 def rides_along(data: bytes, *, often: bool = False) -> bool:
     """Whether bytes belong into the submission; what many jobs share is worth storing earlier."""
     return len(data) <= (INLINE_LIMIT if often else SUBMIT_INLINE_LIMIT)
@@ -267,3 +262,74 @@ def _queue_class(value: object) -> str:
         return QueueClass(str(value)).value
     except ValueError:
         raise InvalidJob(f"queue_class is 'interactive' or 'batch'; got {value!r}.") from None
+
+
+# --- from a call to a job -----------------------------------------------------------------------
+
+
+class OutgoingJob:
+    """One job on its way to the controller: the submission, and bytes that are too large to ride
+    along and have to be stored first."""
+
+    def __init__(
+        self, job: pb.JobSubmission, parts: list[tuple[pb.BlobRef, bytes]], correlation_id: str
+    ) -> None:
+        self._job = job
+        self._parts = parts
+        self.correlation_id = correlation_id
+        job.idempotency_key = job.idempotency_key or os.urandom(16).hex()
+        for blob, data in parts:
+            blob.size = len(data)
+            if rides_along(data):
+                blob.data = data
+
+    def large(self) -> list[tuple[pb.BlobRef, bytes]]:
+        return [(blob, data) for blob, data in self._parts if not blob.data and not blob.sha256]
+
+    def request(self, hold_s: float) -> pb.SubmitJobsRequest:
+        """A call says what it is like apart from what is its own: the controller has most likely
+        met the like of it before."""
+        job = self._job
+        if not job.HasField("function"):
+            return pb.SubmitJobsRequest(jobs=[job], hold_s=hold_s)
+        request = pb.SubmitJobsRequest(like=job, hold_s=hold_s)
+        request.like.ClearField("idempotency_key")
+        request.like.function.ClearField("arguments")
+        call = request.calls.add(idempotency_key=job.idempotency_key)
+        call.arguments.CopyFrom(job.function.arguments)
+        return request
+
+
+def function_job(
+    fn: Callable[..., Any],
+    args: Iterable[Any],
+    kwargs: dict[str, Any] | None,
+    options: Options,
+    queue_class: QueueClass,
+) -> OutgoingJob:
+    job = build(options, queue_class=queue_class, name=name_of(fn))
+    given = arguments(args, kwargs)
+    parts = [
+        (job.function.function, packages.pickle_function(fn)),
+        (job.function.arguments, packages.pickle_arguments(*given)),
+    ]
+    return OutgoingJob(job, parts, correlation_id(options))
+
+
+def script_job(
+    path: str | os.PathLike[str],
+    argv: Iterable[str],
+    entry: str | None,
+    options: Options,
+    queue_class: QueueClass,
+) -> OutgoingJob:
+    target = Path(path)
+    job = build(options, queue_class=queue_class, name=target.resolve().name)
+    package, job.script.entry = packages.pack(target, entry)
+    packages.check_inputs(package, [one.name for one in job.inputs])
+    job.script.argv.extend(str(word) for word in argv)
+    return OutgoingJob(job, [(job.script.package, package)], correlation_id(options))
+
+
+def name_of(fn: Any) -> str:
+    return str(getattr(fn, "__qualname__", None) or type(fn).__name__).rpartition("<locals>.")[2]

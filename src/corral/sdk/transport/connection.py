@@ -12,7 +12,7 @@ import json
 import os
 import random
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,9 @@ import grpc.aio
 from corral import correlation, settings
 from corral.contract import corral_pb2 as pb
 from corral.contract import service
+from corral.contract.read_views import V, read_as
 from corral.core import errors
+from corral.home import read_json
 from corral.joining.trust import NAME
 from corral.sdk.transport.local_door import AsyncLocalSocket, socket_of
 
@@ -73,7 +75,8 @@ def locate(
     if login and address in ("", login.get("address")):
         where = login.get("address", "")
         return Door(where, token or login.get("token", ""), home, login.get("certificate", ""))
-    address = address or card.get("grpc", "") or _default_address()
+    defaults = settings.Settings()
+    address = address or card.get("grpc", "") or f"{defaults.host}:{defaults.grpc_port}"
     if not address.startswith("unix:") and not re.fullmatch(r"[^/\s]+:\d+", address):
         raise errors.InvalidSettings(
             f"The address of a controller is HOST:PORT of its gRPC door, as 127.0.0.1:50051; got "
@@ -89,16 +92,7 @@ def locate(
 
 
 def _told(path: Path) -> dict[str, str]:
-    try:
-        found = json.loads(_read(path))
-    except ValueError:
-        return {}
-    return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
-
-
-def _default_address() -> str:
-    defaults = settings.Settings()
-    return f"{defaults.host}:{defaults.grpc_port}"
+    return {key: word for key, word in read_json(path).items() if isinstance(word, str)}
 
 
 def _read(path: Path) -> str:
@@ -135,7 +129,8 @@ class Connection:
     def __init__(self, door: Door, *, patience_s: float = RECONNECT_FOR_S) -> None:
         self.door = door
         self._patience_s = patience_s
-        self._met = False
+        self.met = False
+        """Whether the controller ever answered, on whatever channel."""
         self._channel: grpc.aio.Channel | None = None
         self._stub: Any = None
         self._local: AsyncLocalSocket | None = None
@@ -156,7 +151,7 @@ class Connection:
         reply = await self._by_local_door(request, correlation_id)
         if reply is None:
             reply = await self.call("SubmitJobs", request, correlation_id=correlation_id)
-        self._met = True
+        self.met = True
         return reply
 
     async def _by_local_door(
@@ -198,17 +193,19 @@ class Connection:
                     raise translated from None
                 await patience.pause(translated)
             else:
-                self._met = True
+                self.met = True
                 return reply
 
-    async def stream(
-        self, method: str, request: Any, *, correlation_id: str = ""
-    ) -> AsyncGenerator[Any, None]:
+    async def ask(self, kind: type[V], method: str, request: Any, *, again: bool = True) -> V:
+        """The same, where the answer is a view."""
+        return read_as(kind, await self.call(method, request, again=again))
+
+    async def stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
         """The messages of one streaming call, once: resuming is the caller's business."""
-        call = self._method(method)(request, metadata=self.metadata(correlation_id))
+        call = self._method(method)(request, metadata=self.metadata())
         try:
             async for message in call:
-                self._met = True
+                self.met = True
                 yield message
         except grpc.aio.AioRpcError as error:
             raise self._translate(error) from None
@@ -256,21 +253,8 @@ class Connection:
 
     async def put(self, data: bytes) -> pb.BlobRef:
         """Stores bytes ahead of the jobs that name them; doing it twice changes nothing."""
-        patience = self.patience()
-        view = memoryview(data)
-        while True:
-            chunks = (
-                pb.Chunk(data=bytes(view[start : start + CHUNK_BYTES]))
-                for start in range(0, len(view), CHUNK_BYTES)
-            )
-            try:
-                call = self._method("PutPackage")(_each(chunks), metadata=self.metadata())
-                stored = await call
-            except grpc.aio.AioRpcError as error:
-                await patience.pause(self._translate(error))
-            else:
-                self._met = True
-                return pb.BlobRef(sha256=stored.sha256, size=len(data))
+        sha256 = await self.put_file("PutPackage", lambda: _pieces(data))
+        return pb.BlobRef(sha256=sha256, size=len(data))
 
     async def put_file(self, method: str, pieces: Callable[[], AsyncIterator[bytes]]) -> str:
         """Stores a file that is read piece by piece, from its beginning after an interruption;
@@ -283,7 +267,7 @@ class Connection:
             except grpc.aio.AioRpcError as error:
                 await patience.pause(self._translate(error))
             else:
-                self._met = True
+                self.met = True
                 return str(stored.sha256)
 
     async def get(
@@ -319,24 +303,16 @@ class Connection:
 
     def patience(self) -> Patience:
         # Whoever never met the controller should hear at once that there is none.
-        return Patience(self._patience_s if self._met else 0.0)
+        return Patience(self._patience_s if self.met else 0.0)
 
     def _method(self, name: str) -> Any:
         if self._stub is None:
-            self._channel = self._open()
+            self._channel = self.open(grpc.aio)
             self._stub = service.stub(self._channel)
         return getattr(self._stub, name)
 
-    def _open(self) -> grpc.aio.Channel:
-        channel: grpc.aio.Channel = self._open_with(grpc.aio)
-        return channel
-
-    def open_blocking(self) -> grpc.Channel:
-        """A channel for blocking calls, beside the one of the event loop."""
-        channel: grpc.Channel = self._open_with(grpc)
-        return channel
-
-    def _open_with(self, kind: Any) -> Any:
+    def open(self, kind: Any) -> Any:
+        """A channel of `grpc.aio`, or one of `grpc` for blocking calls beside it."""
         options: list[tuple[str, Any]] = list(service.CHANNEL_OPTIONS)
         if self.door.local:
             # A proxy for the web has no business on the way to this machine itself.
@@ -348,10 +324,6 @@ class Connection:
             options.append(("grpc.ssl_target_name_override", NAME))
         credentials = grpc.ssl_channel_credentials(pem.encode() or None)
         return kind.secure_channel(self.door.address, credentials, options=options)
-
-    def met(self) -> None:
-        """The controller answered, on whatever channel."""
-        self._met = True
 
     def metadata(self, correlation_id: str = "") -> tuple[tuple[str, str], ...]:
         told = (("authorization", f"Bearer {self.door.token}"),) if self.door.token else ()
@@ -376,7 +348,7 @@ class Connection:
                 "controller (by default its port is 50051); `corral status` shows both."
             )
         if cls is errors.Unavailable:
-            what = "Lost the controller" if self._met else "No controller"
+            what = "Lost the controller" if self.met else "No controller"
             return cls(f"{what} at {self.door.address}. Start one with `corral up`.")
         if cls is errors.Unauthorized:
             return cls(
@@ -386,6 +358,6 @@ class Connection:
         return cls(f"The controller at {self.door.address} answered: {error.details()}.")
 
 
-async def _each(chunks: Iterable[pb.Chunk]) -> AsyncIterator[pb.Chunk]:
-    for chunk in chunks:
-        yield chunk
+async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]

@@ -16,8 +16,8 @@ from corral.contract import service, views
 from corral.contract.read_views import read, read_event
 from corral.core.job import State
 from corral.sdk import results
-from corral.sdk.live_output import Sink, shower
-from corral.sdk.outgoing import HOLD_S, OutgoingJob
+from corral.sdk.handles import Sink, shower
+from corral.sdk.submit.submission import HOLD_S, OutgoingJob
 from corral.sdk.transport.connection import Connection
 from corral.sdk.transport.local_door import LocalSockets, socket_of
 
@@ -46,7 +46,7 @@ class Direct:
         request = job.request(hold_s)
         reply = self._by_local_door(request, job) or self._by_grpc(request, job)
         if reply is not None:
-            self._connection.met()
+            self._connection.met = True
         return reply
 
     def _by_local_door(
@@ -69,7 +69,7 @@ class Direct:
         self, request: pb.SubmitJobsRequest, job: OutgoingJob
     ) -> pb.SubmitJobsReply | None:
         if self._submit is None:
-            self._channel = self._connection.open_blocking()
+            self._channel = self._connection.open(grpc)
             self._submit = service.stub(self._channel).SubmitJobs
         try:
             metadata = self._connection.metadata(job.correlation_id)

@@ -19,6 +19,7 @@ from typing import cast
 from corral.contract import corral_pb2 as pb
 from corral.contract.service import MAX_MESSAGE_BYTES
 from corral.core.errors import CorralError, from_view
+from corral.home import read_json
 from corral.protocol import parcels
 
 READ = 1 << 16
@@ -28,12 +29,9 @@ def socket_of(home: Path | None, address: str) -> Path | None:
     """The socket of the controller that wrote down this gRPC address in its home."""
     if home is None or sys.platform == "win32":
         return None
-    try:
-        told = json.loads((home / "controller.json").read_bytes())
-        path = home / parcels.SOCKET
-        return path if told["grpc"] == address and path.is_socket() else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    path = home / parcels.SOCKET
+    told = read_json(home / "controller.json")
+    return path if told.get("grpc") == address and path.is_socket() else None
 
 
 def _answer(payload: bytes) -> pb.SubmitJobsReply:

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from PIL.Image import Image
 
-from corral import job
 from corral.core.images.pipeline import (
     ADetailer,
     Img2Img,
@@ -28,7 +27,7 @@ from corral.core.images.pipeline import (
     stage_name,
 )
 from corral.runtime.pipeline import images
-from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell
+from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell, seed_of, stop_if_cancelled
 from corral.runtime.pipeline.comfyui import errors, graphs
 from corral.runtime.pipeline.comfyui import workflow as comfyui_workflow
 from corral.runtime.pipeline.comfyui.graphs import Graph
@@ -55,7 +54,6 @@ WAIT_S, LOOK_S = 0.2, 5.0
 """Without a word for so long, we ask."""
 SOON_S = 0.05
 """The history has an end only shortly after it was announced."""
-SEEDS = 2**32
 PACKS = {
     "FaceDetailer": "ComfyUI-Impact-Pack",
     "UltralyticsDetectorProvider": "ComfyUI-Impact-Subpack",
@@ -124,19 +122,16 @@ class ComfyUI:
         rendered: Rendered,
     ) -> None:
         """One image of the batch."""
-        seed = (record.seed + place) % SEEDS
-        graph = Graph(self._pick)
+        seed = seed_of(record, place)
 
         def make() -> Graph:
-            nonlocal graph
-            graph = self._graph(stage, record, seed, image, rendered)
-            return graph
+            return self._graph(stage, record, seed, image, rendered)
 
-        ended = self._execute(make, events, tell, (place, count))
+        graph, ended = self._execute(make, events, tell, (place, count))
         made = self._patiently(tell, lambda: self._fetch(graph, ended))
         if made is None:
             # Answered from its cache, with a file that somebody removed since.
-            anew = self._execute(lambda: _saved_anew(make()), events, tell, (place, count))
+            graph, anew = self._execute(lambda: _saved_anew(make()), events, tell, (place, count))
             made = self._patiently(tell, lambda: self._fetch(graph, anew))
         if not made:
             kind = graph.nodes[graph.output]["class_type"]
@@ -155,12 +150,12 @@ class ComfyUI:
         self, stage: Stage, record: Record, seed: int, image: Image | None, rendered: Rendered
     ) -> Graph:
         """Made anew for each submission: a server that restarted may have lost the image too."""
-        own = self._workflow is not None and comfyui_workflow.renders(self._workflow, stage)
-        place = "input" if own else "temp"
+        own = self._workflow if comfyui_workflow.renders(self._workflow, stage) else None
+        place = "temp" if own is None else "input"
         name = self._server.upload(images.to_png(image), place) if image is not None else ""
-        if self._workflow is not None and own:
+        if own is not None:
             graph, warnings, about = comfyui_workflow.fill(
-                self._workflow, self._server, self._pick, stage, record, seed, name
+                own, self._server, self._pick, stage, record, seed, name
             )
             rendered.warnings = list(dict.fromkeys([*rendered.warnings, *warnings]))
             rendered.info["workflow"] = about
@@ -225,13 +220,13 @@ class ComfyUI:
 
     def _execute(
         self, make: Callable[[], Graph], events: Events, tell: Tell, part: tuple[int, int]
-    ) -> EndedPrompt:
+    ) -> tuple[Graph, EndedPrompt]:
         connections = events.connections
         for _ in range(SUBMISSIONS):
             graph = self._patiently(tell, make)
             ended = self._attempt(graph, events, GraphProgress(graph, tell, *part))
             if ended is not None:
-                return ended
+                return graph, ended
         if events.connections == connections:  # it was there all the time
             raise StageFailed(
                 "exception",
@@ -249,8 +244,7 @@ class ComfyUI:
         gone_s = self._patience_s if gone_s is None else gone_s
         began = time.monotonic()
         while True:
-            if tell.cancelled():
-                raise job.Cancelled
+            stop_if_cancelled(tell)
             try:
                 return ask()
             except Unanswered as error:
@@ -282,8 +276,7 @@ class ComfyUI:
         soon_s = SOON_S
         look_at = began if not events.connected else began + self._look_s
         while True:
-            if progress.tell.cancelled():
-                raise job.Cancelled
+            stop_if_cancelled(progress.tell)
             try:
                 if not events.connected:
                     events.connect()
@@ -344,13 +337,6 @@ class ComfyUI:
             f"No answer from the ComfyUI at {self._server.url} ({reason}). Start it, or correct "
             "`url` of this worker's comfyui backend.",
         )
-
-    def free(self) -> None:
-        """Unload its models, for whoever needs the memory. It does so in its own time."""
-        try:
-            self._server.free()
-        except Unanswered as error:
-            raise self._down(str(error)) from error
 
     def close(self) -> None:
         self._server.close()

@@ -7,11 +7,12 @@ batch of ComfyUI's draws all of its noise from the first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from corral.core.images.pipeline import ADetailer, Hires, Img2Img, Record, Refiner, Txt2Img, Upscale
-from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.backend import StageFailed, times
 from corral.runtime.pipeline.comfyui.names import (
     EXTENSIONS,
     LATENT_RESIZES,
@@ -36,9 +37,8 @@ CHECKPOINTS = ("ckpt_name", "unet_name")
 """Inputs that name a model which is slow enough to be counted, of whatever node."""
 
 
-class Pick(Protocol):
-    def __call__(self, kind: str, field: str, wanted: str) -> str:
-        """The server's own name for what a record names: one that the node's field takes."""
+Pick = Callable[[str, str, str], str]
+"""The server's own name, by a node's kind and its field, for what a record names."""
 
 
 class Graph:
@@ -214,11 +214,6 @@ def upscale(stage: Upscale, record: Record, image: str, size: tuple[int, int], p
     pixels = graph.one("LoadImage", image=image)
     wanted = (times(size[0], stage.factor), times(size[1], stage.factor))
     return graph.show(_resized(graph, pixels, stage.upscaler, wanted))
-
-
-def times(side: int, factor: float, multiple_of: int = 1) -> int:
-    """A side so many times as long, cut to whole pixels the same way everywhere."""
-    return max(side * round(factor * 1000) // 1000 // multiple_of, 1) * multiple_of
 
 
 def _sample(

@@ -6,18 +6,16 @@ import hashlib
 import json
 import time
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import httpx
 from msgspec import Struct
 from websockets.exceptions import InvalidStatus, WebSocketException
-from websockets.sync.client import ClientConnection, connect
 
 from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.blocking_websocket import BlockingWebSocket
 from corral.runtime.pipeline.bounded import IMAGES, Bounded
 from corral.runtime.pipeline.comfyui import errors
 
@@ -60,22 +58,14 @@ class FoundPrompt(Struct, frozen=True):
 class Events:
     """The server's own words while it works, to one client id. What it said to nobody is gone."""
 
-    def __init__(
-        self,
-        url: str,
-        client_id: str,
-        headers: Mapping[str, str] = MappingProxyType({}),
-        answer_s: float = CONNECT_S,
-    ) -> None:
+    def __init__(self, url: str, client_id: str, headers: dict[str, str], answer_s: float) -> None:
         self.client_id = client_id
-        self._headers = dict(headers)
-        self._answer_s = answer_s
+        self._headers, self._answer_s = headers, answer_s
         scheme, rest = url.split("://", 1)
         self._url = f"ws{scheme[4:]}://{rest}/ws?{urlencode({'clientId': client_id})}"
         self.connections = 0
         """So far: more than one where a connection broke."""
-        self._socket: ClientConnection | None = None
-        self._open = ExitStack()
+        self._socket: BlockingWebSocket | None = None
 
     @property
     def connected(self) -> bool:
@@ -84,16 +74,14 @@ class Events:
     def connect(self) -> None:
         """No Origin is sent: a foreign one is refused."""
         try:
-            self._socket = self._open.enter_context(
-                connect(
-                    self._url,
-                    additional_headers=self._headers,
-                    open_timeout=self._answer_s,
-                    close_timeout=CLOSE_S,
-                    compression=None,
-                    max_size=MESSAGE_LIMIT,
-                    proxy=None,
-                )
+            self._socket = BlockingWebSocket(
+                self._url,
+                additional_headers=self._headers,
+                open_timeout=self._answer_s,
+                close_timeout=CLOSE_S,
+                compression=None,
+                max_size=MESSAGE_LIMIT,
+                proxy=None,
             )
             self.connections += 1
         except InvalidStatus as error:
@@ -112,7 +100,7 @@ class Events:
         if self._socket is None:
             raise Unanswered("not connected")
         try:
-            said = self._socket.recv(timeout=timeout_s)
+            said = self._socket.recv(timeout_s)
         except TimeoutError:
             return None
         except (OSError, WebSocketException) as error:
@@ -127,18 +115,14 @@ class Events:
             return None
 
     def close(self) -> None:
-        self._socket = None
-        self._open.close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
 
 class ComfyUIServer:
     def __init__(
-        self,
-        url: str,
-        username: str = "",
-        password: str = "",
-        *,
-        answer_s: float = ANSWER_S,
+        self, url: str, username: str, password: str, *, answer_s: float = ANSWER_S
     ) -> None:
         self.url = url.rstrip("/")
         self._answer_s = answer_s
@@ -224,7 +208,7 @@ class ComfyUIServer:
                 return
             time.sleep(0.05)
 
-    def upload(self, png: bytes, place: str = "temp") -> str:
+    def upload(self, png: bytes, place: str) -> str:
         """The name for a LoadImage node: the server may have chosen another than ours. What lies
         in `temp` goes when the server ends; not every node of a pack finds it there."""
         name = f"{hashlib.sha256(png).hexdigest()[:32]}.png"
@@ -252,17 +236,16 @@ class ComfyUIServer:
             raise errors.refused(answer.status_code, None, answer.text)
         return answer.content
 
-    def free(self) -> None:
-        """Models go from memory; the server does it when it comes round to it."""
-        self._send("POST", "/free", json={"unload_models": True, "free_memory": True})
-
     def stats(self) -> dict[str, Any]:
         said: dict[str, Any] = self.get("/system_stats")
         return said
 
     def missing(self, kinds: Iterable[str]) -> list[str]:
         """Those of these nodes that the server does not have, asked anew where it seems so."""
-        return [kind for kind in kinds if self.about(kind) is None and not self._again(kind)]
+        lacking = [kind for kind in kinds if self.about(kind) is None]
+        for kind in lacking:
+            self.forget(kind)
+        return [kind for kind in lacking if self.about(kind) is None]
 
     def about(self, kind: str) -> dict[str, Any] | None:
         if kind not in self._about:
@@ -275,10 +258,6 @@ class ComfyUIServer:
             self._about.pop(kind, None)
         else:
             self._about.clear()
-
-    def _again(self, kind: str) -> bool:
-        self.forget(kind)
-        return self.about(kind) is not None
 
     def field(self, kind: str, name: str) -> Sequence[Any] | None:
         inputs = (self.about(kind) or {}).get("input", {})

@@ -17,11 +17,11 @@ from PIL.Image import Image
 
 from corral import job
 from corral.core.images.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
-from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell
+from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell, seed_of
 from corral.runtime.pipeline.diffusers import schedulers
 from corral.runtime.pipeline.diffusers.errors import meaning
 from corral.runtime.pipeline.diffusers.models import Shelf
-from corral.runtime.pipeline.diffusers.passes import SEEDS, Passes, enlarged
+from corral.runtime.pipeline.diffusers.passes import Passes, enlarged
 
 EXTRA = ("torch", "transformers", "diffusers")
 NOT_FOR_IT = "does not support custom"
@@ -119,7 +119,7 @@ class Diffusers:
         return Rendered(
             images=made,
             seconds=0.0,
-            seeds=[(record.seed + place) % SEEDS for place in range(len(made))],
+            seeds=[seed_of(record, place) for place in range(len(made))],
             info={**self._about, "models": passes.hashes, "scheduler": passes.scheduler},
             warnings=passes.warnings,
             loaded=passes.fresh,

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 from PIL import Image as Images
 from PIL.Image import Image
 
-from corral import job
 from corral.core.images.pipeline import Hires, Img2Img, Lora, Record, Refiner, Txt2Img, Upscale
-from corral.runtime.pipeline.backend import StageFailed, Tell
+from corral.runtime.pipeline.backend import StageFailed, Tell, seed_of, stop_if_cancelled, times
 from corral.runtime.pipeline.diffusers import schedulers
 from corral.runtime.pipeline.diffusers.models import LoadedModel, Shelf
 from corral.runtime.pipeline.diffusers.prompts import said_of, warnings_of
@@ -27,7 +26,6 @@ from corral.runtime.pipeline.diffusers.schedulers import is_flow, key
 
 LOOK_S = 0.1
 """How often it is asked whether the job was cancelled, also in the middle of a step."""
-SEEDS = 2**32
 RESIZES = {
     "lanczos": Images.Resampling.LANCZOS,
     "bicubic": Images.Resampling.BICUBIC,
@@ -227,7 +225,7 @@ class Passes:
 
     def _generators(self, places: Sequence[int]) -> list[Any]:
         """The noise is drawn on the CPU: the same on every card."""
-        seeds = ((self._record.seed + place) % SEEDS for place in places)
+        seeds = (seed_of(self._record, place) for place in places)
         return [self._torch.Generator("cpu").manual_seed(seed) for seed in seeds]
 
     def _call(
@@ -285,23 +283,16 @@ class Watch:
         if now < self._next:
             return
         self._next = now + LOOK_S
-        if self._tell.cancelled():
-            raise job.Cancelled("The job was cancelled.")
+        stop_if_cancelled(self._tell)
 
     def step(self, pipe: Any, step: int, _: object, kept: dict[str, Any]) -> dict[str, Any]:
-        if self._tell.cancelled():
-            raise job.Cancelled("The job was cancelled.")
+        stop_if_cancelled(self._tell)
         count = pipe.num_timesteps
         share = self._part * (step + 1) / (self.until or count)
         self._tell.progress(self.begun + share, f"step {step + 1} of {count}{self._note}")
         if step + 1 == self.until:
             pipe._interrupt = True  # it skips the other steps, and gives back what there is
         return kept
-
-
-def times(side: int, factor: float, multiple_of: int = 1) -> int:
-    """A side so many times as long, cut to whole pixels the same way everywhere."""
-    return max(side * round(factor * 1000) // 1000 // multiple_of, 1) * multiple_of
 
 
 def enlarged(stage: Upscale, image: Image) -> Image:

@@ -4,8 +4,3 @@ The server answers 200 to nearly anything and renders something else; only `info
 says what. So names are looked up before (`stock`), everything that decides a pixel is sent
 (`payloads`), and the answer is held against the request (`truth`).
 """
-
-from corral.runtime.pipeline.webui.backend import WebUI
-from corral.runtime.pipeline.webui.probing import ProbedModel, WebUIProbe, probe
-
-__all__ = ["ProbedModel", "WebUI", "WebUIProbe", "probe"]

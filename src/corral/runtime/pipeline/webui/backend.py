@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any
 
 from PIL.Image import Image
 
-from corral import job
 from corral.core.images.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
-from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell
+from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell, seed_of, stop_if_cancelled
 from corral.runtime.pipeline.webui import payloads, truth
 from corral.runtime.pipeline.webui.errand import Errand
 from corral.runtime.pipeline.webui.payloads import Look
@@ -50,15 +50,14 @@ class WebUI:
         )
         errand.start()
         try:
-            while not errand.done.wait(LOOK_S):
-                if tell.cancelled():
-                    raise job.Cancelled("The job was cancelled.")
+            while not wait((errand.ended,), LOOK_S).done:
+                stop_if_cancelled(tell)
                 tell.progress(*errand.heard)
         except BaseException:
             errand.stop(STOP_S)
             raise
         try:
-            rendered = errand.result()
+            rendered = errand.ended.result()
         except Down:
             self._settings = None
             self._stock.forget()
@@ -72,8 +71,7 @@ class WebUI:
     def _take_turn(self, tell: Tell) -> Turn:
         turn = Turn(self._server.url, self._folder)
         while True:
-            if tell.cancelled():
-                raise job.Cancelled("The job was cancelled.")
+            stop_if_cancelled(tell)
             if turn.take():
                 return turn
             tell.progress(0.0, "waiting for another job at the same WebUI")
@@ -144,7 +142,8 @@ class WebUI:
         return self._settings
 
     def _drawn(self, errand: Errand, stage: Txt2Img, record: Record, look: Look) -> Rendered:
-        size = payloads.hires_size(record, stage.hires)
+        base = (record.width, record.height)
+        size = payloads.grown(base, 1.0 if stage.hires is None else stage.hires.factor)
         cut = payloads.slices(record, size[0] * size[1])
         made = Rendered(images=[], seconds=0.0)
         for place, seeds in enumerate(cut):
@@ -154,7 +153,7 @@ class WebUI:
                 look=look,
                 seeds=seeds,
                 size=size,
-                base=(record.width, record.height),
+                base=base,
                 steps=record.steps,
                 cfg_scale=record.cfg_scale,
                 refined=stage.refiner is not None
@@ -175,7 +174,7 @@ class WebUI:
         made = Rendered(images=[], seconds=0.0)
         for place, image in enumerate(images):
             errand.share = (place, len(images))
-            seed = (record.seed + place) % payloads.SEEDS
+            seed = seed_of(record, place)
             size = payloads.grown(image.size, 1.0)
             detector = stage.detector if isinstance(stage, ADetailer) else ""
             expected = Expected(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
 
@@ -46,14 +47,12 @@ class Errand:
         self._server = server
         self._turn = turn
         self._work = work
-        self.done = threading.Event()
+        self.ended: Future[Rendered] = Future()
         self.stopping = threading.Event()
         self.heard: tuple[float, str] = (0.0, "")
         """Progress of this stage, for the thread that may tell it."""
         self.share = (0, 1)
         """Which of how many calls this is."""
-        self._rendered: Rendered | None = None
-        self._failed: BaseException | None = None
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="webui", daemon=True).start()
@@ -61,25 +60,18 @@ class Errand:
     def stop(self, patience_s: float) -> None:
         """Soon: the errand itself goes on interrupting until the server has noticed."""
         self.stopping.set()
-        self.done.wait(patience_s)
-
-    def result(self) -> Rendered:
-        if self._failed is not None:
-            raise self._failed
-        assert self._rendered is not None
-        return self._rendered
+        wait((self.ended,), patience_s)
 
     def call(self, path: str, body: dict[str, Any]) -> tuple[Any, float]:
         """The one long request, watched while it runs. Its answer counts only if nobody stopped
         it: that of an interrupted one looks like any other, with a part of the image."""
         before = self.idle()
         self._turn.write(busy=True)
-        sent = _Call(self._server, path, body)
-        sent.start()
+        sent = self._send(path, body)
         untouched = not before.interrupted
         began = looked = alive = time.monotonic()
         fresh = False
-        while not sent.done.wait(POLL_S):
+        while not wait((sent,), POLL_S).done:
             if self.stopping.is_set():
                 self._interrupt(sent)
                 raise Stopped
@@ -103,12 +95,16 @@ class Errand:
         if self.stopping.is_set():
             raise Stopped
         try:
-            answer = sent.answer()
+            answer = sent.result()
         except StageFailed as failed:
             if not isinstance(failed, Down):
-                self._turn.write(over=self._still_busy_since())
+                # An upscaling that breaks off leaves the server saying that it is busy, for ever;
+                # what has begun just now waits in line before us anyway.
+                state = self._now()
+                self._turn.write(over="" if state is None or state.idle else state.began)
             raise
-        if untouched and self._was_interrupted():
+        # The sign stays until the next job begins.
+        if untouched and (state := self._now()) is not None and state.interrupted:
             raise StageFailed(
                 "exception",  # the same server may well do it the next time
                 f"Somebody interrupted the WebUI at {self._server.url}: the image is unfinished.",
@@ -157,13 +153,26 @@ class Errand:
             f"{OTHERS_S / 60:g} minutes.",
         )
 
-    def _look(self, sent: _Call) -> ServerState | None:
+    def _send(self, path: str, body: dict[str, Any]) -> Future[tuple[Any, float]]:
+        """A request that nobody can break off."""
+        sent: Future[tuple[Any, float]] = Future()
+
+        def run() -> None:
+            try:
+                sent.set_result(self._server.generate(path, body))
+            except BaseException as error:
+                sent.set_exception(error)
+
+        threading.Thread(target=run, name="webui-call", daemon=True).start()
+        return sent
+
+    def _look(self, sent: Future[Any]) -> ServerState | None:
         try:
             return self._server.state()
         except Late:
             return None
         except Down:
-            if sent.done.wait(VERDICT_S):  # the call itself knows better what happened
+            if wait((sent,), VERDICT_S).done:  # the call itself knows better what happened
                 return None
             raise
         except StageFailed:
@@ -178,40 +187,32 @@ class Errand:
         done = (place + min(max(state.fraction, 0.0), 1.0)) / count
         self.heard = (max(done, self.heard[0]), f"step {state.step} of {state.steps}")
 
-    def _interrupt(self, sent: _Call) -> None:
+    def _interrupt(self, sent: Future[Any]) -> None:
         until = time.monotonic() + STOPPING_S
         while time.monotonic() < until:
             self._server.interrupt()
-            if sent.done.wait(POLL_S):
+            if wait((sent,), POLL_S).done:
                 self._turn.write(busy=False)
                 return
 
-    def _still_busy_since(self) -> str:
-        """After a call that failed. An upscaling that breaks off leaves the server saying so for
-        ever; what has begun just now waits in line before us anyway."""
+    def _now(self) -> ServerState | None:
+        """After a call; None where it does not say."""
         try:
-            state = self._server.state()
+            return self._server.state()
         except (Late, StageFailed):
-            return ""
-        return "" if state.idle else state.began
-
-    def _was_interrupted(self) -> bool:
-        """By somebody else. The sign stays until the next job begins."""
-        try:
-            return self._server.state().interrupted
-        except (Late, StageFailed):
-            return False
+            return None
 
     def _run(self) -> None:
         try:
-            self._rendered = self._work(self)
+            rendered = self._work(self)
         except BaseException as error:  # raised again where the result is asked for
-            self._failed = error
-        finally:
-            if isinstance(self._failed, Down):
-                self._mark(self._failed)
+            if isinstance(error, Down):
+                self._mark(error)
             self._turn.release()
-            self.done.set()
+            self.ended.set_exception(error)
+        else:
+            self._turn.release()
+            self.ended.set_result(rendered)
 
     def _mark(self, failed: Down) -> None:
         if failed.gone:
@@ -219,30 +220,3 @@ class Errand:
         now = time.time()
         if not 0 <= now - float(self._turn.read().get("down") or 0) < MARKED_S:
             self._turn.write(down=now)
-
-
-class _Call:
-    """A request that nobody can break off."""
-
-    def __init__(self, server: WebUIServer, path: str, body: dict[str, Any]) -> None:
-        self._server, self._path, self._body = server, path, body
-        self.done = threading.Event()
-        self._answer: tuple[Any, float] | None = None
-        self._failed: BaseException | None = None
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="webui-call", daemon=True).start()
-
-    def answer(self) -> tuple[Any, float]:
-        if self._failed is not None:
-            raise self._failed
-        assert self._answer is not None
-        return self._answer
-
-    def _run(self) -> None:
-        try:
-            self._answer = self._server.generate(self._path, self._body)
-        except BaseException as error:
-            self._failed = error
-        finally:
-            self.done.set()

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Struct
 from PIL.Image import Image
 
-from corral.core.images.pipeline import ADetailer, Hires, Img2Img, Record, Stage, Txt2Img, Upscale
-from corral.runtime.pipeline.backend import StageFailed
+from corral.core.images.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
+from corral.runtime.pipeline.backend import StageFailed, seed_of
 from corral.runtime.pipeline.webui.stock import ServerModel, ServerStock, Word
 
 SAMPLER = "Euler"
@@ -21,7 +21,6 @@ MOST_IMAGES = 8
 MOST_PIXELS = 16 * 1024 * 1024
 """Of one request. A server takes a hundred thousand images too, and dies of them."""
 MOST_UPSCALED = 128 * 1024 * 1024
-SEEDS = 2**32
 BLOCK = 8
 """Pixels; sizes are whole numbers of blocks."""
 STEPPED = ("DDIM", "DDIM CFG++", "PLMS", "UniPC")
@@ -177,7 +176,7 @@ def slices(record: Record, pixels: int) -> list[list[int]]:
     most = max(1, min(MOST_IMAGES, MOST_PIXELS // max(pixels, 1)))
     cut: list[list[int]] = [[]]
     for place in range(record.batch_size):
-        seed = (record.seed + place) % SEEDS
+        seed = seed_of(record, place)
         if len(cut[-1]) == most or (cut[-1] and seed == 0):  # the server does not begin anew at 0
             cut.append([])
         cut[-1].append(seed)
@@ -313,10 +312,6 @@ def upscale(stage: Upscale, image: Image, stock: ServerStock) -> dict[str, Any]:
         "codeformer_weight": 0.0,
         "show_extras_results": True,
     }
-
-
-def hires_size(record: Record, hires: Hires | None) -> tuple[int, int]:
-    return grown((record.width, record.height), 1.0 if hires is None else hires.factor)
 
 
 def grown(size: tuple[int, int], factor: float) -> tuple[int, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -66,7 +65,7 @@ class ServerState(NamedTuple):
 
 class WebUIServer:
     def __init__(
-        self, url: str, username: str = "", password: str = "", *, answer_s: float = ANSWER_S
+        self, url: str, username: str, password: str, *, answer_s: float = ANSWER_S
     ) -> None:
         self.url = url.rstrip("/")
         self._answer_s = answer_s
@@ -87,44 +86,31 @@ class WebUIServer:
         self._late = 0
 
     def get(self, path: str) -> Any:
-        while True:
-            try:
-                answer = self._ask("GET", f"sdapi/v1/{path}")
-            except Late:
-                continue
-            try:
-                return self._read(answer)
-            except StageFailed as failed:
-                if failed.code != "bad_job":
-                    raise
-                raise StageFailed(  # no job has any part in it
-                    "stage_missing",
-                    f"{failed.message}. A setting in its config.json may be of the wrong kind.",
-                ) from failed
+        answer = self._insist("GET", f"sdapi/v1/{path}")
+        try:
+            return self._read(answer)
+        except StageFailed as failed:
+            if failed.code != "bad_job":
+                raise
+            raise StageFailed(  # no job has any part in it
+                "stage_missing",
+                f"{failed.message}. A setting in its config.json may be of the wrong kind.",
+            ) from failed
 
     def find(self, path: str, *, long: bool = False) -> Any | None:
         """From the root of the server; None where there is nothing. `long`: it may have as much to
         say as an image."""
         timeout = httpx.Timeout(LONG_S, connect=CONNECT_S) if long else None
-        while True:
-            try:
-                answer = self._ask("GET", path, timeout=timeout)
-            except Late:
-                continue
-            return None if answer.status_code == 404 else self._read(answer)
+        answer = self._insist("GET", path, timeout=timeout)
+        return None if answer.status_code == 404 else self._read(answer)
 
     def generate(self, path: str, body: dict[str, Any]) -> tuple[Any, float]:
         """The answer and the server's own seconds. It takes as long as it takes: whether the
         server still lives is for those to find out who ask for its progress meanwhile."""
+        # Late, it could only be to connect: then nothing was sent.
         timeout = httpx.Timeout(None, connect=CONNECT_S)
-        while True:
-            began = time.perf_counter()
-            try:
-                answer = self._ask("POST", f"sdapi/v1/{path}", body, timeout=timeout)
-            except Late:  # it could not connect: nothing was sent
-                continue
-            break
-        taken = time.perf_counter() - began
+        answer = self._insist("POST", f"sdapi/v1/{path}", body, timeout=timeout)
+        taken = answer.elapsed.total_seconds()
         with suppress(ValueError):
             taken = min(float(answer.headers.get("X-Process-Time", taken)), taken)
         return self._read(answer), taken
@@ -153,6 +139,11 @@ class WebUIServer:
 
     def close(self) -> None:
         self._client.close()
+
+    def _insist(self, *asked: Any, timeout: httpx.Timeout | None = None) -> httpx.Response:
+        while True:
+            with suppress(Late):
+                return self._ask(*asked, timeout=timeout)
 
     def _ask(
         self,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from corral.core.images.pipeline import ADETAILER, STAGES
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.webui.server import WebUIServer
 
@@ -23,7 +24,6 @@ ENDINGS = re.compile(r"\.(safetensors|ckpt|pt|pth|bin|gguf)$", re.IGNORECASE)
 SHA_SHOWN = 10
 """Digits of a sha256 in a title."""
 HASH = re.compile(r"\s*\[[0-9a-f]{4,64}\]$", re.IGNORECASE)
-DETAILER = "adetailer"
 OWN = {
     "dpmpp2m": "Karras",
     "dpmppsde": "Karras",
@@ -242,7 +242,7 @@ class ServerStock:
 
     def has_detailer(self) -> bool:
         scripts = self._list("scripts").get("img2img") or []
-        return DETAILER in (str(name).lower() for name in scripts)
+        return ADETAILER in (str(name).lower() for name in scripts)
 
     def detector(self, name: str) -> str:
         """ADetailer passes over a detector that it does not have."""
@@ -275,6 +275,18 @@ class ServerStock:
             known = ask()
             self._lists[path] = (time.monotonic(), known)
         return known
+
+
+def offer(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """See `kinds.offer_of`. A model's sha256 is empty until the server first loads it."""
+    server = WebUIServer(options["url"], options["username"], options["password"])
+    try:
+        stock = ServerStock(server)
+        lacking = () if stock.has_detailer() else (ADETAILER,)
+        models = {model.title: model.sha256 for model in stock.models()}
+        return tuple(stage for stage in STAGES if stage not in lacking), models
+    finally:
+        server.close()
 
 
 def _model(name: str, models: Sequence[ServerModel]) -> list[ServerModel]:

@@ -1,1 +1,0 @@
-"""Image servers on this machine: what they have, and starting them again."""

@@ -1,1 +1,0 @@
-"""What the controller has not confirmed yet: results and output, kept and sent again."""

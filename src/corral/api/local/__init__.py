@@ -1,1 +1,0 @@
-"""The local door: a socket for programs on the controller's own machine."""

@@ -1,1 +1,0 @@
-"""Text of others, made safe to read, show and use as a name."""

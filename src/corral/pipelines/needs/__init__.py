@@ -1,1 +1,0 @@
-"""What a record takes: VRAM and effort."""

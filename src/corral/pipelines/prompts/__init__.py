@@ -1,1 +1,0 @@
-"""Prompts: packs of them, the slots in them, LoRAs."""

@@ -1,0 +1,60 @@
+"""What a ComfyUI server has to offer, for the agent to register."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from corral.runtime.files.models import model_name
+from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.comfyui import workflow as comfyui_workflow
+from corral.runtime.pipeline.comfyui.server import ComfyUIServer, Unanswered
+
+NODES = {
+    "txt2img": ("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler",
+                "VAEDecode", "PreviewImage"),
+    "img2img": ("CheckpointLoaderSimple", "CLIPTextEncode", "LoadImage", "VAEEncode", "KSampler",
+                "VAEDecode", "PreviewImage"),
+    "adetailer": ("FaceDetailer", "UltralyticsDetectorProvider", "LoadImage", "PreviewImage"),
+    "upscale": ("LoadImage", "ImageScale", "PreviewImage"),
+}  # fmt: skip
+"""What each stage cannot do without."""
+
+
+def offer(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """See `kinds.offer_of`. Models have the names that records have for them; of two files with
+    one name, their whole way."""
+    server = ComfyUIServer(options["url"], options["username"], options["password"])
+    # Our own graphs read checkpoints alone, a user's may begin with a bare model.
+    places = [("CheckpointLoaderSimple", "ckpt_name"), *_places(options)]
+    try:
+        models = plain([file for place in places for file in server.choices(*place)])
+        stages = tuple(stage for stage, kinds in NODES.items() if not server.missing(kinds))
+        return stages, dict.fromkeys(models, "")
+    except Unanswered as error:
+        raise StageFailed(
+            "backend_down", f"No answer from the ComfyUI at {server.url} ({error})."
+        ) from error
+    finally:
+        server.close()
+
+
+def _places(options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The nodes and inputs where the user's own workflow takes a model."""
+    workflow = comfyui_workflow.read_workflow(options["workflow"])
+    if workflow is None:
+        return []
+    try:
+        nodes, _ = comfyui_workflow.read(workflow.file)
+        places = comfyui_workflow.places_of(workflow, nodes)
+    except StageFailed:  # the jobs will say
+        return []
+    return [(nodes[node]["class_type"], field) for node, field in places.get("model", ())]
+
+
+def plain(files: Sequence[str]) -> list[str]:
+    whole = [model_name(file.replace("\\", "/")) for file in files]
+    last = [name.rsplit("/", 1)[-1] for name in whole]
+    alone = Counter(last)
+    return [short if alone[short] == 1 else full for short, full in zip(last, whole, strict=True)]
