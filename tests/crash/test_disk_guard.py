@@ -128,7 +128,9 @@ def test_nearly_full(disk: SmallDisk, tmp_path: Path) -> None:
         assert status["status"] == "full"
         # It looks again and again, and its own log grows.
         assert status["reason"] in (before, health(controller)["reason"])
-        (room,) = [one for one in examined(ControllerChecks(home).checks()) if one.check == "room"]
+        (room,) = [
+            one for one in examined([ControllerChecks(home).controller]) if one.check == "room"
+        ]
         assert (room.status, "full" in room.said) == ("fail", True)
         with pytest.raises(DiskFull, match="Free some space") as refused:
             client.submit(len, ("moo",))

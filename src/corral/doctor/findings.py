@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -20,23 +21,27 @@ class Finding(Struct, frozen=True):
 Check = Callable[[], Iterable[Finding]]
 
 
-def ok(check: str, said: str) -> Finding:
+def ok(said: str, *, check: str = "") -> Finding:
     return Finding(check, "ok", said)
 
 
-def warn(check: str, said: str, next_: str) -> Finding:
+def warn(said: str, next_: str, *, check: str = "") -> Finding:
     return Finding(check, "warn", said, next_)
 
 
-def fail(check: str, said: str, next_: str) -> Finding:
+def fail(said: str, next_: str, *, check: str = "") -> Finding:
     return Finding(check, "fail", said, next_)
 
 
-def examined(checks: Iterable[tuple[str, Check]]) -> Iterator[Finding]:
-    """Every check in turn. One that breaks is a finding too, and ends nothing."""
-    for name, check in checks:
+def examined(checks: Iterable[Check]) -> Iterator[Finding]:
+    """Every check in turn, its findings under its own name where they have no other. One that
+    breaks is a finding too, and ends nothing."""
+    for check in checks:
+        name = check.__name__.replace("_", " ")
         try:
-            yield from check()
+            for finding in check():
+                yield replace(finding, check=finding.check or name)
         except Exception as error:
             said = f"could not be checked: {type(error).__name__}: {error}"
-            yield warn(name, said, "Look at what it says, or tell us: this check should not break.")
+            next_ = "Look at what it says, or tell us: this check should not break."
+            yield warn(said, next_, check=name)

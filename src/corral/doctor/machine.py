@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from corral import __version__, settings, variables
@@ -27,27 +27,17 @@ GIB = 1024**3
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
-def checks() -> list[tuple[str, Check]]:
-    return [
-        ("python", python),
-        ("packages", packages),
-        ("uv", uv),
-        ("clock", clock),
-        ("open files", open_files),
-        ("sandbox", sandbox),
-        ("shared memory", shared_memory),
-        ("gpu", gpu),
-        ("localhost", localhost),
-        ("proxy", proxy),
-    ]
+def checks() -> Sequence[Check]:
+    system = (clock, open_files, sandbox, shared_memory, gpu, localhost, proxy)
+    return (python, packages, uv, *system)
 
 
 def python() -> Iterator[Finding]:
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < OLDEST:
-        yield fail("python", f"Python {found} is too old.", "Install Python 3.11 or newer.")
+        yield fail(f"Python {found} is too old.", "Install Python 3.11 or newer.")
     else:
-        yield ok("python", f"Python {found}, {sys.executable}")
+        yield ok(f"Python {found}, {sys.executable}")
 
 
 def packages() -> Iterator[Finding]:
@@ -55,7 +45,7 @@ def packages() -> Iterator[Finding]:
     try:
         declared = importlib.metadata.requires("corral") or []
     except importlib.metadata.PackageNotFoundError:
-        yield fail("packages", "Corral itself is not installed here.", "pip install corral")
+        yield fail("Corral itself is not installed here.", "pip install corral")
         return
     broken, count = [], 0
     for line in declared:
@@ -77,13 +67,9 @@ def packages() -> Iterator[Finding]:
         except Exception as error:
             broken.append(f"{module} cannot be imported ({error})")
     if broken:
-        yield fail(
-            "packages",
-            f"{'; '.join(broken)}.",
-            f"{sys.executable} -m pip install --upgrade corral",
-        )
+        yield fail(f"{'; '.join(broken)}.", f"{sys.executable} -m pip install --upgrade corral")
     else:
-        yield ok("packages", f"Corral {__version__} and its {count} packages")
+        yield ok(f"Corral {__version__} and its {count} packages")
 
 
 def _misfit(wanted: str, found: str) -> str:
@@ -112,27 +98,25 @@ def uv() -> Iterator[Finding]:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
         yield fail(
-            "uv",
             f"uv does not run ({error}): jobs with requirements could not be started.",
             f"{sys.executable} -m pip install --force-reinstall uv",
         )
         return
     if done.returncode:
-        yield fail("uv", f"uv ended with {done.returncode}.", "Run `uv --version` and see why.")
+        yield fail(f"uv ended with {done.returncode}.", "Run `uv --version` and see why.")
     else:
-        yield ok("uv", done.stdout.strip())
+        yield ok(done.stdout.strip())
 
 
 def clock() -> Iterator[Finding]:
     now = time.time()
     if now < SOME_DAY:
         yield fail(
-            "clock",
             f"The clock says {time.strftime('%Y-%m-%d', time.localtime(now))}.",
             "Set it: ids, tokens and waits depend on it.",
         )
     else:
-        yield ok("clock", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)))
+        yield ok(time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)))
 
 
 def open_files() -> Iterator[Finding]:
@@ -143,26 +127,23 @@ def open_files() -> Iterator[Finding]:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # a controller takes what it may have
     if most != resource.RLIM_INFINITY and most < ENOUGH_FILES:
         yield warn(
-            "open files",
             f"A process here may open {most} files; many clients at once need more.",
             f"`ulimit -n {ENOUGH_FILES}` as root in the shell that starts the controller.",
         )
     else:
-        yield ok("open files", "no limit" if most == resource.RLIM_INFINITY else f"up to {most:,}")
+        yield ok("no limit" if most == resource.RLIM_INFINITY else f"up to {most:,}")
 
 
 def sandbox(environ: Mapping[str, str] | None = None) -> Iterator[Finding]:
     with contextlib.suppress(InvalidSettings):  # told of elsewhere
         if not settings.load(environ=environ).settings.worker.isolate:
             yield warn(
-                "sandbox",
                 "`worker.isolate` is false: jobs here read and write what you can.",
                 "Remove it from corral.yaml unless you trust all code that is sent here.",
             )
             return
     if sys.platform != "linux":
         yield warn(
-            "sandbox",
             "Files are narrowed by Landlock, which only Linux has.",
             "Run only code that you trust here.",
         )
@@ -170,10 +151,9 @@ def sandbox(environ: Mapping[str, str] | None = None) -> Iterator[Finding]:
         from corral.runtime.sandbox.rules import landlock_version
 
         if version := landlock_version():
-            yield ok("sandbox", f"Landlock, version {version}: jobs see only what they may")
+            yield ok(f"Landlock, version {version}: jobs see only what they may")
         else:
             yield warn(
-                "sandbox",
                 "The kernel has no Landlock, or it is switched off: jobs can read what you can.",
                 "Linux 5.13 or newer with `landlock` in its `lsm=` list; until then run only code "
                 "that you trust.",
@@ -185,17 +165,16 @@ def shared_memory() -> Iterator[Finding]:
     if sys.platform != "linux":
         return
     if not folder.is_dir():
-        yield warn("shared memory", "There is no /dev/shm.", "Mount it: PyTorch's loaders use it.")
+        yield warn("There is no /dev/shm.", "Mount it: PyTorch's loaders use it.")
         return
     total = shutil.disk_usage(folder).total
     if total < SHM_MIB << 20:
         yield warn(
-            "shared memory",
             f"{folder} has only {total >> 20} MiB; data loaders of PyTorch need more.",
             "In a container: --shm-size=1g.",
         )
     else:
-        yield ok("shared memory", f"{folder} has {total / GIB:.1f} GiB")
+        yield ok(f"{folder} has {total / GIB:.1f} GiB")
 
 
 def gpu() -> Iterator[Finding]:
@@ -206,12 +185,11 @@ def gpu() -> Iterator[Finding]:
     except pynvml.NVMLError as error:
         if Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi"):
             yield fail(
-                "gpu",
                 f"There is an NVIDIA driver, but it does not answer ({error}).",
                 "Run `nvidia-smi`; after an update of the driver the machine wants a reboot.",
             )
         else:
-            yield ok("gpu", "no NVIDIA GPU found: fine, others can be declared as worker.gpus")
+            yield ok("no NVIDIA GPU found: fine, others can be declared as worker.gpus")
         return
     try:
         driver, count = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlDeviceGetCount()
@@ -220,7 +198,7 @@ def gpu() -> Iterator[Finding]:
         ]
     finally:
         pynvml.nvmlShutdown()
-    yield ok("gpu", f"{', '.join(names) or 'no GPU'}; driver {driver}")
+    yield ok(f"{', '.join(names) or 'no GPU'}; driver {driver}")
 
 
 def localhost() -> Iterator[Finding]:
@@ -228,20 +206,18 @@ def localhost() -> Iterator[Finding]:
         found = {info[4][0] for info in socket.getaddrinfo("localhost", 80)}
     except OSError as error:
         yield warn(
-            "localhost",
             f"The name localhost is not known ({error}).",
             "Add `127.0.0.1 localhost` to /etc/hosts, or use 127.0.0.1 everywhere.",
         )
         return
     if "127.0.0.1" not in found:
         yield warn(
-            "localhost",
             f"localhost is {', '.join(map(str, sorted(found)))}, and the controller listens on "
             "127.0.0.1.",
             "Use 127.0.0.1 in addresses, or add `127.0.0.1 localhost` to /etc/hosts.",
         )
     else:
-        yield ok("localhost", f"is {', '.join(map(str, sorted(found)))}")
+        yield ok(f"is {', '.join(map(str, sorted(found)))}")
 
 
 def proxy(environ: Mapping[str, str] | None = None) -> Iterator[Finding]:
@@ -249,14 +225,13 @@ def proxy(environ: Mapping[str, str] | None = None) -> Iterator[Finding]:
     found = variables.proxies() if environ is None else variables.proxies(environ)
     spared = found.pop("no_proxy", "")
     if not found:
-        yield ok("proxy", "none set")
+        yield ok("none set")
         return
     words = [word.strip() for word in spared.split(",")]
     if "*" in words or all(host in words for host in _LOOPBACK):
-        yield ok("proxy", f"{', '.join(sorted(found))} set; loopback is spared by NO_PROXY")
+        yield ok(f"{', '.join(sorted(found))} set; loopback is spared by NO_PROXY")
     else:
         yield warn(
-            "proxy",
             f"{', '.join(sorted(found))} would catch what other programs (curl, your own gRPC "
             "clients) send to the controller here.",
             f"export NO_PROXY={','.join(filter(None, [spared, *_LOOPBACK]))}",

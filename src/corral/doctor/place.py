@@ -8,7 +8,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from corral import settings
@@ -30,46 +30,34 @@ class Place:
     def __init__(self, home: Path, *, look_s: float = LOOK_S) -> None:
         self._home, self._paths, self._look_s = home, Home(home), look_s
 
-    def checks(self) -> list[tuple[str, Check]]:
-        if self._closed():
-            return [("home", self.home)]
-        return [
-            ("home", self.home),
-            ("settings", self.settings),
-            ("token", self.token),
-            ("disk", self.disk),
-            ("journal", self.journal),
-            ("leftovers", self.leftovers),
-        ]
+    def checks(self) -> Sequence[Check]:
+        inside = (self.settings, self.token, self.disk, self.journal, self.leftovers)
+        return (self.home, *(() if self._closed() else inside))
 
     def home(self) -> Iterator[Finding]:
         home = self._home
         if not self._closed() and not os.path.lexists(home):
             parent = next(folder for folder in home.absolute().parents if os.path.exists(folder))
             if os.access(parent, os.W_OK):
-                yield ok("home", f"{home} does not exist yet; `corral up` makes it")
+                yield ok(f"{home} does not exist yet; `corral up` makes it")
             else:
                 yield fail(
-                    "home",
                     f"{home} does not exist, and {parent} cannot be written.",
                     "Choose a place of your own with CORRAL_HOME.",
                 )
             return
         if self._closed():
             yield fail(
-                "home",
                 f"{home} cannot be read and written by you.",
                 f"sudo chown -R $(id -un) {home}, or set another CORRAL_HOME.",
             )
             return
         if not home.is_dir():
-            yield fail("home", f"{home} is no folder.", "Move it away, or set another CORRAL_HOME.")
+            yield fail(f"{home} is no folder.", "Move it away, or set another CORRAL_HOME.")
             return
         odd = [path.name for path in self._folders() if path.exists() and not path.is_dir()]
         if odd:
-            yield fail(
-                "home", f"In {home} these are no folders: {', '.join(odd)}.", "Move them away."
-            )
+            yield fail(f"In {home} these are no folders: {', '.join(odd)}.", "Move them away.")
         yield from self._private()
 
     def _closed(self) -> bool:
@@ -103,11 +91,11 @@ class Place:
         for path, mode in open_:
             said = f"{path} is open to others (mode {mode:o})."
             if path.is_dir():  # what is secret inside has a lock of its own
-                yield warn("home", said, f"chmod 700 {path}")
+                yield warn(said, f"chmod 700 {path}")
             else:
-                yield fail("home", said, f"chmod 600 {path}")
+                yield fail(said, f"chmod 600 {path}")
         if not open_:
-            yield ok("home", f"{self._home}, yours alone")
+            yield ok(f"{self._home}, yours alone")
 
     def settings(self) -> Iterator[Finding]:
         path = self._home / "corral.yaml"
@@ -116,10 +104,10 @@ class Place:
         except InvalidSettings as error:
             line = _line_of(path, error.message)
             where = f" (line {line} of {path})" if line else ""
-            yield fail("settings", f"{error.message}{where}", "Correct it, or take it out.")
+            yield fail(f"{error.message}{where}", "Correct it, or take it out.")
             return
         own = [key for key, source in config.sources.items() if source != "default"]
-        yield ok("settings", f"valid; {len(own)} of your own" if own else "valid; all defaults")
+        yield ok(f"valid; {len(own)} of your own" if own else "valid; all defaults")
 
     def token(self) -> Iterator[Finding]:
         path = self._paths.token
@@ -128,24 +116,22 @@ class Place:
         except (FileNotFoundError, NotADirectoryError):
             if self._paths.journal.is_dir():
                 yield warn(
-                    "token",
                     f"{path} is missing, though this home was used.",
                     "`corral up` makes a new one; clients elsewhere then need it.",
                 )
             else:
-                yield ok("token", "none yet; `corral up` makes it")
+                yield ok("none yet; `corral up` makes it")
             return
         except (OSError, UnicodeDecodeError) as error:
-            yield fail("token", f"{path} cannot be read ({error}).", f"See who owns {path}.")
+            yield fail(f"{path} cannot be read ({error}).", f"See who owns {path}.")
             return
         if len(text) < 16:
             yield fail(
-                "token",
                 f"{path} holds no token.",
                 "Remove the file and start the controller again: it makes a new one.",
             )
         else:
-            yield ok("token", "readable")
+            yield ok("readable")
 
     def disk(self) -> Iterator[Finding]:
         place = self._home.absolute()
@@ -153,16 +139,15 @@ class Place:
         usage = shutil.disk_usage(place)
         free = f"{usage.free / (1 << 30):.1f} GiB free on the disk of {place}"
         if usage.free < min(FREE_BYTES, usage.total * FREE_SHARE):
-            yield fail("disk", f"Only {free}.", "Free some: without room nothing new is accepted.")
+            yield fail(f"Only {free}.", "Free some: without room nothing new is accepted.")
         elif usage.free < usage.total * FREE_SHARE:
-            yield warn("disk", f"Only {free}.", "Free some before it is full.")
+            yield warn(f"Only {free}.", "Free some before it is full.")
         else:
-            yield ok("disk", free)
+            yield ok(free)
         if hasattr(os, "statvfs"):
             room = os.statvfs(place)
             if room.f_files and room.f_favail < max(1000, room.f_files * 0.01):
                 yield fail(
-                    "disk",
                     f"Only {room.f_favail:,} inodes are left on the disk of {place}.",
                     "Remove many small files there.",
                 )
@@ -172,21 +157,21 @@ class Place:
         path = folder / "corral.db"
         if not path.exists():
             if (folder / "mark").exists() and (folder / "mark").stat().st_size:
-                yield fail("journal", f"{path} is gone, its mark is there.", _MEND)
+                yield fail(f"{path} is gone, its mark is there.", _MEND)
             else:
-                yield ok("journal", "none yet")
+                yield ok("none yet")
             return
         if not (folder / "mark").exists():
-            yield fail("journal", f"The mark {folder / 'mark'} is missing.", _MEND)
+            yield fail(f"The mark {folder / 'mark'} is missing.", _MEND)
             return
         deadline = time.monotonic() + self._look_s
         try:
             journal = Journal(folder)
         except HomeUnusable as error:
-            yield fail("journal", error.message, "Choose another CORRAL_HOME, or restore a backup.")
+            yield fail(error.message, "Choose another CORRAL_HOME, or restore a backup.")
             return
         except CorralError as error:
-            yield fail("journal", error.message, _MEND)
+            yield fail(error.message, _MEND)
             return
         last, newest, whole = 0, 0.0, True
         try:
@@ -198,21 +183,21 @@ class Place:
                     break
         except JournalDamaged as error:
             if time.monotonic() <= deadline:
-                yield fail("journal", error.message, _MEND)
+                yield fail(error.message, _MEND)
                 return
             whole = False
         finally:
             journal.close()
         size = path.stat().st_size / (1 << 20)
         if whole:
-            yield ok("journal", f"{last:,} records, all whole; {size:.1f} MiB")
+            yield ok(f"{last:,} records, all whole; {size:.1f} MiB")
         else:
-            yield ok("journal", f"whole up to record {last:,}; {size:.1f} MiB, so no further")
+            yield ok(f"whole up to record {last:,}; {size:.1f} MiB, so no further")
         if newest > time.time() + SKEW_S:
             yield warn(
-                "clock",
                 f"The journal is {newest - time.time():.0f} s ahead of this machine's clock.",
                 "Set the clock, before it makes waits and ids odd.",
+                check="clock",
             )
 
     def leftovers(self) -> Iterator[Finding]:
@@ -232,13 +217,12 @@ class Place:
         if found:
             size = sum(path.lstat().st_size for path in found)
             yield warn(
-                "leftovers",
                 f"{len(found)} half-written files of an hour ago or more, {size:,} bytes, the "
                 f"first is {found[0]}.",
                 "While the controller is down, remove them.",
             )
         else:
-            yield ok("leftovers", "none")
+            yield ok("none")
 
 
 _MEND = "Restore a backup, or run `corral repair`: it says what it would do before it does it."

@@ -12,7 +12,7 @@ from pathlib import Path
 from corral import __version__, settings
 from corral.contract.views import WorkerView
 from corral.core.errors import CorralError, Forbidden, Unauthorized
-from corral.doctor.findings import Check, Finding, fail, ok, warn
+from corral.doctor.findings import Finding, fail, ok, warn
 from corral.home import Home, read_json
 from corral.joining import trust
 from corral.sdk.client import Client
@@ -34,13 +34,9 @@ class ControllerChecks:
         with contextlib.suppress(CorralError):
             self._config = settings.load(home).settings
 
-    def checks(self) -> list[tuple[str, Check]]:
-        return [("controller", self.controller)]
-
     def controller(self) -> Iterator[Finding]:
         if self._elsewhere and _alive(self._card):
             yield warn(
-                "controller",
                 f"One runs here (pid {self._card.get('pid')}), but commands in this home talk to "
                 f"{self._elsewhere}.",
                 "`corral logout` changes that."
@@ -49,16 +45,15 @@ class ControllerChecks:
             )
         elif self._elsewhere:
             by = "logged in to" if self._elsewhere == self._login else "CORRAL_ADDRESS is"
-            yield ok("controller", f"{by} {self._elsewhere}")
+            yield ok(f"{by} {self._elsewhere}")
         elif not _alive(self._card):
             if self._card:
                 yield warn(
-                    "controller",
                     f"It ended without a goodbye (pid {self._card.get('pid')}).",
                     "`corral up` starts it again; no accepted job is lost.",
                 )
             else:
-                yield warn("controller", "It is not running.", "`corral up` starts it.")
+                yield warn("It is not running.", "`corral up` starts it.")
             yield from self.ports()
             return
         yield from self._doors()
@@ -75,12 +70,12 @@ class ControllerChecks:
                     probe.bind((host, port))
                 except OSError as error:
                     yield fail(
-                        name,
                         f"{host}:{port} cannot be used ({error.strerror}){_holder(port)}.",
                         f"Stop what has it, or set {name} to another one.",
+                        check=name,
                     )
                 else:
-                    yield ok(name, f"{host}:{port} is free")
+                    yield ok(f"{host}:{port} is free", check=name)
 
     # --- a controller that is there ---
 
@@ -94,53 +89,55 @@ class ControllerChecks:
                 began = time.perf_counter()
                 health = client.health()
                 took = (time.perf_counter() - began) * 1000
-                yield ok("grpc", f"{door.address} answers in {took:.0f} ms: {health.status}")
+                yield ok(f"{door.address} answers in {took:.0f} ms: {health.status}", check="grpc")
                 if health.status == "full":
                     yield fail(
-                        "room",
                         f"No new work is accepted or started: {health.reason}",
                         "Free some space, or lower retention.* in corral.yaml.",
+                        check="room",
                     )
                 if health.status == "damaged":
                     yield fail(
-                        "journal",
                         health.reason,
                         "`corral down`, then restore a backup, or run `corral repair`.",
+                        check="journal",
                     )
                 if health.status == "degraded":
                     yield warn(
-                        "engines",
                         health.reason,
                         "Its jobs wait; look after its platform, and they go on by themselves.",
+                        check="engines",
                     )
                 if health.version == __version__:
-                    yield ok("versions", f"the controller has {health.version} too")
+                    yield ok(f"the controller has {health.version} too", check="versions")
                 else:
                     yield warn(
-                        "versions",
                         f"This is Corral {__version__}, the controller is {health.version}.",
                         "Install the same on both, then `corral down` and `corral up`.",
+                        check="versions",
                     )
                 yield from self._work(client)
         except Unauthorized as error:
             again = "Ask for a new string (`corral invite --client NAME`) and `corral login` again."
             yield fail(
-                "grpc", error.message, again if self._login else "Set CORRAL_HOME or CORRAL_TOKEN."
+                error.message,
+                again if self._login else "Set CORRAL_HOME or CORRAL_TOKEN.",
+                check="grpc",
             )
         except CorralError as error:
             away = (
                 "See whether that machine is on and `corral up` there; `corral logout` forgets it."
             )
             here = "See the controller's log; `corral status` names it."
-            yield fail("grpc", error.message, away if self._login else here)
+            yield fail(error.message, away if self._login else here, check="grpc")
 
     def _work(self, client: Client) -> Iterator[Finding]:
         workers = client.workers()
         if not workers:
             yield warn(
-                "workers",
                 "The controller knows no worker.",
                 "Wait a moment, or see worker.enabled in the settings.",
+                check="workers",
             )
         for worker in workers:
             yield from self._worker(worker)
@@ -158,42 +155,44 @@ class ControllerChecks:
             return  # a token for less than an admin, which may not know
         for name in sorted(named - {""} - there):
             yield warn(
-                "notify",
                 f"Webhooks are signed with the secret {name}, which is not set: they are not told.",
                 f"`corral secret set {name}`.",
+                check="notify",
             )
 
     def _worker(self, worker: WorkerView) -> Iterator[Finding]:
         silence = time.time() - worker.seen_at
         if worker.left:
-            yield ok("workers", f"{worker.name} was stopped {silence:.0f} s ago")
+            yield ok(f"{worker.name} was stopped {silence:.0f} s ago", check="workers")
         elif not worker.connected:
             yield warn(
-                "workers",
                 f"{worker.name} is away since {silence:.0f} s.",
                 "Start it again; its jobs wait or go elsewhere.",
+                check="workers",
             )
         elif silence > SILENT_BEATS * self._config.heartbeat_s + 1:
             yield warn(
-                "workers",
                 f"{worker.name} is connected but silent for {silence:.0f} s.",
                 "See whether its machine is overloaded or asleep.",
+                check="workers",
             )
         elif worker.version and worker.version != __version__:
             yield warn(
-                "versions",
                 f"Worker {worker.name} runs Corral {worker.version}, this is {__version__}.",
                 "Install the same on both and start it again.",
+                check="versions",
             )
         else:
             gpus = f", {len(worker.gpus)} GPUs" if worker.gpus else ""
-            yield ok("workers", f"{worker.name}: {worker.cpus:g} processors{gpus}, heard just now")
+            yield ok(
+                f"{worker.name}: {worker.cpus:g} processors{gpus}, heard just now", check="workers"
+            )
         for server in worker.servers if worker.connected else ():
             if server.trouble:
                 yield warn(
-                    "images",
                     f"{worker.name}: {server.trouble}",
                     f"Start the {server.kind}, or correct its entry in `worker.backends` there.",
+                    check="images",
                 )
 
 
@@ -227,25 +226,27 @@ def _http(url: str, certificate: str) -> Finding:
             answer.read()
     except urllib.error.HTTPError as error:
         said = error.read().decode("utf-8", "replace")[:200]
-        return warn("http", f"{url}/health answers {error.code}: {said}", "See what it says there.")
+        return warn(
+            f"{url}/health answers {error.code}: {said}", "See what it says there.", check="http"
+        )
     except (OSError, ValueError) as error:
         return fail(
-            "http",
             f"{url} does not answer ({error}), so workers cannot reach it either.",
             "See the controller's log; `corral down` and `corral up`.",
+            check="http",
         )
-    return ok("http", f"{url} answers")
+    return ok(f"{url} answers", check="http")
 
 
 def _paused(client: Client) -> Finding:
     view = client.admin.queue()
     if not view.paused:
-        return ok("queue", "not paused")
+        return ok("not paused", check="queue")
     by = f" by {view.paused_by}" if view.paused_by else ""
     return warn(
-        "queue",
         f"The queue is paused{by}: nothing new is started.",
         "`corral queue resume` goes on.",
+        check="queue",
     )
 
 
@@ -263,9 +264,9 @@ def _stuck(client: Client, workers: list[WorkerView]) -> Iterator[Finding]:
     if stuck:
         more = "" if len(stuck) == 1 else f", and {len(stuck) - 1} more"
         yield warn(
-            "jobs",
             f"No worker here can run job {stuck[0]}{more}.",
             "`corral why JOB` says more; add such a worker, or `corral cancel` it.",
+            check="jobs",
         )
     elif workers:
-        yield ok("jobs", "none waits in vain")
+        yield ok("none waits in vain", check="jobs")

@@ -28,7 +28,7 @@ def doctor(
 
     home = settings.default_home()
     found: list[Finding] = []
-    for finding in examined([*checks(), *Place(home).checks(), *ControllerChecks(home).checks()]):
+    for finding in examined([*checks(), *Place(home).checks(), ControllerChecks(home).controller]):
         found.append(finding)
         if not as_json:
             _show(finding)
