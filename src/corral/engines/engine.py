@@ -61,41 +61,33 @@ class Engine(Protocol):
     def open(self, holding: Collection[str]) -> None:
         """Called once, before anything else: from now on it reports. Workers that are `holding`
         attempts by the journal and do not turn up within their grace are reported lost."""
-        ...
 
     async def drain(self, grace_s: float) -> None:
         """The controller stops: what would end with it is asked to end within this time. Returns
         when that is so; everything else goes on, and is reported to the next controller."""
-        ...
 
     async def close(self) -> None:
         """The last word: returns when everything that was reported is on disk."""
-        ...
 
     def workers(self) -> Sequence[Worker]:
         """Every worker it knows, also those that are asleep."""
-        ...
 
     def start(self, attempt: Attempt) -> None:
         """Takes it and returns at once: from this moment it is among `running`. Starting twice is
         the same as starting once. What becomes of it comes by `events`."""
-        ...
 
     async def stop(
         self, job: JobId, attempt: int, *, grace_s: float, unbegun: bool = False
     ) -> None:
         """Asks for an end; the proof is the AttemptExited that follows. Unknown attempts: no-op.
         `unbegun` asks for it back, as AttemptReturned, and leaves alone what has begun."""
-        ...
 
     async def running(self) -> Collection[tuple[JobId, int]]:
         """What it has now: the truth after a restart."""
-        ...
 
     def events(self) -> AsyncIterator[Sequence[EngineReport]]:
         """What it saw, in batches that arrived together. Asking for the next batch says that the
         one before is on disk: only then may the engine forget it."""
-        ...
 
 
 class Session(Protocol):
@@ -103,22 +95,18 @@ class Session(Protocol):
 
     def send(self, message: wire.FromController) -> None:
         """Sends a message, or queues it: those of one turn of the event loop share frames."""
-        ...
 
     def mention(self, message: wire.FromController) -> None:
         """The same for what nobody waits for: it goes along with the next frame, or a little
         later in its own."""
-        ...
 
     def rename(self, name: str) -> None:
         """Tells the worker what it is called from now on."""
-        ...
 
     def close(self, code: int, reason: str) -> None: ...
 
     def pause(self) -> None:
         """Reads nothing more for now: the worker then waits too."""
-        ...
 
     def resume(self) -> None: ...
 
@@ -132,19 +120,15 @@ class Dialled(Protocol):
 
     def name_of(self, register: wire.WorkerRegister) -> str:
         """What a worker is called here, whatever it calls itself."""
-        ...
 
     def join(self, session: Session, register: wire.WorkerRegister) -> Worker:
         """A worker registered. A second socket of the same worker replaces the first."""
-        ...
 
     def leave(self, session: Session, worker: str, *, silent_s: float = 0.0) -> None:
         """A socket closed without a word. The grace begins with the last one that was heard."""
-        ...
 
     def hear(self, worker: str, heard: Sequence[wire.FromWorker], size: int = 0) -> None:
         """Messages of one frame of that size. No more are read while the intake is behind."""
-        ...
 
 
 @runtime_checkable
@@ -154,8 +138,6 @@ class Steered(Protocol):
 
     def wish(self, worker: str) -> Worker | None:
         """The operator wishes something else of a worker now; what it looks like then."""
-        ...
 
     def revoke(self, worker: str) -> None:
         """It is no worker of ours any more: out at once, and what it had goes elsewhere."""
-        ...

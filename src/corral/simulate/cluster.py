@@ -24,11 +24,9 @@ class Sender(Protocol):
     def ended(self, work: TracedJob, worker: str, now: float, seconds: float) -> None: ...
     def failed(self, work: TracedJob, worker: str, now: float, seconds: float) -> bool:
         """Whether it is tried again."""
-        ...
 
     def lost(self, worker: str, held: Sequence[TracedJob], now: float) -> int:
         """How many of what it held are given up for good."""
-        ...
 
     def orders(
         self, now: float, machines: Sequence[SimulatedAttempt]
