@@ -9,14 +9,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from corral.agent.environments import kit
+from corral.agent.environments import manifest
 
 
 @functools.cache
 def _made() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="corral-kit-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    kit.assemble(folder)
+    manifest.assemble_kit(folder)
     return folder
 
 

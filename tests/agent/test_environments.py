@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent.environments import kit
+from corral.agent.environments import manifest
 from corral.agent.environments.build_steps import BuildSteps
 from corral.agent.environments.builder import RECORD, Environment, Environments, Spec
 from corral.agent.environments.manifest import SMALL_BYTES
@@ -150,7 +150,7 @@ async def test_a_worker_whose_kit_lost_its_bytes_works(
     controller: FakeController, start: StartAgent, tmp_path: Path
 ) -> None:
     """A power cut some seconds after the first start left every name, and nothing in any file."""
-    made = kit.assemble(tmp_path / "worker" / "kit")
+    made = manifest.assemble_kit(tmp_path / "worker" / "kit")
     for path in made.rglob("*"):
         if path.is_file():
             path.write_bytes(b"")

@@ -21,7 +21,7 @@ from msgspec import Raw
 from corral.agent import inventory
 from corral.agent.attempts.attempt import AttemptKind, HeldAttempt, Recipe
 from corral.agent.attempts.roll import WaitingAttempts
-from corral.agent.environments import kit, manifest
+from corral.agent.environments import manifest
 from corral.agent.environments.builder import Spec
 from corral.agent.gpus.nvidia import Nvml
 from corral.agent.runners import process_tree
@@ -32,6 +32,7 @@ from corral.core.errors import InvalidSettings
 from corral.core.job import Needs, QueueClass
 from corral.core.worker import GPU, Capabilities, Capacity, DeclaredGPU
 from corral.protocol.messages import JobDispatch
+from corral.runtime.environments.kit import RUNNER
 from corral.runtime.files.run_folder import SETTLED_NS
 from corral.runtime.process import posix
 from corral.settings import WorkerSettings
@@ -74,39 +75,39 @@ def test_jobs_inherit_how_to_find_things_and_no_secrets() -> None:
 
 
 def test_a_kit_is_made_once_and_old_ones_go(tmp_path: Path) -> None:
-    made = kit.assemble(tmp_path)
-    assert (made / kit.RUNNER).exists()
+    made = manifest.assemble_kit(tmp_path)
+    assert (made / RUNNER).exists()
     assert (made / "cloudpickle" / "__init__.py").exists()
     assert list(made.glob("corral/runtime/__pycache__/supervisor.*.pyc"))
     stamp = made.stat().st_mtime_ns
     (tmp_path / "older").mkdir()
-    assert kit.assemble(tmp_path) == made
+    assert manifest.assemble_kit(tmp_path) == made
     assert made.stat().st_mtime_ns == stamp
-    kit.drop_others(tmp_path, made)
+    manifest.drop_other_kits(tmp_path, made)
     assert list(tmp_path.iterdir()) == [made]
 
 
 def test_a_damaged_kit_is_made_anew(tmp_path: Path) -> None:
     """A power cut leaves every name, and nothing in any of them; a disk may spoil a single one."""
-    made = kit.assemble(tmp_path)
+    made = manifest.assemble_kit(tmp_path)
     was = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
     for path in was:
         path.write_bytes(b"")
-    assert kit.assemble(tmp_path) == made
+    assert manifest.assemble_kit(tmp_path) == made
     assert _kept(made).items() >= _sources(was).items()
     [bytecode] = made.glob(f"corral/__pycache__/job.{sys.implementation.cache_tag}.pyc")
     bytecode.write_bytes(bytecode.read_bytes()[:100])
-    kit.assemble(tmp_path)
+    manifest.assemble_kit(tmp_path)
     assert len(bytecode.read_bytes()) > 100
 
 
 def test_bytecode_of_another_python_stays_once_it_was_vouched_for(tmp_path: Path) -> None:
-    made = kit.assemble(tmp_path)
+    made = manifest.assemble_kit(tmp_path)
     half, whole = (made / "corral" / "__pycache__" / f"job.other-{n}.pyc" for n in (1, 2))
     whole.write_bytes(b"whole")
     manifest.list_files(made)
     half.write_bytes(b"half")
-    assert kit.assemble(tmp_path) == made
+    assert manifest.assemble_kit(tmp_path) == made
     assert whole.exists()
     assert not half.exists()
 
@@ -255,10 +256,10 @@ def test_no_leftovers_of_a_job_keep_an_agent_from_starting(tmp_path: Path, deep:
 
 def test_a_kit_that_a_job_closed_is_made_anew(tmp_path: Path) -> None:
     """Landlock says nothing of modes: a job can change those of all that its user owns."""
-    made = kit.assemble(tmp_path)
+    made = manifest.assemble_kit(tmp_path)
     os.chmod(made / "corral" / "runtime", 0)
-    without_capabilities(lambda: kit.assemble(tmp_path))
-    assert (made / kit.RUNNER).exists()
+    without_capabilities(lambda: manifest.assemble_kit(tmp_path))
+    assert (made / RUNNER).exists()
 
 
 # --- processors ---

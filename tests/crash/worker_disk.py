@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from corral.agent.environments import kit
+from corral.agent.environments import manifest
 from corral.agent.environments.build_steps import BuildSteps
 from corral.agent.environments.builder import Environments
 from corral.agent.environments.manifest import SMALL_BYTES
@@ -82,7 +82,7 @@ async def play(home: Path) -> None:
     for name in SIZES:
         await made.get(made.spec("", (wheel(home, name),)))
         _say(f"ENVIRONMENT {name}")
-    kit.assemble(home / "kit")
+    manifest.assemble_kit(home / "kit")
     _say("KIT")
 
 
@@ -110,7 +110,7 @@ async def check(home: Path, said: Sequence[str]) -> None:
     for name in SIZES if (home / "environments").exists() else ():
         await _works(made, home, name, kept=f"ENVIRONMENT {name}" in said and name == "large")
     if (home / "kit").exists():
-        _is_right(kit.assemble(home / "kit"))
+        _is_right(manifest.assemble_kit(home / "kit"))
 
 
 async def _works(made: Environments, home: Path, name: str, *, kept: bool) -> None:

@@ -21,7 +21,6 @@ import structlog
 from msgspec import Struct
 
 from corral.agent import system
-from corral.agent.background_thread import beside
 from corral.core.images.backends import ComfyUIEntry, Entry, WebUIEntry, tasks_of
 from corral.core.images.pipeline import STAGES
 from corral.core.worker import MOST_MODELS, ImageServer, Model
@@ -129,7 +128,7 @@ class ServerOffers:
     async def _look(self) -> None:
         for one in self._servers:
             try:
-                offer = await beside(partial(survey, one), "image server")
+                offer = await system.beside(partial(survey, one), "image server")
             except Exception as error:
                 self._say(one.url, str(error)[:TROUBLE])
                 if isinstance(error, StageFailed) and error.code == "backend_down":

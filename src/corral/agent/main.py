@@ -61,8 +61,10 @@ def main(arguments: list[str] | None = None) -> int:
             config.settings.log_format,
             file=Home(config.home).log_file,
         )
-        if not config.settings.inspectable:
-            system.close_to_others()
+        if sys.platform != "win32" and not config.settings.inspectable:
+            from corral.runtime.process import posix
+
+            posix.close_to_others()  # jobs run as the same user
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
         with asyncio.Runner(loop_factory=system.loop_factory()) as runner:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from corral.agent import inventory, system
 from corral.agent.attempts.ledger import Ledger
 from corral.agent.connection import DEFAULT_GRACE_S, AgentConnection, ControllerAddress
-from corral.agent.environments import kit
+from corral.agent.environments import manifest
 from corral.agent.environments.build_steps import BuildSteps, Confine
 from corral.agent.environments.builder import OWN, Environments
 from corral.agent.files.assets import AssetCache
@@ -59,8 +59,8 @@ class AgentParts:
         await self._sweep()
         kits, root = self._home / "kit", self._settings.assets.root
         kits.mkdir(parents=True, exist_ok=True)
-        self.kit = await asyncio.to_thread(kit.assemble, kits)
-        kit.drop_others(kits, self.kit)
+        self.kit = await asyncio.to_thread(manifest.assemble_kit, kits)
+        manifest.drop_other_kits(kits, self.kit)
         self.runners = Runners(
             self._home, self.kit, self._cgroups, settings=self._worker, root=root
         )

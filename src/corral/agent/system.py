@@ -1,5 +1,5 @@
 """What the agent asks of its system, in one place for both kinds: how runners are started, how it
-is told to stop, and which event loop it has.
+is told to stop, which event loop it has, and what it asks in a thread.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import ctypes
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from corral.settings import WorkerSettings
+
+T = TypeVar("T")
 
 
 def spawns(settings: WorkerSettings) -> bool:
@@ -59,12 +62,29 @@ def own_processor() -> Callable[[], int]:
     return lambda: -1
 
 
-def close_to_others() -> None:
-    """Jobs run as the same user; from here on they cannot look into this process."""
-    if sys.platform != "win32":
-        from corral.runtime.process import posix
+def beside(work: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """The result of work that nobody has to wait for, not even the end of the process, whenever it
+    comes: a driver or a network disk may keep its thread for ever, and asyncio waits for its own.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
 
-        posix.close_to_others()
+    def settle(set_it: Callable[[Any], None], value: Any) -> None:
+        if not future.done():
+            set_it(value)
+
+    def run() -> None:
+        try:
+            found = work()
+        except Exception as error:
+            told: tuple[Callable[[Any], None], Any] = future.set_exception, error
+        else:
+            told = future.set_result, found
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, *told)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 def scopes_signals() -> bool:

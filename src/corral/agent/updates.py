@@ -150,11 +150,7 @@ def _fetched(address: ControllerAddress, name: str, limit: int) -> bytes:
         f"{address.root}/join/{name}?{asked}",
         headers={"Authorization": f"Bearer {address.credential}"},
     )
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}),
-        urllib.request.HTTPSHandler(context=trust.context(address.certificate)),
-    )
-    with opener.open(request, timeout=FETCH_S) as answer:
+    with trust.opener(address.certificate).open(request, timeout=FETCH_S) as answer:
         data: bytes = answer.read(limit + 1)
     if len(data) > limit:
         raise ValueError(f"{name} is larger than anything that we would install")

@@ -16,10 +16,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import structlog
 from msgspec import Struct
 
 from corral.home import sync_file_system, sync_folder, write_durably
+from corral.runtime.environments.kit import contents, write
 from corral.runtime.files.removal import remove_tree
+
+log = structlog.get_logger("corral.agent.environments.manifest")
 
 NAME = "corral-manifest.json"
 SMALL_BYTES = 16 << 20
@@ -78,6 +82,48 @@ def drop_unlisted(folder: Path) -> None:
 def discard(folder: Path) -> None:
     with suppress(OSError):
         remove_tree(str(folder))
+
+
+def assemble_kit(kits: Path) -> Path:
+    """The kit of the installed packages (see `runtime.environments.kit`): found and proven, or made
+    anew."""
+    name, found = contents()
+    kit = kits / name
+    if _is_sound(kit):
+        return kit
+    building = kits / f".building-{os.getpid()}"
+    discard(building)
+    write(found, building)
+    discard(kit)
+    try:
+        finish(building, kit)
+    except OSError:
+        # Somebody else finished the same kit first; theirs is as good.
+        discard(building)
+        if not is_whole(kit):
+            raise
+    return kit
+
+
+def drop_other_kits(kits: Path, kept: Path) -> None:
+    """Of earlier versions; only called when no runner of theirs is left."""
+    for path in kits.iterdir():
+        if path != kept:
+            discard(path)
+
+
+def _is_sound(kit: Path) -> bool:
+    """Whether it is as it was made. Bytecode that a build for another Python was about to add goes:
+    Python believes its first bytes, whatever became of the rest."""
+    try:
+        if is_whole(kit):
+            drop_unlisted(kit)
+            return True
+        if kit.exists():
+            log.warning("kit_not_proven", kit=kit.name)
+    except OSError as error:
+        log.warning("kit_not_proven", kit=kit.name, error=str(error))
+    return False
 
 
 def _entry(path: str, *, content: bool) -> ManifestEntry:

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from corral.agent.background_thread import beside
+from corral.agent.system import beside
 from corral.core.worker import MOST_MODELS, Model
 from corral.home import write_durably
 from corral.runtime.files.models import FoundModel, models_in

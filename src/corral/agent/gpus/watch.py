@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 import psutil
 import structlog
 
-from corral.agent.background_thread import beside
 from corral.agent.gpus.nvidia import DriverAway, SeenGpu
+from corral.agent.system import beside
 from corral.core.worker import GPU, Reading, taken_by_others
 
 log = structlog.get_logger("corral.agent.gpus")

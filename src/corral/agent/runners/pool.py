@@ -19,21 +19,20 @@ import msgspec
 import structlog
 
 from corral.agent import inventory, system
-from corral.agent.environments import kit as kits
 from corral.agent.environments.builder import OWN, Environment, own_packages
 from corral.agent.gpus.watch import Tenant
 from corral.agent.runners import process_tree
 from corral.agent.runners.cgroups import Cgroups
 from corral.agent.runners.runner import Listener, Makeup, RunDirectory, Runner
 from corral.runtime.channels.configuration import encode
+from corral.runtime.channels.frames import SURVIVED
+from corral.runtime.environments.kit import RUNNER
 from corral.runtime.files.removal import remove_tree
 from corral.settings import WorkerSettings
 from corral.variables import passed_environment
 
 log = structlog.get_logger("corral.agent.runners.pool")
 
-SURVIVED = 70
-"""The exit code of a supervisor that could not end everything below it."""
 EXIT_S = 5.0
 """How long the death of a killed process is waited for."""
 
@@ -276,7 +275,7 @@ class Runners:
         runner = Runner(name, directory, self.home, spawn=self._spawn, group=group)
         # Our own Python, and no variable of the job's: the environment's is executed by the
         # supervisor, behind the walls. Its own packages are none of the supervisor's business.
-        command = [sys.executable, "-I", "-S", str(self._kit / kits.RUNNER)]
+        command = [sys.executable, "-I", "-S", str(self._kit / RUNNER)]
         environ = {**self._passed, **self._markers(runner)}
         self._in_background(runner.spawn(command, environ))
         return runner
