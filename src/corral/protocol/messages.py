@@ -69,6 +69,13 @@ class Message(
     """Root of all messages; `type` is the class name."""
 
 
+class JobMessage(Message, frozen=True):
+    """About one attempt, by its number."""
+
+    job: JobId
+    attempt: int
+
+
 # --- worker -> controller ----------------------------------------------------------------------
 
 
@@ -111,19 +118,15 @@ class WorkerHeartbeat(Message, frozen=True):
     """All of its image servers, where one of them fell silent or answers again."""
 
 
-class JobStarted(Message, frozen=True):
-    job: JobId
-    attempt: int
+class JobStarted(JobMessage, frozen=True):
     at: float
     devices: Words = ()
     warm: bool = False
 
 
-class JobOutput(Message, frozen=True):
+class JobOutput(JobMessage, frozen=True):
     """Output of the job, as text where it is UTF-8 and as base64 where it is not."""
 
-    job: JobId
-    attempt: int
     stream: Annotated[str, Meta(max_length=MOST_STREAM)]
     text: str = ""
     data: bytes = b""
@@ -131,11 +134,9 @@ class JobOutput(Message, frozen=True):
     """With this message. It is sent again until it is acknowledged, and counts once."""
 
 
-class JobProgress(Message, frozen=True):
+class JobProgress(JobMessage, frozen=True):
     """Progress, or metrics, as the job told them."""
 
-    job: JobId
-    attempt: int
     fraction: float | None = None
     message: str = ""
     metrics: dict[str, float] = {}
@@ -143,9 +144,7 @@ class JobProgress(Message, frozen=True):
     n: Number = 0
 
 
-class JobCompleted(Message, frozen=True):
-    job: JobId
-    attempt: int
+class JobCompleted(JobMessage, frozen=True):
     at: float
     seconds: float
     digest: str
@@ -154,9 +153,7 @@ class JobCompleted(Message, frozen=True):
     """Of the last thing it told."""
 
 
-class JobFailed(Message, frozen=True):
-    job: JobId
-    attempt: int
+class JobFailed(JobMessage, frozen=True):
     at: float
     seconds: float
     digest: str
@@ -164,11 +161,9 @@ class JobFailed(Message, frozen=True):
     output: Number = 0
 
 
-class JobReturned(Message, frozen=True):
+class JobReturned(JobMessage, frozen=True):
     """Never started here; place it elsewhere."""
 
-    job: JobId
-    attempt: int
     reason: str
 
 
@@ -200,24 +195,16 @@ class JobDispatch(Assignment, Message, frozen=True):
         return cls(*shared, output_limit)  # type: ignore[call-arg] # it counts them too often
 
 
-class JobCancel(Message, frozen=True):
-    job: JobId
-    attempt: int
+class JobCancel(JobMessage, frozen=True):
     grace_s: float = 5.0
 
 
-class JobRecall(Message, frozen=True):
+class JobRecall(JobMessage, frozen=True):
     """Give an attempt back if it has not started."""
 
-    job: JobId
-    attempt: int
 
-
-class ResultReceived(Message, frozen=True):
+class ResultReceived(JobMessage, frozen=True):
     """The end of this attempt is journaled; the worker may forget it."""
-
-    job: JobId
-    attempt: int
 
 
 class OutputReceived(Message, frozen=True):
