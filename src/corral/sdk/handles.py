@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from corral.contract.read_views import ended_of, read, read_event
 from corral.core.errors import BlobNotFound, Forbidden
 from corral.core.job import State, Workload
 from corral.sdk import results
+from corral.sdk.bridge import Bridged, bridged, shared_bridge
 from corral.sdk.files import downloads
 from corral.sdk.transport.connection import Connection
 
@@ -170,6 +171,38 @@ class AsyncHandle:
         )
         self._workload = view.workload
         return view
+
+
+class Handle(Bridged[AsyncHandle]):
+    """One job of a synchronous program."""
+
+    def __init__(self, handle: AsyncHandle) -> None:
+        super().__init__(handle)
+        self.id, self.warnings = handle.id, handle.warnings
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.id}>"
+
+    result = bridged(AsyncHandle.result)
+    cancel = bridged(AsyncHandle.cancel)
+    to_front = bridged(AsyncHandle.to_front)
+    status = bridged(AsyncHandle.status)
+    why = bridged(AsyncHandle.why)
+    artifacts = bridged(AsyncHandle.artifacts)
+    download = bridged(AsyncHandle.download)
+
+    def events(self, after: str = "", *, follow: bool = True) -> Iterator[views.Event]:
+        """Everything that happens to the job, as AsyncHandle has it."""
+        return shared_bridge().each(self._asynchronous.event_lists(after, follow=follow))
+
+    def logs(self, follow: bool = True) -> Iterator[str]:
+        """What the job wrote, as text: all of it until now, and with `follow` until its end."""
+        return shared_bridge().each(self._asynchronous.log_lists(follow))
+
+    def retry(self, *, worker: str = "", apart: bool = False) -> Handle:
+        """The same work once more, as a new job."""
+        again = self._asynchronous.retry(worker=worker, apart=apart)
+        return Handle(shared_bridge().call(again))
 
 
 async def value(connection: Connection, ended: views.Ended, workload: str = Workload.PYTHON) -> Any:

@@ -19,7 +19,7 @@ from corral.core.errors import JobNotFound
 
 if TYPE_CHECKING:
     from corral.contract.views import JobView
-    from corral.sdk.client import Handle
+    from corral.sdk.handles import Handle
 
 JobsOrBatches = Annotated[
     list[str],

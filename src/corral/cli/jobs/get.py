@@ -17,7 +17,7 @@ from corral.core.errors import BlobNotFound, Conflict
 
 if TYPE_CHECKING:
     from corral.contract.views import Artifact
-    from corral.sdk.client import Handle
+    from corral.sdk.handles import Handle
 
 LISTED = 5
 Target = tuple["Artifact", Path]
