@@ -11,7 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
@@ -24,6 +24,8 @@ from corral.sdk import results
 from corral.sdk.bridge import Bridged, bridged, shared_bridge
 from corral.sdk.files import downloads
 from corral.sdk.transport.connection import Connection
+
+T = TypeVar("T")
 
 
 class AsyncHandle:
@@ -47,13 +49,10 @@ class AsyncHandle:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
 
-    async def events(self, after: str = "", *, follow: bool = True) -> AsyncIterator[views.Event]:
+    def events(self, after: str = "", *, follow: bool = True) -> AsyncIterator[views.Event]:
         """Everything that happens to the job, from its beginning or behind a cursor, to its end;
         without `follow` only what has happened until now."""
-        async with contextlib.aclosing(self.event_lists(after, follow=follow)) as lists:
-            async for events in lists:
-                for event in events:
-                    yield event
+        return _each(self.event_lists(after, follow=follow))
 
     async def event_lists(
         self, after: str = "", *, follow: bool = True
@@ -70,12 +69,9 @@ class AsyncHandle:
             self._ended = events[-1]
         return events
 
-    async def logs(self, follow: bool = True) -> AsyncIterator[str]:
+    def logs(self, follow: bool = True) -> AsyncIterator[str]:
         """What the job wrote, as text: all of it until now, and with `follow` until its end."""
-        async with contextlib.aclosing(self.log_lists(follow)) as lists:
-            async for texts in lists:
-                for text in texts:
-                    yield text
+        return _each(self.log_lists(follow))
 
     async def log_lists(self, follow: bool = True) -> AsyncGenerator[list[str], None]:
         """The same, as many pieces at a time as arrived together."""
@@ -171,6 +167,13 @@ class AsyncHandle:
         )
         self._workload = view.workload
         return view
+
+
+async def _each(lists: AsyncGenerator[list[T], None]) -> AsyncIterator[T]:
+    async with contextlib.aclosing(lists):
+        async for found in lists:
+            for one in found:
+                yield one
 
 
 class Handle(Bridged[AsyncHandle]):
