@@ -30,7 +30,8 @@ from bench.machines import Machine, until
 from bench.report import rounded, table
 from bench.run import DATA, ROOT, machine
 from corral.sdk import figures
-from corral.sdk.client import Client, Handle
+from corral.sdk.client import Client
+from corral.sdk.handles import Handle
 
 ELSEWHERE_S = 3.0
 REVOKED_S = 5.0

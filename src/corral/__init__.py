@@ -15,7 +15,7 @@ _HOMES = {
     "AsyncClient": "corral.sdk.aio",
     "BatchHandle": "corral.sdk.images.batches",
     "Client": "corral.sdk.client",
-    "Handle": "corral.sdk.client",
+    "Handle": "corral.sdk.handles",
     "remote": "corral.sdk.functions",
     "shared": "corral.sdk.files.assets",
     "CorralError": "corral.core.errors",
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from corral.core.errors import Unavailable as Unavailable
     from corral.sdk.aio import AsyncClient as AsyncClient
     from corral.sdk.client import Client as Client
-    from corral.sdk.client import Handle as Handle
     from corral.sdk.files.assets import Asset as Asset
     from corral.sdk.files.assets import shared as shared
     from corral.sdk.functions import remote as remote
+    from corral.sdk.handles import Handle as Handle
     from corral.sdk.images.batches import BatchHandle as BatchHandle
 
 

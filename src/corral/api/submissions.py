@@ -84,7 +84,8 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
             sent.memory_gb,
             tuple(sent.worker_labels),
             sent.worker or "auto",
-            _models(sent.models) if sent.models else (),
+            # Sorted and each once: jobs for the same models wait in one line.
+            tuple(sorted(set(map(model_name, sent.models)))),
             limits.text,
         ),
         duration_s=sent.duration or DEFAULT_DURATION_S,
@@ -175,11 +176,6 @@ def _needs(
         )
     except msgspec.ValidationError as error:
         raise InvalidJob(f"What the job needs is not possible: {error}.".replace("`", "")) from None
-
-
-def _models(sent: Sequence[str]) -> tuple[str, ...]:
-    """Sorted and each once: jobs for the same models wait in one line."""
-    return tuple(sorted({model_name(one) for one in sent}))
 
 
 def _work(sent: pb.JobSubmission, limits: Limits) -> FunctionCall | ScriptCall:

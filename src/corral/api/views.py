@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import cache
 from heapq import nsmallest
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import asdict
 
 from corral.api.parts import Parts
 from corral.contract import corral_pb2 as pb
@@ -51,6 +52,8 @@ from corral.core.job import (
 )
 from corral.core.worker import GPU, Reading, Worker
 from corral.scheduler.fit import Room
+
+M = TypeVar("M")
 
 TURN = 8
 
@@ -126,15 +129,24 @@ def ended_of(fact: JobSucceeded | JobFailed | JobCancelled | JobRejected) -> pb.
             return pb.Ended(state=State.REJECTED, failure=failure)
 
 
+@cache
+def _alike(message: Any, source: Any) -> tuple[str, ...]:
+    """The names that fields of a message and of a struct have in common."""
+    known = message.DESCRIPTOR.fields_by_name
+    return tuple(name for name in source.__struct_fields__ if name in known)
+
+
+def _filled(message: Callable[..., M], *sources: msgspec.Struct, **other: Any) -> M:
+    """A message with the sources' fields of the same names, but for those that are given."""
+    for source in sources:
+        for name in _alike(message, type(source)):
+            if name not in other:
+                other[name] = getattr(source, name)
+    return message(**other)
+
+
 def failure_of(failure: Failure) -> pb.Failure:
-    return pb.Failure(
-        code=failure.code,
-        message=failure.message,
-        type=failure.type,
-        traceback=failure.traceback,
-        exit_code=_signed(failure.exit_code),
-        pickled=failure.pickled or b"",
-    )
+    return _filled(pb.Failure, failure, exit_code=_signed(failure.exit_code))
 
 
 def _signed(code: int | None) -> int | None:
@@ -149,9 +161,7 @@ def _blob(blob: Blob | None) -> pb.BlobRef | None:
 
 
 def artifact_view(fact: ArtifactStored) -> pb.ArtifactView:
-    return pb.ArtifactView(
-        name=fact.name, size=fact.size, file_sha256=fact.file_sha256, uri=fact.uri
-    )
+    return _filled(pb.ArtifactView, fact)
 
 
 def _progress(frame: ProgressFrame) -> pb.Progress:
@@ -161,23 +171,12 @@ def _progress(frame: ProgressFrame) -> pb.Progress:
 
 
 def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) -> pb.JobView:
-    view = pb.JobView(
+    view = _filled(
+        pb.JobView,
+        *(head, head.shape, head.given, head.course),
         job_id=head.id,
-        name=head.name,
-        state=head.state,
-        queue_class=head.shape.queue_class,
-        priority=head.shape.priority,
-        attempt=head.attempt,
         worker=store.world.names.get(head.worker, head.worker),
-        user=head.user,
-        batch=head.batch,
         labels=dict(head.given.labels),
-        submitted_at=head.submitted_at,
-        started_at=head.course.started_at,
-        retry_of=head.given.retry_of,
-        devices=head.course.devices,
-        workload=head.shape.workload,
-        correlation_id=head.correlation_id,
         models=head.shape.needs.models,
     )
     if progress is not None:
@@ -280,7 +279,7 @@ def whole_batch_view(batch: BatchProgress) -> pb.BatchView:
     if batch.left_s is not None:
         view.left_s = batch.left_s
     for worker, share in batch.shares.items():
-        view.workers.add(worker=worker, **asdict(share))
+        view.workers.append(_filled(pb.BatchWorker, share, worker=worker))
     return view
 
 
@@ -299,69 +298,40 @@ def preset_view(preset: Preset) -> pb.PresetView:
 
 
 def token_view(token: Token) -> pb.TokenView:
-    return pb.TokenView(
-        name=token.name, role=token.role, created_at=token.created_at, expires_at=token.expires_at
-    )
+    return _filled(pb.TokenView, token)
 
 
 def rating_view(rating: Rating) -> pb.RatingView:
-    return pb.RatingView(**asdict(rating))
+    return _filled(pb.RatingView, rating)
 
 
 def run_view(run: Run, started: StartedRun | None = None) -> pb.LearningRunView:
-    return pb.LearningRunView(
-        name=run.name,
-        batch=run.batch,
-        jobs=run.jobs,
-        started_at=run.started_at,
-        result=msgspec.json.encode(started.result) if started is not None else b"",
-        warnings=started.warnings if started is not None else (),
-    )
+    if started is None:
+        return _filled(pb.LearningRunView, run)
+    return _filled(pb.LearningRunView, run, started, result=msgspec.json.encode(started.result))
 
 
 def gpu_view(gpu: GPU, free: float, reading: Reading | None) -> pb.GpuView:
-    view = pb.GpuView(
-        uuid=gpu.uuid, name=gpu.name, vram_gb=gpu.vram_gb, free=free, tflops=gpu.tflops
-    )
-    if reading is not None:
-        view.MergeFrom(pb.GpuView(**asdict(reading)))
-    return view
+    sources = (gpu,) if reading is None else (gpu, reading)
+    return _filled(pb.GpuView, *sources, free=free)
 
 
 def worker_view(parts: Parts, worker: Worker) -> pb.WorkerView:
     (seat,) = parts.store.world.seats([worker])
     can, room = worker.capabilities, Room(worker, seat.held)
     readings = {one.uuid: one for one in worker.readings}
-    return pb.WorkerView(
-        id=worker.id,
-        name=worker.name,
-        engine=worker.engine,
-        connected=worker.connected,
-        cpus=can.cpus,
-        memory_gb=can.memory_gb,
+    return _filled(
+        pb.WorkerView,
+        *(worker, can),
         gpus=[
             gpu_view(gpu, room.capacity.tenths[gpu.uuid] / 10, readings.get(gpu.uuid))
             for gpu in can.gpus
         ],
-        labels=can.labels,
-        workloads=can.workloads,
-        platform=can.platform,
-        python=can.python,
-        enforced=can.enforced,
         running=sum(held.count for held in seat.held if held.started),
         waiting=sum(held.count for held in seat.held if not held.started),
-        seen_at=worker.seen_at,
-        draining=worker.draining,
-        left=worker.left,
-        version=worker.version,
         circuit=seat.circuit.told(time.time(), seat.attempts),
-        load=worker.load,
-        models=[pb.ModelView(**asdict(one)) for one in worker.models],
-        models_loaded=worker.models_loaded,
-        model_paths=can.model_paths,
-        output_path=can.output_path,
-        task_types=can.task_types,
-        servers=[pb.ImageServerView(**asdict(one)) for one in worker.servers],
+        models=[_filled(pb.ModelView, one) for one in worker.models],
+        servers=[_filled(pb.ImageServerView, one) for one in worker.servers],
     )
 
 

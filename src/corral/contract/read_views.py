@@ -48,13 +48,8 @@ def read_event(message: Any) -> Event | None:
     if kind is None:
         return None
     cls = _EVENTS[kind]
-    return cls(
-        job_id=message.job_id,
-        cursor=message.cursor,
-        at=message.at,
-        attempt=message.attempt,
-        **_fields(getattr(message, kind), cls.__struct_fields__),
-    )
+    told = {name: getattr(message, name) for name in Event.__struct_fields__}
+    return cls(**told, **_fields(getattr(message, kind), cls.__struct_fields__))
 
 
 def _fields(message: Any, wanted: tuple[str, ...]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
 from corral.contract import corral_pb2
 
@@ -88,8 +88,8 @@ def stub(channel: Any) -> Any:
     calls = {
         method.name: getattr(channel, _arity(method))(
             f"/{SERVICE}/{method.name}",
-            request_serializer=message_factory.GetMessageClass(method.input_type).SerializeToString,
-            response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
+            request_serializer=GetMessageClass(method.input_type).SerializeToString,
+            response_deserializer=GetMessageClass(method.output_type).FromString,
         )
         for method in _DESCRIPTOR.methods
     }
@@ -135,10 +135,8 @@ def handler(servicer: object, refuse: Check = lambda name, metadata: None) -> _S
     handlers = {
         method.name: getattr(grpc, f"{_arity(method)}_rpc_method_handler")(
             getattr(servicer, method.name),
-            request_deserializer=_parser(message_factory.GetMessageClass(method.input_type)),
-            response_serializer=message_factory.GetMessageClass(
-                method.output_type
-            ).SerializeToString,
+            request_deserializer=_parser(GetMessageClass(method.input_type)),
+            response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
         for method in _DESCRIPTOR.methods
     }

@@ -1,11 +1,10 @@
-"""Client and Handle for ordinary programs: every call is AsyncClient's, run on one event loop in
+"""The Client of ordinary programs: every call is AsyncClient's, run on one event loop in
 the background. Nothing is decided here, and importing it needs only the standard library."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from corral.sdk.bridge import shared_bridge
@@ -16,71 +15,13 @@ if TYPE_CHECKING:
     from corral.sdk.administration import Administration, Secrets
     from corral.sdk.aio import AsyncClient
     from corral.sdk.files.assets import Asset
-    from corral.sdk.handles import AsyncHandle, Sink
+    from corral.sdk.handles import AsyncHandle, Handle, Sink
     from corral.sdk.images.batches import BatchHandle, Plan, Presets
     from corral.sdk.images.learning import Learning
     from corral.sdk.submit.submission import Filters, Options
     from corral.sdk.transport.direct import Direct
 
 T = TypeVar("T")
-
-
-class Handle:
-    """One job of a synchronous program. See AsyncHandle for what each method does."""
-
-    def __init__(self, handle: AsyncHandle) -> None:
-        self._handle = handle
-        self.id = handle.id
-        self.warnings = handle.warnings
-
-    def __repr__(self) -> str:
-        return f"<Handle {self.id}>"
-
-    def events(self, after: str = "", *, follow: bool = True) -> Iterator[views.Event]:
-        """Everything that happens to the job, from its beginning or behind a cursor, to its end;
-        without `follow` only what has happened until now."""
-        return shared_bridge().each(self._handle.event_lists(after, follow=follow))
-
-    def logs(self, follow: bool = True) -> Iterator[str]:
-        """What the job wrote, as text: all of it until now, and with `follow` until its end."""
-        return shared_bridge().each(self._handle.log_lists(follow))
-
-    def result(self, timeout: float | None = None) -> Any:
-        """The job's value; its failure raises. TimeoutError leaves the job running."""
-        return shared_bridge().call(self._handle.result(timeout))
-
-    def cancel(self) -> views.JobView:
-        return shared_bridge().call(self._handle.cancel())
-
-    def retry(self, *, worker: str = "", apart: bool = False) -> Handle:
-        """The same work once more, as a new job; on this `worker` alone, and `apart` from the
-        batch, where that is asked for."""
-        return Handle(shared_bridge().call(self._handle.retry(worker=worker, apart=apart)))
-
-    def to_front(self) -> views.JobView:
-        """Before all waiting jobs of its class and priority, also after a restart."""
-        return shared_bridge().call(self._handle.to_front())
-
-    def status(self) -> views.JobView:
-        return shared_bridge().call(self._handle.status())
-
-    def why(self) -> views.Explanation:
-        """Why the job waits, runs where it runs, or ended as it did."""
-        return shared_bridge().call(self._handle.why())
-
-    def artifacts(self) -> tuple[views.Artifact, ...]:
-        return shared_bridge().call(self._handle.artifacts())
-
-    def download(
-        self,
-        name: str,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        overwrite: bool = False,
-    ) -> Path:
-        """Writes an artifact to a file, by default one of its own name here. Another file in its
-        place is a FileExistsError, unless `overwrite` says otherwise."""
-        return shared_bridge().call(self._handle.download(name, path, overwrite=overwrite))
 
 
 class Client:
@@ -198,8 +139,8 @@ class Client:
         job = function_job(fn, args, kwargs, options, QueueClass.BATCH)
         reply = self._direct.submit(job)
         if reply is None:
-            return Handle(bridge.call(client.hand_over(job)))
-        return Handle(client.handle_of(reply))
+            return _handle(bridge.call(client.hand_over(job)))
+        return _handle(client.handle_of(reply))
 
     def submit_map(
         self,
@@ -211,7 +152,7 @@ class Client:
         """The function over each item, as `map` does, but without waiting for results: returns
         once all of them are durably accepted, as one batch."""
         accepted = self._client.submit_map(fn, iterable, *more, **options)
-        return [Handle(one) for one in shared_bridge().call(accepted)]
+        return [_handle(one) for one in shared_bridge().call(accepted)]
 
     def map(
         self,
@@ -292,7 +233,7 @@ class Client:
         **options: Unpack[Options],
     ) -> Handle:
         """Hands a script or folder over and returns once it is durably accepted."""
-        return Handle(
+        return _handle(
             shared_bridge().call(self._client.submit_script(path, argv, entry=entry, **options))
         )
 
@@ -324,7 +265,7 @@ class Client:
 
     def job(self, job_id: str) -> Handle:
         """A handle for a job submitted earlier, perhaps by another program. Asks nothing yet."""
-        return Handle(self._client.job(job_id))
+        return _handle(self._client.job(job_id))
 
     def jobs(
         self,
@@ -366,3 +307,9 @@ class Client:
     ) -> None:
         """Everything the controller knows, as one tar file, handed to `write` piece by piece."""
         shared_bridge().call(self._client.backup(write, progress))
+
+
+def _handle(asynchronous: AsyncHandle) -> Handle:
+    from corral.sdk.handles import Handle
+
+    return Handle(asynchronous)

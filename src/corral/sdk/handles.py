@@ -9,9 +9,9 @@ import contextlib
 import os
 import sys
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
@@ -21,8 +21,11 @@ from corral.contract.read_views import ended_of, read, read_event
 from corral.core.errors import BlobNotFound, Forbidden
 from corral.core.job import State, Workload
 from corral.sdk import results
+from corral.sdk.bridge import Bridged, bridged, shared_bridge
 from corral.sdk.files import downloads
 from corral.sdk.transport.connection import Connection
+
+T = TypeVar("T")
 
 
 class AsyncHandle:
@@ -46,13 +49,10 @@ class AsyncHandle:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
 
-    async def events(self, after: str = "", *, follow: bool = True) -> AsyncIterator[views.Event]:
+    def events(self, after: str = "", *, follow: bool = True) -> AsyncIterator[views.Event]:
         """Everything that happens to the job, from its beginning or behind a cursor, to its end;
         without `follow` only what has happened until now."""
-        async with contextlib.aclosing(self.event_lists(after, follow=follow)) as lists:
-            async for events in lists:
-                for event in events:
-                    yield event
+        return _each(self.event_lists(after, follow=follow))
 
     async def event_lists(
         self, after: str = "", *, follow: bool = True
@@ -69,12 +69,9 @@ class AsyncHandle:
             self._ended = events[-1]
         return events
 
-    async def logs(self, follow: bool = True) -> AsyncIterator[str]:
+    def logs(self, follow: bool = True) -> AsyncIterator[str]:
         """What the job wrote, as text: all of it until now, and with `follow` until its end."""
-        async with contextlib.aclosing(self.log_lists(follow)) as lists:
-            async for texts in lists:
-                for text in texts:
-                    yield text
+        return _each(self.log_lists(follow))
 
     async def log_lists(self, follow: bool = True) -> AsyncGenerator[list[str], None]:
         """The same, as many pieces at a time as arrived together."""
@@ -170,6 +167,45 @@ class AsyncHandle:
         )
         self._workload = view.workload
         return view
+
+
+async def _each(lists: AsyncGenerator[list[T], None]) -> AsyncIterator[T]:
+    async with contextlib.aclosing(lists):
+        async for found in lists:
+            for one in found:
+                yield one
+
+
+class Handle(Bridged[AsyncHandle]):
+    """One job of a synchronous program."""
+
+    def __init__(self, handle: AsyncHandle) -> None:
+        super().__init__(handle)
+        self.id, self.warnings = handle.id, handle.warnings
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.id}>"
+
+    result = bridged(AsyncHandle.result)
+    cancel = bridged(AsyncHandle.cancel)
+    to_front = bridged(AsyncHandle.to_front)
+    status = bridged(AsyncHandle.status)
+    why = bridged(AsyncHandle.why)
+    artifacts = bridged(AsyncHandle.artifacts)
+    download = bridged(AsyncHandle.download)
+
+    def events(self, after: str = "", *, follow: bool = True) -> Iterator[views.Event]:
+        """Everything that happens to the job, as AsyncHandle has it."""
+        return shared_bridge().each(self._asynchronous.event_lists(after, follow=follow))
+
+    def logs(self, follow: bool = True) -> Iterator[str]:
+        """What the job wrote, as text: all of it until now, and with `follow` until its end."""
+        return shared_bridge().each(self._asynchronous.log_lists(follow))
+
+    def retry(self, *, worker: str = "", apart: bool = False) -> Handle:
+        """The same work once more, as a new job."""
+        again = self._asynchronous.retry(worker=worker, apart=apart)
+        return Handle(shared_bridge().call(again))
 
 
 async def value(connection: Connection, ended: views.Ended, workload: str = Workload.PYTHON) -> Any:

@@ -18,10 +18,12 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from corral.contract import corral_pb2 as pb
-from corral.contract.read_views import read
-from corral.core.errors import CorralError
+from corral.contract.read_views import read_event
+from corral.contract.views import Ended
+from corral.core.errors import CorralError, JobError
 from corral.core.job import QueueClass, State
 from corral.sdk import results
+from corral.sdk.handles import value
 from corral.sdk.submit import packages, submission
 from corral.sdk.transport.connection import Connection
 
@@ -215,21 +217,16 @@ class MapCall:
         return values
 
     async def _value(self, event: pb.JobEvent) -> Any:
-        ended = event.ended
-        if ended.state != State.SUCCEEDED:
-            failure = read(ended.failure) if ended.HasField("failure") else None
-            error = results.error_of(event.job_id, ended.state, failure)
+        if event.ended.state == State.SUCCEEDED and event.ended.result.data:
+            return results.value_of(event.ended.result.data)  # of most, and there may be millions
+        ended = read_event(event)
+        assert isinstance(ended, Ended)
+        try:
+            return await value(self._connection, ended)
+        except JobError as error:
             if self._return_exceptions:
                 return error
-            raise error
-        if not ended.HasField("result"):
-            return None
-        data = ended.result.data
-        if not data:
-            pieces: list[bytes] = []
-            await self._connection.get(event.job_id, "result", ended.result.sha256, pieces.append)
-            data = b"".join(pieces)
-        return results.value_of(data)
+            raise
 
     async def _abandon(self) -> None:
         """Nobody will ask for these any more: the caller left early or one of them failed."""

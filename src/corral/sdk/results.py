@@ -45,11 +45,9 @@ def is_pickled(workload: str) -> bool:
             assert_never(known)
 
 
-def value_of(data: bytes | None, workload: str = Workload.PYTHON) -> Any:
+def value_of(data: bytes, workload: str = Workload.PYTHON) -> Any:
     """The value a function returned; scripts return none. What is not code has a result in JSON,
     whatever its worker says."""
-    if data is None:
-        return None
     if is_pickled(workload):
         return _Unpickler(data).load()
     try:

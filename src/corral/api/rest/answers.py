@@ -119,56 +119,43 @@ def _lowered(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
-def _told(request: Request, error: CorralError) -> JSONResponse:
-    """The error as it is answered, with its line in the log."""
-    return refusal(logged(error, f"{request.method} {request.url.path}"[:200]))
-
-
 def handle_errors(app: FastAPI) -> None:
-    """Whatever goes wrong in a request is answered in the one shape."""
+    """Whatever goes wrong in a request is answered in the one shape, with its line in the log."""
 
-    @app.exception_handler(CorralError)
-    async def refused(request: Request, error: CorralError) -> JSONResponse:
-        return _told(request, error)
-
-    @app.exception_handler(OSError)
-    async def disk(request: Request, error: OSError) -> JSONResponse:
-        log.warning("request_not_stored", path=request.url.path, error=str(error))
-        return _told(
-            request, StorageFailed(f"The controller could not store this: {error.strerror}.")
-        )
-
-    @app.exception_handler(ClientDisconnect)
-    async def gone(request: Request, error: ClientDisconnect) -> JSONResponse:
-        return _told(request, InvalidRequest("The request ended before its body did."))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        found = [
-            {"where": ".".join(map(str, one["loc"])), "what": str(one["msg"])}
-            for one in error.errors()
-        ]
-        first = found[0]
-        message = f"{first['where']} is not as it should be: {_lowered(first['what'])}."
-        return _told(request, InvalidRequest(message, details={"errors": found}))
-
-    @app.exception_handler(HTTPException)
-    async def odd(request: Request, error: HTTPException) -> JSONResponse:
-        path = request.url.path[:200]
-        if error.status_code == 404:
-            return _told(
-                request, NotFound(f"There is nothing at {path}. /openapi.json lists all there is.")
-            )
-        if error.status_code == 405:
-            answer = _told(
-                request, MethodNotAllowed(f"{path} does not take {request.method[:20]}.")
-            )
+    async def told(request: Request, error: Exception) -> JSONResponse:
+        meant = logged(_meant(request, error), f"{request.method} {request.url.path}"[:200])
+        answer = refusal(meant)
+        if isinstance(meant, MethodNotAllowed) and isinstance(error, HTTPException):
             answer.headers.update(error.headers or {})
-            return answer
-        return _told(request, InvalidRequest(str(error.detail)))
+        return answer
 
-    @app.exception_handler(Exception)
-    async def mistake(request: Request, error: Exception) -> JSONResponse:
-        return _told(
-            request, CorralError("A mistake of ours; the controller's log has its traceback.")
-        )
+    known = (CorralError, OSError, ClientDisconnect, RequestValidationError, HTTPException)
+    for kind in (*known, Exception):
+        app.add_exception_handler(kind, told)
+
+
+def _meant(request: Request, error: Exception) -> CorralError:
+    path = request.url.path[:200]
+    match error:
+        case CorralError():
+            return error
+        case OSError():
+            log.warning("request_not_stored", path=request.url.path, error=str(error))
+            return StorageFailed(f"The controller could not store this: {error.strerror}.")
+        case ClientDisconnect():
+            return InvalidRequest("The request ended before its body did.")
+        case RequestValidationError():
+            found = [
+                {"where": ".".join(map(str, one["loc"])), "what": str(one["msg"])}
+                for one in error.errors()
+            ]
+            first = found[0]
+            message = f"{first['where']} is not as it should be: {_lowered(first['what'])}."
+            return InvalidRequest(message, details={"errors": found})
+        case HTTPException(status_code=404):
+            return NotFound(f"There is nothing at {path}. /openapi.json lists all there is.")
+        case HTTPException(status_code=405):
+            return MethodNotAllowed(f"{path} does not take {request.method[:20]}.")
+        case HTTPException():
+            return InvalidRequest(str(error.detail))
+    return CorralError("A mistake of ours; the controller's log has its traceback.")

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from msgspec.structs import replace
 
 from corral.api import incoming
 from corral.api.parts import Parts
@@ -19,11 +18,10 @@ from corral.api.rest import routing
 from corral.api.rest.answers import STREAMED, answer, body, body_of, errors, json
 from corral.api.rest.jobs import Moment, moment
 from corral.api.rest.routing import caller_of
-from corral.api.views import batch_view, rating_view, whole_batch_view
+from corral.api.views import batch_view, rating_view, run_view, whole_batch_view
 from corral.contract import views
 from corral.contract.read_views import read
 from corral.controller.images.learning import LearningFilters
-from corral.controller.images.learning_runs import Run, StartedRun
 from corral.controller.images.plans import BuiltBatch
 from corral.controller.images.presets import Preset
 from corral.controller.jobs.batches import look
@@ -275,7 +273,7 @@ def _runs(router: APIRouter, parts: Parts) -> None:
     ) -> Response:
         data = await incoming.whole(request, parts.limits)
         started = await parts.learning_runs.start(data, caller_of(request), dry_run=dry_run)
-        return json(_view(started), 200 if dry_run else 202)
+        return json(read(run_view(started.run, started)), 200 if dry_run else 202)
 
     @router.get(
         "/learning-runs",
@@ -283,7 +281,7 @@ def _runs(router: APIRouter, parts: Parts) -> None:
         responses={200: answer("LearningRunView", "Without results.", many=True)},
     )
     async def listed() -> Response:
-        return json([_summary(run) for run in parts.learning_runs.all()])
+        return json([read(run_view(run)) for run in parts.learning_runs.all()])
 
     @router.get(
         "/learning-runs/{name}",
@@ -291,7 +289,8 @@ def _runs(router: APIRouter, parts: Parts) -> None:
         responses={200: answer("LearningRunView", "Steps in their order."), **errors(404, 507)},
     )
     async def show(name: str) -> Response:
-        return json(_view(await parts.learning_runs.show(name)))
+        shown = await parts.learning_runs.show(name)
+        return json(read(run_view(shown.run, shown)))
 
 
 def _told(built: BuiltBatch, batch: str, records: Sequence[dict[str, Any]] = ()) -> BatchBuilt:
@@ -302,12 +301,3 @@ def _told(built: BuiltBatch, batch: str, records: Sequence[dict[str, Any]] = ())
         warnings=built.warnings,
         records=list(records),
     )
-
-
-def _summary(run: Run) -> views.LearningRunView:
-    return views.LearningRunView(run.name, run.batch, run.jobs, run.started_at)
-
-
-def _view(started: StartedRun) -> views.LearningRunView:
-    result = msgspec.to_builtins(started.result)
-    return replace(_summary(started.run), warnings=tuple(started.warnings), result=result)

@@ -97,18 +97,8 @@ class JobCalls(Calls):
 
     @answers
     async def ListJobs(self, request: pb.ListJobsRequest, caller: Caller) -> pb.ListJobsReply:
-        filters = JobFilters.checked(
-            states=request.states,
-            active=request.active,
-            queue_class=request.queue_class,
-            worker=request.worker,
-            batch=request.batch,
-            labels=tuple(request.labels),
-            user=request.user,
-            since=request.since,
-            until=request.until,
-            text=request.text,
-        )
+        asked = {name: getattr(request, name) for name in JobFilters.__struct_fields__}
+        filters = JobFilters.checked(**{**asked, "labels": tuple(request.labels)})
         limit = min(request.limit or 100, self._parts.limits.page)
         found = await self._parts.listing.page(filters, before=request.before, limit=limit)
         return pb.ListJobsReply(jobs=[view async for view in views_of(self._parts, found)])

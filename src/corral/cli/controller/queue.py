@@ -16,22 +16,19 @@ app = output.Commands(help="The queue: how long it is, pausing it, going on.", n
 @app.command("status")
 def queue_status(as_json: AsJson = False) -> None:
     """How many jobs wait by class, and whether the queue is paused."""
-    with client_of_this_home() as client:
-        _show_queue(client.admin.queue(), as_json)
+    _show_queue(client_of_this_home().admin.queue(), as_json)
 
 
 @app.command("pause")
 def queue_pause(as_json: AsJson = False) -> None:
     """Starts nothing new, also after a restart; what workers hold goes on."""
-    with client_of_this_home() as client:
-        _show_queue(client.admin.pause(), as_json)
+    _show_queue(client_of_this_home().admin.pause(), as_json)
 
 
 @app.command("resume")
 def queue_resume(as_json: AsJson = False) -> None:
     """Goes on after a pause."""
-    with client_of_this_home() as client:
-        _show_queue(client.admin.resume(), as_json)
+    _show_queue(client_of_this_home().admin.resume(), as_json)
 
 
 def _show_queue(view: QueueView, as_json: bool) -> None:

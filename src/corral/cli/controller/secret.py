@@ -33,8 +33,7 @@ def set_(
     if stdin and from_env:
         raise InvalidSecret("Give --stdin or --from-env, not both.")
     value = _value(name, stdin=stdin, from_env=from_env)
-    with client_of_this_home() as client:
-        found = client.secrets.set(name, value)
+    found = client_of_this_home().secrets.set(name, value)
     sentence = f"{name} is set. A job asks for it with `--secret {name}` or secrets=[{name!r}]."
     output.answer(found, sentence, as_json)
 
@@ -58,10 +57,8 @@ def _value(name: str, *, stdin: bool, from_env: bool) -> str:
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """Which secrets there are, and since when; never their values."""
-    with client_of_this_home() as client:
-        found = client.secrets.list()
     output.show_list(
-        found,
+        client_of_this_home().secrets.list(),
         ("NAME", "SET"),
         lambda secret: (secret.name, output.ago(secret.set_at)),
         none="No secrets. Set one with `corral secret set NAME`.",
@@ -72,6 +69,5 @@ def list_(as_json: AsJson = False) -> None:
 @app.command("rm")
 def remove(name: Name, as_json: AsJson = False) -> None:
     """Forgets a secret. Jobs that wait for it will fail; those that run keep it."""
-    with client_of_this_home() as client:
-        found = client.secrets.remove(name)
+    found = client_of_this_home().secrets.remove(name)
     output.answer(found, f"{name} is removed.", as_json)

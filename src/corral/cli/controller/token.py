@@ -40,10 +40,8 @@ def token_create(
 @app.command("list")
 def token_list(as_json: AsJson = False) -> None:
     """Every token: its name and role, when it was made and until when it is good."""
-    with client_of_this_home() as client:
-        found = client.admin.tokens()
     output.show_list(
-        found,
+        client_of_this_home().admin.tokens(),
         ("TOKEN", "ROLE", "MADE", "GOOD"),
         lambda one: (one.name, one.role, output.ago(one.created_at), _until(one)),
         none="No tokens but the home's own. Make one with `corral token create`.",
@@ -56,8 +54,7 @@ def token_revoke(
     name: Annotated[str, typer.Argument(help="The token's name.")], as_json: AsJson = False
 ) -> None:
     """Makes a token good for nothing."""
-    with client_of_this_home() as client:
-        view = client.admin.revoke_token(name)
+    view = client_of_this_home().admin.revoke_token(name)
     output.answer(view, f"The token {view.name} is revoked.", as_json)
 
 

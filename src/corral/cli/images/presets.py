@@ -25,10 +25,8 @@ def presets(context: typer.Context) -> None:
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """Which presets there are, and since when."""
-    with client_of_this_home() as client:
-        found = client.presets.list()
     output.show_list(
-        found,
+        client_of_this_home().presets.list(),
         ("NAME", "SAVED"),
         lambda preset: (preset.name, output.ago(preset.saved_at)),
         none="No presets. Save one with `corral presets save NAME FILE`.",
@@ -49,8 +47,7 @@ def save(
 
     value = read(file)
     base = value["base"] if isinstance(value.get("base"), dict) else value
-    with client_of_this_home() as client:
-        found = client.presets.save(name, base)
+    found = client_of_this_home().presets.save(name, base)
     sentence = f"{name} is saved. A plan begins with it by `preset: {name}`."
     output.answer(found, sentence, as_json)
 
@@ -60,8 +57,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
     """The settings of a preset."""
     import yaml
 
-    with client_of_this_home() as client:
-        found = client.presets.get(name)
+    found = client_of_this_home().presets.get(name)
     if as_json:
         output.show_json_line(found, indent=2)
     else:
@@ -71,6 +67,5 @@ def show(name: Name, as_json: AsJson = False) -> None:
 @app.command("remove")
 def remove(name: Name, as_json: AsJson = False) -> None:
     """Forgets a preset. Batches that were built with it stay as they are."""
-    with client_of_this_home() as client:
-        found = client.presets.remove(name)
+    found = client_of_this_home().presets.remove(name)
     output.answer(found, f"{name} is removed.", as_json)

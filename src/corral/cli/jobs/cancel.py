@@ -19,7 +19,7 @@ from corral.core.errors import JobNotFound
 
 if TYPE_CHECKING:
     from corral.contract.views import JobView
-    from corral.sdk.client import Handle
+    from corral.sdk.handles import Handle
 
 JobsOrBatches = Annotated[
     list[str],
@@ -38,15 +38,14 @@ def cancel(job: JobsOrBatches, as_json: AsJson = False) -> None:
             except JobNotFound as error:
                 batch, _ = find_batch(client, word, error)
                 told.append({"batch": batch.id, "cancelled": batch.cancel()})
-    if as_json:
-        output.show_json(told)
-        return
-    for one in told:
-        if isinstance(one, dict):
-            count = one["cancelled"]
-            output.show(f"{one['batch']}: {count} job{'s' * (count != 1)} cancelled")
-        else:
-            output.show(f"{one.job_id} {one.state}")
+    output.answer(told, map(_cancelled, told), as_json)
+
+
+def _cancelled(one: JobView | dict[str, Any]) -> str:
+    if not isinstance(one, dict):
+        return f"{one.job_id} {one.state}"
+    count = one["cancelled"]
+    return f"{one['batch']}: {count} job{'s' * (count != 1)} cancelled"
 
 
 def retry(job: JobsOrBatches, as_json: AsJson = False) -> None:
@@ -62,12 +61,10 @@ def retry(job: JobsOrBatches, as_json: AsJson = False) -> None:
                 handles += [(client.job(one).retry(), one) for one in lost]
                 if not lost:
                     output.say(f"Nothing of {batch.id} failed that was not tried again.")
-    if as_json:
-        output.show_json([{"job_id": handle.id, "retry_of": one} for handle, one in handles])
-        return
-    output.warn(dict.fromkeys(one for handle, _ in handles for one in handle.warnings))
-    for handle, _ in handles:
-        output.show(handle.id)
+    if not as_json:
+        output.warn(dict.fromkeys(one for handle, _ in handles for one in handle.warnings))
+    told = [{"job_id": handle.id, "retry_of": one} for handle, one in handles]
+    output.answer(told, (handle.id for handle, _ in handles), as_json)
 
 
 def _unsuccessful(jobs: Sequence[JobView]) -> list[str]:
@@ -81,8 +78,4 @@ def front(job: JobsArgument, as_json: AsJson = False) -> None:
     with client_of_this_home() as client:
         found = [find(client, one) for one in job]
         views = [handle.to_front() for handle in reversed(found)][::-1]
-    if as_json:
-        output.show_json(views)
-        return
-    for view in views:
-        output.show(f"{view.job_id} is next in its line")
+    output.answer(views, (f"{view.job_id} is next in its line" for view in views), as_json)

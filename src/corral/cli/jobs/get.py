@@ -17,7 +17,7 @@ from corral.core.errors import BlobNotFound, Conflict
 
 if TYPE_CHECKING:
     from corral.contract.views import Artifact
-    from corral.sdk.client import Handle
+    from corral.sdk.handles import Handle
 
 LISTED = 5
 Target = tuple["Artifact", Path]
@@ -41,14 +41,10 @@ def get(
         overwrite = force or _asked(targets, named=name is not None)
         for artifact, path in targets:
             handle.download(artifact.name, path, overwrite=overwrite)
-    if as_json:
-        told = [{"name": artifact.name, "path": str(path)} for artifact, path in targets]
-        output.show_json(told)
-        return
-    if not targets:
+    if not targets and not as_json:
         output.say(f"Job {handle.id} has no artifacts.")
-    for _, path in targets:
-        output.show(str(path))
+    told = [{"name": artifact.name, "path": str(path)} for artifact, path in targets]
+    output.answer(told, (str(path) for _, path in targets), as_json)
 
 
 def _targets(handle: Handle, name: str | None, to: Path | None) -> list[Target]:

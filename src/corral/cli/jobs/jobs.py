@@ -58,14 +58,15 @@ def jobs(
         "until": moment("--until", until),
         "text": text,
     }
-    found = _listed(state or (), chosen, limit=None if all_ else limit)
-    if as_json:
-        output.show_json(found)
-    elif found:
-        _show_table(found)
-    else:
-        asked = state or any(chosen.values())
-        output.say("No such jobs." if asked else "No jobs yet. Start one with `corral run`.")
+    asked = state or any(chosen.values())
+    output.show_list(
+        _listed(state or (), chosen, limit=None if all_ else limit),
+        ("JOB", "STATE", "NAME", "CLASS", "TRY", "WORKER", "SUBMITTED", "TOOK"),
+        _row,
+        none="No such jobs." if asked else "No jobs yet. Start one with `corral run`.",
+        as_json=as_json,
+        spare=("CLASS", "TRY", "WORKER", "TOOK"),
+    )
 
 
 def _listed(states: Sequence[str], chosen: Filters, *, limit: int | None) -> list[JobView]:
@@ -81,23 +82,13 @@ def _listed(states: Sequence[str], chosen: Filters, *, limit: int | None) -> lis
                 return found
 
 
-def _show_table(found: Sequence[JobView]) -> None:
-    output.show_table(
-        ("JOB", "STATE", "NAME", "CLASS", "TRY", "WORKER", "SUBMITTED", "TOOK"),
-        [
-            (
-                view.job_id,
-                view.state,
-                view.name,
-                view.queue_class,
-                str(view.attempt or ""),
-                view.worker,
-                output.ago(view.submitted_at),
-                output.span(view.seconds) if view.ended and view.attempt else "",
-            )
-            for view in found
-        ],
-        spare=("CLASS", "TRY", "WORKER", "TOOK"),
+def _row(view: JobView) -> tuple[str, ...]:
+    return (
+        *(view.job_id, view.state, view.name, view.queue_class),
+        str(view.attempt or ""),
+        view.worker,
+        output.ago(view.submitted_at),
+        output.span(view.seconds) if view.ended and view.attempt else "",
     )
 
 
@@ -144,10 +135,8 @@ def batches(
     as_json: AsJson = False,
 ) -> None:
     """Lists batches, the one with the newest job first."""
-    with client_of_this_home() as client:
-        found = client.batches(limit)
     output.show_list(
-        found,
+        client_of_this_home().batches(limit),
         ("BATCH", "JOBS", "STATES", "SUBMITTED", "TOOK"),
         lambda one: (
             one.batch,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,11 +24,7 @@ def put(
     """Stores files for jobs and prints their sha256. What is there already is not sent again."""
     with client_of_this_home() as client:
         found = [client.put(file) for file in files]
-    if as_json:
-        output.show_json([dataclasses.asdict(one) for one in found])
-        return
-    for one in found:
-        output.show(f"{one.sha256}  {one.name}")
+    output.answer(found, (f"{one.sha256}  {one.name}" for one in found), as_json)
 
 
 async def inputs_of(client: AsyncClient, texts: list[str] | None) -> dict[str, Asset]:

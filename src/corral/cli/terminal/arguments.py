@@ -12,7 +12,8 @@ from corral.core.errors import CorralError, InvalidJob, JobNotFound
 
 if TYPE_CHECKING:
     from corral.contract.views import BatchView
-    from corral.sdk.client import Client, Handle
+    from corral.sdk.client import Client
+    from corral.sdk.handles import Handle
     from corral.sdk.images.batches import BatchHandle
 
 JobArgument = Annotated[

@@ -113,12 +113,13 @@ def show(text: str = "", *, ours: str = "") -> None:
     print(f"{ours}{printable(text)}", flush=True)
 
 
-def answer(value: object, sentence: str, as_json: bool) -> None:
-    """What a command did, for a program or for a person."""
+def answer(value: object, told: str | Iterable[str], as_json: bool) -> None:
+    """What a command did, for a program or for a person: a sentence, or several lines."""
     if as_json:
         show_json(value)
-    else:
-        show(sentence)
+        return
+    for line in [told] if isinstance(told, str) else told:
+        show(line)
 
 
 def warn(sentences: Iterable[str]) -> None:
@@ -168,12 +169,13 @@ def show_list(
     *,
     none: str,
     as_json: bool,
+    spare: Sequence[str] = (),
 ) -> None:
     """What there is, for a program or for a person; a sentence where there is nothing."""
     if as_json:
         show_json(found)
     elif found:
-        show_table(columns, map(row, found))
+        show_table(columns, map(row, found), spare=spare)
     else:
         say(none)
 

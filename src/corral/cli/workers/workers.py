@@ -15,8 +15,7 @@ DIFFUSERS = "diffusers"
 
 def workers(as_json: AsJson = False) -> None:
     """Each worker: what it has, what runs there, and what its sandbox enforces."""
-    with client_of_this_home() as client:
-        found = client.workers()
+    found = client_of_this_home().workers()
     if as_json:
         output.show_json(found)
         return
