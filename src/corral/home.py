@@ -9,6 +9,7 @@ import secrets
 import stat
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,14 +182,14 @@ def write_private_json(path: Path, value: dict[str, Any]) -> None:
     write_durably(path, json.dumps(value).encode())
 
 
-def write_durably(path: Path, data: bytes, mode: int = 0o600) -> None:
+def write_durably(path: Path, data: bytes | Iterable[bytes], mode: int = 0o600) -> None:
     """Replaces the file at once: after a power cut it is the old one or the new one, whole; once
     this returns it is the new one."""
     incoming = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(fd, "wb") as file:
-            file.write(data)
+            file.writelines((data,) if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(incoming, path)
@@ -210,9 +211,12 @@ def make_folder(path: Path) -> None:
 
 def sync_folder(path: Path) -> None:
     """Makes the names in a folder durable, where the platform has such a thing."""
-    if sys.platform == "win32":
-        return
-    fd = os.open(path, os.O_RDONLY)
+    if sys.platform != "win32":
+        _sync(path, os.O_RDONLY)
+
+
+def _sync(path: Path | str, how: int) -> None:
+    fd = os.open(path, how)
     try:
         os.fsync(fd)
     finally:
@@ -229,11 +233,7 @@ def sync_file_system(folder: Path) -> None:
             path = os.path.join(place, name)
             if not os.path.islink(path):
                 # Windows flushes only what may be written to.
-                fd = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
+                _sync(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
         sync_folder(Path(place))
 
 

@@ -86,7 +86,7 @@ class EarlyStarts:
         self._store, self._loop, self._sent = store, loop, loop.early
         self._room_to_spare = room_to_spare
         """Whether what is written next will surely find room."""
-        self._stopping: set[asyncio.Future[None]] = set()
+        self._stopping: set[asyncio.Future[Any]] = set()
 
     def accept(
         self, facts: Sequence[Journaled], documents: Mapping[JobId, bytes], held: bool
@@ -156,11 +156,7 @@ class EarlyStarts:
     def _forget(self, early: Head) -> None:
         """It was sent already, and will never have been accepted."""
         self._store.world.digests.pop(early.id, None)
-        task = asyncio.ensure_future(self._loop.fleet.stop(early, grace_s=0.0))
+        stop = self._loop.fleet.stop(early, grace_s=0.0)
+        task = asyncio.gather(stop, return_exceptions=True)  # nobody waits for it
         self._stopping.add(task)
-        task.add_done_callback(self._stopped)
-
-    def _stopped(self, task: asyncio.Future[None]) -> None:
-        self._stopping.discard(task)
-        if not task.cancelled():
-            task.exception()  # nobody waits for it
+        task.add_done_callback(self._stopping.discard)

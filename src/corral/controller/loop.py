@@ -36,8 +36,10 @@ from corral.core.events import (
     Journaled,
 )
 from corral.core.job import Failure, Head, JobId, Shape, State
+from corral.core.lifecycle import shape_of
 from corral.engines.engine import Attempt, Engine
 from corral.home import read_json
+from corral.scheduler.circuit import RETURNED
 from corral.scheduler.plan import Placement, Plan, Snapshot, Waiting, decide
 
 log = structlog.get_logger()
@@ -207,7 +209,7 @@ class Loop:
         fleet, heads = self.fleet, self._store.world.heads
         new: dict[JobId, Shape] = {}
         if not fleet.only:
-            new = {of.job: Shape(of.needs, of.workload, of.queue_class) for of in submitted}
+            new = {fact.job: shape_of(fact) for fact in submitted}
 
         def engine(one: Placement) -> str:
             return fleet.through(one.worker, new.get(one.job) or heads[one.job].shape)
@@ -328,7 +330,7 @@ class Loop:
                 job=head.id,
                 at=time.time(),
                 attempt=head.attempt,
-                code="returned",
+                code=RETURNED,
                 message=why,
                 not_before=time.time() + pause_s if pause_s else 0.0,
                 fault="none",

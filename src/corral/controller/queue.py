@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from corral.controller.auth.vault import Vault
 from corral.controller.files.assets import Assets
 from corral.controller.files.blobs import Blobs
-from corral.controller.jobs.admission import Accepted, Draft, admit, takes_work
+from corral.controller.jobs.admission import Accepted, Draft, admit
 from corral.controller.jobs.cancelling import LOOKED_AT_ONCE, Cancelling
 from corral.controller.journal.record import Change
 from corral.controller.loop import Loop
@@ -110,7 +110,7 @@ class Queue:
         if any(job.inputs for job in jobs):
             jobs = await self._with_inputs(jobs)
         workers: Sequence[Worker] = self._loop.workers()
-        if not any(map(takes_work, workers)) and (
+        if not any(worker.takes_work for worker in workers) and (
             not workers or any(job.wait is False for job in jobs)
         ):
             workers = await self._first_workers() or workers

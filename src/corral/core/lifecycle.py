@@ -25,7 +25,7 @@ from corral.core.events import (
     ResultOrphaned,
     SubmissionFact,
 )
-from corral.core.job import Course, Given, Head, Shape, State
+from corral.core.job import Course, Given, Head, Job, Shape, State
 
 QUEUED, PLACED, RUNNING, STOPPING = State.QUEUED, State.PLACED, State.RUNNING, State.STOPPING
 SUCCEEDED, FAILED, CANCELLED = State.SUCCEEDED, State.FAILED, State.CANCELLED
@@ -61,13 +61,8 @@ STORED = (ArtifactStored, CheckpointStored)
 _given = attrgetter(*Given.__struct_fields__)
 
 
-def shape_of(fact: SubmissionFact) -> Shape:
-    return Shape(
-        needs=fact.needs,
-        workload=fact.workload,
-        queue_class=fact.queue_class,
-        priority=fact.priority,
-    )
+def shape_of(of: SubmissionFact | Job) -> Shape:
+    return Shape(of.needs, of.workload, of.queue_class, of.priority)
 
 
 def born(fact: JobSubmitted | JobRejected, seq: int, like: Head | None = None) -> Head:

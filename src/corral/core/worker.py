@@ -179,6 +179,10 @@ class Worker(Struct, frozen=True):
     servers: tuple[ImageServer, ...] = ()
     """What it renders images with, beside itself."""
 
+    @property
+    def takes_work(self) -> bool:
+        return self.connected and not self.draining
+
 
 def taken_by_others(readings: Iterable[Reading]) -> tuple[tuple[str, float], ...]:
     """What is not ours to give: GPUs and the VRAM that other processes hold there."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from corral import settings
 from corral.controller.journal.database import Journal
-from corral.controller.recovery.verification import verified
+from corral.controller.recovery.proof import verified
 from corral.core.errors import CorralError, HomeUnusable, InvalidSettings, JournalDamaged
 from corral.doctor.findings import Check, Finding, fail, ok, warn
 from corral.home import Home

@@ -295,7 +295,7 @@ class Columns:
     def _search_with_models(self, able: Able, begin: int) -> Iterator[Placement]:
         """Nothing of the search is kept for the next of the line: what is loaded has changed."""
         needs, stock = able.line.shape.needs, self._stock
-        kind = self._models.kind(able.line.shape)
+        kind = self._models.kinds[able.line.shape]
         for waiting in able.line.waiting[begin:]:
             who = self._models.willing(kind, self._now - waiting.since, able.who)
             placement = self._place(able, waiting, who & stock.fitting(needs))

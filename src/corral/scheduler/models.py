@@ -49,11 +49,11 @@ class Models:
         order: RankOrder,
         able: Callable[[Shape], int],
     ) -> None:
-        self._kinds = {line.shape: Kind(line) for line in lines if line.shape.needs.models}
+        self.kinds = {line.shape: Kind(line) for line in lines if line.shape.needs.models}
         self._able, self._cards_gb = able, cards_gb
         self._order = order
         self._version = 0
-        names = {model for kind in self._kinds.values() for model in kind.models}
+        names = {model for kind in self.kinds.values() for model in kind.models}
         if not names:
             return
         backward = workers[::-1]
@@ -64,7 +64,7 @@ class Models:
         self._possible = {model: fetching | present[model] | loaded[model] for model in names}
         self._having: list[Collection[str]] = [*own]
         """What each will have loaded once it has done what it holds."""
-        sets = {kind.models for kind in self._kinds.values()}
+        sets = {kind.models for kind in self.kinds.values()}
         self._sets_in: dict[Collection[str], set[Names]] = {}
         self._present = {wanted: _all_of(wanted, present) for wanted in sets}
         self._loaded = {wanted: _all_of(wanted, loaded) for wanted in sets}
@@ -72,11 +72,8 @@ class Models:
             self._change(index, room.models)
         self._cards: list[int] = []
         """Everybody by the largest card, small ones first."""
-        if any(shape.queue_class is QueueClass.INTERACTIVE for shape in self._kinds):
+        if any(shape.queue_class is QueueClass.INTERACTIVE for shape in self.kinds):
             self._cards = [by_card[size] for size in sorted(by_card)]
-
-    def kind(self, shape: Shape) -> Kind:
-        return self._kinds[shape]
 
     def possible(self, models: Names) -> int:
         """Who can have them loaded, sooner or later."""
@@ -126,7 +123,7 @@ class Models:
         if kind.first is None:
             urgent, own = kind.shape.queue_class is QueueClass.INTERACTIVE, standing(kind.shape)
             kind.first = [
-                other for other in self._kinds.values() if urgent or standing(other.shape) <= own
+                other for other in self.kinds.values() if urgent or standing(other.shape) <= own
             ]
         who, loaded = 0, self._loaded
         for other in kind.first:
@@ -138,7 +135,7 @@ class Models:
 
     def load(self, shape: Shape, index: int) -> None:
         """One of this shape was placed there; as `Room.load`."""
-        kind = self._kinds.get(shape)
+        kind = self.kinds.get(shape)
         if kind is None:
             return  # it wants none
         have = self._having[index]

@@ -238,10 +238,7 @@ class Wanted:
 
 
 def _able(shape: Shape, room: Room) -> bool:
-    worker = room.worker
-    if room.closed or not worker.connected or worker.draining:
-        return False
-    return could_run(shape, worker)
+    return not room.closed and room.worker.takes_work and could_run(shape, room.worker)
 
 
 def standing(shape: Shape) -> tuple[bool, int]:

@@ -41,8 +41,7 @@ class Seat(Struct, frozen=True, gc=False):
 
     def present(self, now: float) -> bool:
         """Whether it takes anything at all."""
-        worker = self.worker
-        if not worker.connected or worker.draining:
+        if not self.worker.takes_work:
             return False
         return self.circuit is CLOSED or not self.circuit.closed_to(now, self.attempts)
 

@@ -223,11 +223,7 @@ class Stock:
         cards = self.groups[index]
         bit = 1 << (index - cards.first)
         cards.everyone ^= bit
-        key = self.keys[index]
-        if left := cards.kinds[key] ^ bit:
-            cards.kinds[key] = left
-        else:
-            cards.remove(key, bit)
+        cards.remove(self.keys[index], bit)
         self.keys[index] = None
 
 

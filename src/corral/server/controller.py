@@ -128,7 +128,6 @@ class Controller:
             limits,
             storage,
             circle,
-            engines,
             self._herd,
             self._roster,
             health=self._health,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from starlette.types import ASGIApp
 
@@ -24,7 +24,7 @@ from corral.controller.images.presets import PresetFiles
 from corral.controller.output.text import OutputText
 from corral.controller.recovery.backup import Backups
 from corral.core.limits import InputLimits
-from corral.engines.engine import Dialled, Engine
+from corral.engines.engine import Dialled
 from corral.home import Home
 from corral.server.circle import Circle
 from corral.server.listening import LOCAL_SHARE
@@ -40,7 +40,6 @@ class Doors:
         limits: InputLimits,
         storage: Storage,
         circle: Circle,
-        engines: Mapping[str, Engine],
         herd: WorkerAdmin,
         roster: Roster,
         *,
@@ -51,7 +50,8 @@ class Doors:
     ) -> None:
         self._settings, self._limits = settings, limits
         self._storage, self._circle = storage, circle
-        self._engines, self._health, self._started_at = engines, health, started_at
+        self._engines = engines = circle.loop.fleet.engines
+        self._health, self._started_at = health, started_at
         presets = PresetFiles(home.presets)
         plans = Plans(circle.queue, circle.loop, circle.learnings.paces, presets)
         self.learning_runs = LearningRuns(

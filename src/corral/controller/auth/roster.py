@@ -99,9 +99,6 @@ class Roster:
 
     # --- asking ---
 
-    def get(self, worker: str) -> Enrolled | None:
-        return self._by_id.get(worker)
-
     def find(self, name: str) -> Enrolled | None:
         """By name or id."""
         return next((one for one in self._by_id.values() if name in (one.id, one.name)), None)

@@ -62,8 +62,7 @@ class Fleet:
             for one in engine.workers():
                 if one.id == worker and shape.workload in one.capabilities.workloads:
                     lacks = refuse_ever(shape, one) is not None
-                    away = not one.connected or one.draining
-                    able.setdefault(2 * lacks + away, name)
+                    able.setdefault(2 * lacks + (not one.takes_work), name)
         return able[min(able)] if able else ""
 
     # --- what engines say ---

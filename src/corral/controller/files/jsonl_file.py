@@ -7,7 +7,7 @@ leave zeros there. Whatever lies behind the last whole line was promised to nobo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -97,3 +97,16 @@ class JsonlFile:
                     return
                 yield position, line
                 position += len(line)
+
+
+def in_chunks(parts: Iterable[bytes], about: int) -> Iterator[bytes]:
+    """Many small parts as few large ones: each costs a message and a change of threads."""
+    held, size = list[bytes](), 0
+    for part in parts:
+        held.append(part)
+        size += len(part)
+        if size >= about:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)

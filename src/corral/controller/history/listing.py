@@ -128,7 +128,7 @@ class Listing:
         return heapq.nlargest(limit, found)
 
     async def _living(self, filters: JobFilters, before: JobId, limit: int) -> list[JobId]:
-        if filters.batch and filters.batch not in self._store.world.batches:
+        if not self._lives(filters.batch):
             return []
         fits, found, above = self._chooser(filters), list[JobId](), ""
         async for heads in _slices(list(self._store.world.heads.values())):

@@ -22,7 +22,7 @@ import structlog
 from msgspec import Meta, Struct
 
 from corral.controller.files.blobs import Blobs
-from corral.controller.files.jsonl_file import JsonlFile
+from corral.controller.files.jsonl_file import JsonlFile, in_chunks
 from corral.controller.images.paces import Paces
 from corral.controller.journal import sql
 from corral.controller.journal.record import UNREADABLE, Change, JournalRecord
@@ -44,7 +44,7 @@ from corral.core.images.learning import (
 )
 from corral.core.job import JobId, State, Workload
 from corral.core.malformed import MALFORMED
-from corral.home import read_json, sync_folder, write_private_json
+from corral.home import make_folder, read_json, write_private_json
 
 log = structlog.get_logger()
 
@@ -100,9 +100,7 @@ class LearningFilters(NamedTuple):
 class Learnings:
     def __init__(self, store: Store, blobs: Blobs, folder: Path) -> None:
         self._store, self._blobs = store, blobs
-        if not folder.exists():
-            folder.mkdir(mode=0o700)
-            sync_folder(folder.parent)
+        make_folder(folder)
         self.paces = Paces()
         self.records = JsonlFile(folder / "records.jsonl")
         self.ratings = JsonlFile(folder / "ratings.jsonl")
@@ -139,18 +137,17 @@ class Learnings:
 
     def _look_it_up(self, changes: Sequence[Change]) -> None:
         """It is in the journal, also where it could not be heard."""
-        self._seq, self._missed = changes[-1].seq, True
-        self._idle.clear()
-        self._changed.set()
-        for change in changes:
-            if type(change.fact) in ENDS and change.head.shape.workload is Workload.PIPELINE:
-                self.ended(change)
+        self._missed = True
+        self._wake()
+        self._committed(changes)
 
     def _add(self, success: Success) -> None:
-        if self._missed or len(self._pending) >= IN_MEMORY:
-            self._missed = True
-        else:
+        self._missed = self._missed or len(self._pending) >= IN_MEMORY
+        if not self._missed:
             self._pending.append(success)
+        self._wake()
+
+    def _wake(self) -> None:
         self._idle.clear()
         self._changed.set()
 
@@ -350,22 +347,12 @@ class Learnings:
 
     def _chunks(self, chosen: LearningFilters) -> Iterator[bytes]:
         ratings, until = self.rated(), self.records.size()
-
-        def chunks() -> Iterator[bytes]:
-            held, size = list[bytes](), 0
-            for _, line in self.records.read(until=until):
-                brief = read_brief(line)
-                if brief is None or not chosen.has(brief):
-                    continue
-                held.append(joined(line, ratings.get(brief.job_id)))
-                size += len(held[-1])
-                if size >= CHUNK:
-                    yield b"".join(held)
-                    held, size = [], 0
-            if held:
-                yield b"".join(held)
-
-        return chunks()
+        lines = (
+            joined(line, ratings.get(brief.job_id))
+            for _, line in self.records.read(until=until)
+            if (brief := read_brief(line)) is not None and chosen.has(brief)
+        )
+        return in_chunks(lines, CHUNK)
 
 
 def _story(reader: sqlite3.Connection, seq: int) -> tuple[list[Journaled], bytes | None]:

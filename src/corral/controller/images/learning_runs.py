@@ -42,7 +42,7 @@ from corral.core.images.learning_run import (
 )
 from corral.core.job import PipelineCall, State, decode_document
 from corral.core.malformed import MALFORMED
-from corral.home import sync_folder, write_private_json
+from corral.home import make_folder, write_private_json
 from corral.pipelines.learning_plans import (
     NAME,
     LearningPlan,
@@ -137,8 +137,6 @@ class LearningRuns:
         return found
 
     def names(self) -> list[str]:
-        if not self._folder.is_dir():
-            return []
         found = (path.parent for path in self._folder.glob(f"*/{PLAN}"))
         named = [path for path in found if NAME.fullmatch(path.name)]
         return [path.name for path in sorted(named, key=lambda path: path.stat().st_mtime)]
@@ -184,10 +182,7 @@ class LearningRuns:
 
     def _write(self, name: str, file: str, value: dict[str, Any]) -> None:
         folder = self._folder / name
-        for made in (self._folder, folder):
-            if not made.is_dir():
-                made.mkdir(mode=0o700)
-                sync_folder(made.parent)
+        make_folder(folder)
         write_private_json(folder / file, value)
 
     def _ended(self, change: Change) -> None:
@@ -303,13 +298,12 @@ def _place(reader: sqlite3.Connection, submitted_seq: int) -> tuple[int, int] | 
 
 def _outcome(run: Run, jobs: Iterable[StepJob]) -> LearningRunResult:
     plan = parse(run.plan)
-    return gathered(
+    begun = LearningRunResult(
         name=run.name,
         batch=run.batch,
         variable=plan.variable,
-        values=plan.values,
         seed=seed_of(plan),
         planned=run.jobs,
         started_at=run.started_at,
-        jobs=jobs,
     )
+    return gathered(begun, plan.values, jobs)

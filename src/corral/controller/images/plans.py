@@ -29,12 +29,12 @@ from corral.core.access import Caller, Role
 from corral.core.assets import check_input_names
 from corral.core.errors import Conflict, InvalidPlan, InvalidRequest
 from corral.core.images.pipeline import Record, spelled_out, task_of
-from corral.core.job import Input, Job, Needs, PipelineCall, Shape, Size
+from corral.core.job import Input, Job, Needs, PipelineCall, Size
+from corral.core.lifecycle import shape_of
 from corral.core.malformed import MALFORMED, check_size
 from corral.core.text import is_digest
 from corral.core.worker import Worker
 from corral.pipelines.mistakes import convert, invalid
-from corral.pipelines.plan import BatchPlan
 from corral.runtime.files.models import model_name
 
 log = structlog.get_logger()
@@ -140,15 +140,19 @@ class Plans:
         alike: dict[Needs, list[Job]] = {}
         for number, (record, asked) in enumerate(zip(built.records, built.needs, strict=True)):
             needs = _settled(asked, record, settled)
-            job = _job(
-                record,
-                needs,
-                plan,
-                files,
+            job = Job(
+                work=PipelineCall(record),
+                needs=needs,
                 name=name,
+                labels=_labels(record),
+                queue_class=plan.queue_class,
+                priority=plan.priority,
+                duration_s=plan.duration_s,
+                retries=RETRIES,
                 batch=batch,
                 user=user,
                 key=f"batch:{key}/{number}",
+                inputs=_inputs(record, files),
             )
             jobs.append(job)
             alike.setdefault(needs, []).append(job)
@@ -159,14 +163,7 @@ class Plans:
         never made here, or nobody is there to make it."""
         total = 0.0
         for jobs in built.alike.values():
-            first = jobs[0]
-            shape = Shape(
-                needs=first.needs,
-                workload=first.workload,
-                queue_class=first.queue_class,
-                priority=first.priority,
-            )
-            together = min(slots(shape, workers), len(jobs))
+            together = min(slots(shape_of(jobs[0]), workers), len(jobs))
             if not together:
                 return None
             for job in jobs:
@@ -194,17 +191,7 @@ def _settled(needs: Needs, record: Record, alike: dict[tuple[Needs, str], Needs]
     return alike[asked]
 
 
-def _job(
-    record: Record,
-    needs: Needs,
-    plan: BatchPlan,
-    files: dict[str, Input],
-    *,
-    name: str,
-    batch: str,
-    user: str,
-    key: str,
-) -> Job:
+def _inputs(record: Record, files: dict[str, Input]) -> tuple[Input, ...]:
     missing = [one for one in record.inputs if one not in files]
     if missing:
         raise invalid(
@@ -212,21 +199,12 @@ def _job(
             f"there is no image {missing[0]!r}. Write the path of a file beside the plan, or "
             "`photos/*.png` for many; or put it with `corral put` and say so under `files`.",
         )
+    return tuple(sorted((files[one] for one in record.inputs), key=lambda one: one.name))
+
+
+def _labels(record: Record) -> dict[str, str]:
     labels = {"pack": record.pack, "row": str(record.row), "model": record.model}
-    return Job(
-        work=PipelineCall(record),
-        needs=needs,
-        name=name,
-        labels={key: _printable(value) for key, value in labels.items() if value},
-        queue_class=plan.queue_class,
-        priority=plan.priority,
-        duration_s=plan.duration_s,
-        retries=RETRIES,
-        batch=batch,
-        user=user,
-        key=key,
-        inputs=tuple(sorted((files[one] for one in record.inputs), key=lambda one: one.name)),
-    )
+    return {key: _printable(value) for key, value in labels.items() if value}
 
 
 def _slices(values: Iterable[T]) -> Iterator[list[T]]:

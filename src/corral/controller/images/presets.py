@@ -10,14 +10,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from corral.core.errors import (
-    Conflict,
-    InvalidRequest,
-    PresetNotFound,
-    StorageFailed,
-)
+from corral.core.errors import Conflict, InvalidRequest, PresetNotFound, StorageFailed
 from corral.core.malformed import MALFORMED
-from corral.home import sync_folder, write_private_json
+from corral.home import make_folder, sync_folder, write_private_json
 from corral.pipelines.config import PlanConfig
 from corral.pipelines.mistakes import convert
 
@@ -48,8 +43,6 @@ class PresetFiles:
         return sorted(found)
 
     def _paths(self) -> list[Path]:
-        if not self._folder.is_dir():
-            return []
         return [one for one in self._folder.glob("*.json") if NAME.fullmatch(one.stem)]
 
     def get(self, name: str) -> Preset:
@@ -86,9 +79,7 @@ class PresetFiles:
             return self.get(name)
 
     def _write(self, path: Path, value: dict[str, Any]) -> None:
-        if not self._folder.is_dir():
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            sync_folder(self._folder.parent)
+        make_folder(self._folder)
         write_private_json(path, value)
 
     async def remove(self, name: str) -> Preset:

@@ -10,7 +10,8 @@ from msgspec.structs import asdict
 from corral import correlation
 from corral.core.errors import CorralError, ExceedsAllWorkers, NoGpuWorkers
 from corral.core.events import JobRejected, JobSubmitted, Journaled
-from corral.core.job import Job, JobId, QueueClass, Shape, document_digest
+from corral.core.job import Job, JobId, QueueClass, document_digest
+from corral.core.lifecycle import shape_of
 from corral.core.worker import Worker
 from corral.scheduler.fit import Room, refuse_ever, refuse_name, refuse_now
 
@@ -25,10 +26,10 @@ def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]
             "No GPU workers available. Start one with `corral up` or `corral worker join`, or "
             "submit with wait=True (`--wait`) to queue the job until one comes."
         )
-    shape = Shape(needs=job.needs, workload=job.workload, queue_class=job.queue_class)
+    shape = shape_of(job)
     reasons = {worker.name: refuse_ever(shape, worker) for worker in workers}
     able = [worker for worker in workers if reasons[worker.name] is None]
-    if able and (job.wait is not False or any(takes_work(worker) for worker in able)):
+    if able and (job.wait is not False or any(worker.takes_work for worker in able)):
         return "", None
     if able:
         told = "; ".join(
@@ -48,10 +49,6 @@ def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]
         "to queue it until such a worker joins.",
         details={"workers": reasons},
     )
-
-
-def takes_work(worker: Worker) -> bool:
-    return worker.connected and not worker.draining
 
 
 class Accepted(Struct, frozen=True):

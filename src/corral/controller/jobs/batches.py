@@ -84,7 +84,7 @@ def slots(shape: Shape, workers: Iterable[Worker]) -> int:
     """How many jobs of a shape run at once where nothing else does."""
     found = 0
     for worker in workers:
-        if not worker.connected or worker.draining or refuse_ever(shape, worker) is not None:
+        if not worker.takes_work or refuse_ever(shape, worker) is not None:
             continue
         room = Capacity(worker.capabilities, worker.taken)
         for _ in range(MOST_SLOTS):

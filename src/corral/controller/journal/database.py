@@ -19,8 +19,7 @@ import structlog
 from corral.controller.history.ended import EndedJob, UsedKeys
 from corral.controller.journal import pruned, sql
 from corral.controller.journal.mark import Mark
-from corral.controller.journal.record import UNREADABLE, JournalRecord
-from corral.controller.recovery.verification import lost
+from corral.controller.journal.record import UNREADABLE, JournalRecord, lost
 from corral.core.errors import HomeUnusable, JobNotFound, JournalDamaged, StorageFailed
 from corral.core.events import Journaled, decode_fact
 from corral.core.lifecycle import STORED

@@ -52,14 +52,8 @@ def runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
         yield first, last
 
 
-def note(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
-    """Writes these numbers down as pruned."""
-    for first, last in runs(numbers):
-        note_run(connection, first, last)
-
-
 def note_run(connection: sqlite3.Connection, first: int, last: int) -> None:
-    """One interval, joined with those beside it."""
+    """Writes these numbers down as pruned: one interval, joined with those beside it."""
     before = _found(connection, sql.PRUNED_UNTIL, last)
     behind = _found(connection, sql.PRUNED_FROM, last + 1)
     if before is not None and before.last >= first:
@@ -123,7 +117,8 @@ def remove(connection: sqlite3.Connection, jobs: Sequence[str], within_s: float)
             numbers += story
             if time.monotonic() > deadline:
                 break
-        note(connection, numbers)
+        for first, last in runs(numbers):
+            note_run(connection, first, last)
         connection.execute("COMMIT")
     except JournalDamaged:
         connection.execute("ROLLBACK")

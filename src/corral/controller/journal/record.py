@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from corral.core.errors import JournalDamaged
 from corral.core.events import Journaled, decode_fact, encode_fact
 from corral.core.job import Head
 
@@ -61,3 +62,11 @@ class Change(Struct, frozen=True, gc=False):
     seq: int
     fact: Journaled
     head: Head
+
+
+def lost(seq: int, reason: str) -> JournalDamaged:
+    return JournalDamaged(
+        f"The journal is damaged: record {seq} is the first one lost ({reason}). Nothing was "
+        "changed. Restore a backup, or run `corral repair` to go on with what is intact.",
+        details={"first_lost": seq},
+    )

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Thread
@@ -26,7 +24,7 @@ from corral.controller.journal.database import Journal
 from corral.controller.journal.record import JournalRecord
 from corral.core.errors import CorralError
 from corral.core.job import Head, JobId
-from corral.home import sync_folder
+from corral.home import sync_folder, write_durably
 
 log = structlog.get_logger()
 
@@ -92,23 +90,15 @@ def write(folder: Path, pieces: Iterable[bytes]) -> None:
     """Replaces the one before at once, or leaves it."""
     for leftover in folder.glob(f".{NAME}.*"):
         leftover.unlink(missing_ok=True)
-    incoming = folder / f".{NAME}.{secrets.token_hex(4)}"
-    fd = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            seal = hashlib.sha256()
-            for piece in pieces:
-                file.write(piece)
-                seal.update(piece)
-            file.write(seal.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(incoming, folder / NAME)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            incoming.unlink()
-        raise
-    sync_folder(folder)
+    write_durably(folder / NAME, _sealed(pieces))
+
+
+def _sealed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    seal = hashlib.sha256()
+    for piece in pieces:
+        seal.update(piece)
+        yield piece
+    yield seal.digest()
 
 
 def drop(folder: Path) -> None:
@@ -164,10 +154,6 @@ class Snapshots:
             write(self._journal.folder, encoded(last, heads))
         except OSError as error:
             log.warning("snapshot_not_written", error=str(error))
-
-    def proven(self) -> None:
-        """The journal is whole up to the snapshot that this controller began with."""
-        self.unproven = 0
 
     def damaged(self, sentence: str) -> None:
         """From now on there is no snapshot: the next start reads everything, and refuses."""

@@ -87,14 +87,11 @@ class Spool:
         cut, jobs and results never. It never raises: what cannot be kept is a gap."""
         self.received += len(line)
         with self._lock:
-            stream = self._open.get((job, attempt))
-            if stream is None:
-                try:
-                    stream = self._start(job, attempt)
-                except UNKEPT as error:
-                    gap = Gap(upto=n) if n else Gap(lost=len(line) + 1)
-                    return self._miss(job, attempt, gap, error)
-            stream.append(line, n, told)
+            stream = self._open.get((job, attempt)) or self._start(
+                job, attempt, Gap(upto=n) if n else Gap(lost=len(line) + 1)
+            )
+            if stream is not None:
+                stream.append(line, n, told)
 
     def told(self, job: JobId, attempt: int) -> int:
         """The number of the last line of a stream, kept or known to be missing; 0: nobody knows."""
@@ -122,8 +119,13 @@ class Spool:
                 with contextlib.suppress(OSError):
                     os.fsync(stream.file)
 
-    def _start(self, job: JobId, attempt: int) -> Stream:
-        stream = self._open[job, attempt] = self._found(job, attempt)
+    def _start(self, job: JobId, attempt: int, gap: Gap) -> Stream | None:
+        """None where that cannot be: then there is this gap."""
+        try:
+            stream = self._open[job, attempt] = self._found(job, attempt)
+        except UNKEPT as error:
+            self._miss(job, attempt, gap, error)
+            return None
         self._gaps.pop((job, attempt), None)
         if len(self._open) > OPEN_FILES:
             key, oldest = self._open.popitem(last=False)
@@ -152,13 +154,10 @@ class Spool:
         """The attempt has ended, and this was its last number: what is missing is marked. Told
         again, it changes nothing."""
         with self._lock:
-            stream = self._open.get((job, attempt))
-            if stream is None:
-                try:
-                    stream = self._start(job, attempt)
-                except UNKEPT as error:
-                    return self._miss(job, attempt, Gap(upto=number), error)
-            stream.complete(number)
+            gap = Gap(upto=number)
+            stream = self._open.get((job, attempt)) or self._start(job, attempt, gap)
+            if stream is not None:
+                stream.complete(number)
 
     def finish(self, job: JobId, attempt: int) -> None:
         with self._lock:

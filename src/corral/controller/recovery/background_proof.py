@@ -72,7 +72,7 @@ class BackgroundProof:
             snapshots.damaged(word.damage)
             log.error("journal_damaged", error=word.damage)
         else:
-            snapshots.proven()
+            snapshots.unproven = 0
             log.info("journal_proven", records=word.proven, seconds=took)
         return True
 

@@ -24,6 +24,7 @@ from typing import BinaryIO, NamedTuple
 
 import structlog
 
+from corral.controller.files.jsonl_file import in_chunks
 from corral.controller.history.retention import Retention
 from corral.controller.images.presets import NAME as PRESET
 from corral.controller.journal import sql
@@ -99,7 +100,7 @@ class Backups:
                 total = sum(size for _, _, size in found)
                 done = 0
                 header = {"format": FORMAT, "corral": self._version, "made_at": time.time()}
-                pieces = _joined(_tar({**header, "last_seq": last_seq}, found))
+                pieces = in_chunks(_tar({**header, "last_seq": last_seq}, found), PIECE)
                 while piece := await asyncio.to_thread(next, pieces, b""):
                     done += len(piece)
                     yield BackupPiece(piece, done, max(total, done))
@@ -209,16 +210,3 @@ def _head(name: str, size: int) -> bytes:
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.mtime = size, 0o600, int(time.time())
     return info.tobuf(tarfile.PAX_FORMAT)
-
-
-def _joined(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Many small parts as few large ones: each costs a message and a change of threads."""
-    held, size = list[bytes](), 0
-    for part in parts:
-        held.append(part)
-        size += len(part)
-        if size >= PIECE:
-            yield b"".join(held)
-            held, size = [], 0
-    if held:
-        yield b"".join(held)

@@ -1,4 +1,5 @@
-"""Proving a journal: every record, and every row of the history against the records behind it.
+"""Proving a journal: numbers without gaps and checksums that fit, and every row of the history
+against the records behind it.
 
 Read in sections, each as of one moment: the same for a start, when nobody writes, as for a proof
 in the background, while others write and prune. What is kept of the past meanwhile is only which
@@ -12,15 +13,9 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from corral.controller.history.ended import EndedJob
+from corral.controller.journal import pruned
 from corral.controller.journal.database import Journal
-from corral.controller.journal.record import UNREADABLE, JournalRecord
-from corral.controller.recovery.verification import (
-    check_database,
-    check_end,
-    index_damaged,
-    lost,
-    section,
-)
+from corral.controller.journal.record import UNREADABLE, JournalRecord, lost
 from corral.core.errors import JobNotFound, JournalDamaged
 from corral.core.events import AttemptPlaced, JobRejected, JobRequeued, JobSubmitted
 from corral.core.job import Course, JobId
@@ -36,6 +31,10 @@ ENDINGS = {
 LAST_KINDS = frozenset({*ENDINGS, JobRejected.__name__, *(kind.__name__ for kind in NOTES)})
 """Kinds of the last records of ended jobs."""
 ROWS_AT_ONCE = 5000
+REPAIRED = "JournalRepaired"
+"""The one kind that is no fact about a job: everything before it that is missing is known to be."""
+SECTION = 2000
+"""Records that are read and proven at once."""
 
 
 class Proof:
@@ -173,3 +172,102 @@ def _ended(birth: JournalRecord, last: JournalRecord, worker: str) -> EndedJob:
 
 def _rows_differ() -> JournalDamaged:
     return index_damaged("the history of ended jobs is not what the records say")
+
+
+# --- sections of records ---
+
+
+def verified(journal: Journal) -> Iterator[JournalRecord]:
+    """Every record in order, each proven; raises JournalDamaged that names the first lost one.
+
+    Records above the mark were never acknowledged: SQLite kept them whole or not at all.
+    """
+    after, more = 0, True
+    while more:
+        with journal.one_moment():
+            records = section(journal, after)
+            if not records:
+                check_end(journal, after)
+        yield from records
+        after, more = records[-1].seq if records else after, bool(records)
+    check_database(journal)
+
+
+def section(journal: Journal, after: int, until: int | None = None) -> list[JournalRecord]:
+    """The next records behind `after`, proven: whole, and none missing between them. Without
+    their documents, which together could be large."""
+    found, broken, failed = list[JournalRecord](), None, None
+    try:
+        for record in journal.scan(after, until, SECTION):
+            found.append(record.without_document())
+            if not record.intact():
+                broken = record.seq
+                break
+    except UNREADABLE as error:
+        failed = error
+    expected = after + 1
+    gaps = _gaps(journal, after, found[-1].seq if found else None)
+    for record in found:
+        if record.seq != expected:
+            expected = gaps.skipped(expected)
+            if record.kind == REPAIRED and record.seq != broken:
+                expected = record.seq
+            if record.seq < expected:
+                raise pruned.damaged(f"record {record.seq} is in it, and is there")
+            if record.seq != expected:
+                raise lost(expected, f"{record.seq - expected} missing")
+        if record.seq == broken:
+            raise lost(broken, "its checksum does not match")
+        expected += 1
+    if failed is not None:
+        raise lost(expected, str(failed)) from failed
+    if found and gaps.unused:
+        raise _unused(gaps, expected)
+    return found
+
+
+def check_end(journal: Journal, last: int) -> None:
+    """Behind the last record nothing is missing that was acknowledged."""
+    marked = journal.mark.seq
+    expected = check_reached(journal, last, marked or 0, None)
+    if marked is None and expected > 1:
+        raise JournalDamaged(
+            f"The journal's mark {journal.folder / 'mark'} is missing or damaged, so nothing says "
+            f"whether records after {expected - 1} are lost. Run `corral repair` to go on."
+        )
+
+
+def check_reached(journal: Journal, last: int, promised: int, until: int | None) -> int:
+    """Where there is no record behind this one, or none up to `until`, all that was promised is
+    gone on purpose. The next number."""
+    gaps = _gaps(journal, last, until)
+    expected = gaps.skipped(last + 1)
+    if gaps.unused:
+        raise _unused(gaps, expected)
+    if expected <= promised:
+        raise lost(expected, f"{promised - expected + 1} acknowledged records are gone")
+    return expected
+
+
+def check_database(journal: Journal) -> None:
+    """What SQLite finds wrong with the pages around the records."""
+    if damage := journal.damage():
+        raise index_damaged(damage)
+
+
+def _gaps(journal: Journal, after: int, until: int | None) -> pruned.Gaps:
+    try:
+        return pruned.Gaps(journal.pruned(after, until), after)
+    except UNREADABLE as error:
+        raise lost(after + 1, str(error)) from error
+
+
+def _unused(gaps: pruned.Gaps, expected: int) -> JournalDamaged:
+    return lost(expected, f"records from {min(gaps.unused)} are pruned, this one is not")
+
+
+def index_damaged(reason: str) -> JournalDamaged:
+    return JournalDamaged(
+        f"The journal's records are whole, but the database around them is damaged ({reason}). "
+        "Nothing was changed. Run `corral repair`: it builds a new one, and no job is lost."
+    )

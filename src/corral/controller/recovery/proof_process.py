@@ -19,8 +19,7 @@ from msgspec import Struct
 from corral.controller.journal import snapshot
 from corral.controller.journal.database import Journal
 from corral.controller.journal.snapshot import SnapshotUnusable
-from corral.controller.recovery.proof import Proof, check_rows
-from corral.controller.recovery.verification import check_database, check_reached
+from corral.controller.recovery.proof import Proof, check_database, check_reached, check_rows
 from corral.core.errors import CorralError, JournalDamaged
 from corral.core.job import JobId
 

@@ -23,12 +23,12 @@ from corral.controller.journal import pruned, sql
 from corral.controller.journal.database import Journal
 from corral.controller.journal.mark import Mark
 from corral.controller.journal.record import UNREADABLE, JournalRecord, checksum, record_of
-from corral.controller.recovery.start import recovered
-from corral.controller.recovery.verification import REPAIRED
+from corral.controller.recovery.proof import REPAIRED
+from corral.controller.recovery.start import fold, recovered
 from corral.core.errors import Conflict, CorralError, HomeUnusable, JournalDamaged
-from corral.core.events import AttemptPlaced, JobRejected, JobRequeued, JobSubmitted, Journaled
+from corral.core.events import AttemptPlaced, JobRequeued, Journaled
 from corral.core.job import Head
-from corral.core.lifecycle import NOTES, advance, born
+from corral.core.lifecycle import NOTES
 from corral.core.worker import Worker
 from corral.home import Home, sync_folder
 
@@ -171,19 +171,14 @@ class _Salvage:
         for job in list(heads):
             for fact in fence(heads[job], now, REPAIRED_CODE):
                 add(fact, None)
-        for start in range(0, len(records), CHUNK):
-            journal.write(records[start : start + CHUNK])
+        _write(journal, records)
         journal.write([], ends=list(ends.values()), workers=_workers(self._folder))
-        journal.sync_mark()
 
 
 def _after(heads: dict[str, Head], fact: Journaled, seq: int) -> Head | None:
     """A job's head with this fact; None where the step before it is lost."""
-    if isinstance(fact, (JobSubmitted, JobRejected)):
-        return born(fact, seq)
-    head = heads.get(fact.job)
     try:
-        return None if head is None else advance(head, fact, seq)
+        return fold(heads.get(fact.job), fact, seq)
     except Conflict:
         return None
 
@@ -224,6 +219,10 @@ def fenced(journal: Journal, promised: int) -> None:
             seq += 1
             records.append(record_of(fact, seq, prev))
             prev = seq
+    _write(journal, records)
+
+
+def _write(journal: Journal, records: list[JournalRecord]) -> None:
     for start in range(0, len(records), CHUNK):
         journal.write(records[start : start + CHUNK])
     journal.sync_mark()

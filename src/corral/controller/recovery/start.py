@@ -15,8 +15,7 @@ from corral.controller.journal import snapshot
 from corral.controller.journal.database import Journal
 from corral.controller.journal.record import UNREADABLE, JournalRecord
 from corral.controller.journal.snapshot import JournalSnapshot, SnapshotUnusable
-from corral.controller.recovery.proof import proven, proven_behind
-from corral.controller.recovery.verification import index_damaged
+from corral.controller.recovery.proof import index_damaged, proven, proven_behind
 from corral.core.errors import Conflict, CorralError
 from corral.core.events import JobRejected, JobSubmitted, Journaled
 from corral.core.job import Head, JobId
@@ -104,7 +103,8 @@ def folded(records: Iterable[JournalRecord], like: Head | None = None) -> Head:
 def fold(head: Head | None, fact: Journaled, seq: int, like: Head | None = None) -> Head:
     if isinstance(fact, (JobSubmitted, JobRejected)):
         return born(fact, seq, like)
-    assert head is not None, "a job is born first"
+    if head is None:
+        raise Conflict(f"Job {fact.job} was never submitted.", job_id=fact.job)
     return advance(head, fact, seq)
 
 

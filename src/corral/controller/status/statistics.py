@@ -22,6 +22,7 @@ from corral.core.events import (
     JobSucceeded,
 )
 from corral.core.failures import classify
+from corral.scheduler.circuit import RETURNED
 
 WINDOW = 1000
 """How many ended jobs the success ratio looks back on."""
@@ -33,7 +34,6 @@ COMMIT_FACTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 DECISIONS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 
 LOST = "worker_lost"
-RETURNED = "returned"
 
 
 class Histogram:

@@ -59,12 +59,12 @@ class LearningRunResult(Struct, frozen=True, kw_only=True):
     seed: int
     planned: int
     """Jobs of the run."""
-    ended: int
-    complete: bool
+    ended: int = 0
+    complete: bool = False
     started_at: float
-    ended_at: float
+    ended_at: float = 0.0
     """Of the last job; 0 while one lives."""
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...] = ()
 
 
 def step_job(record: LearningRecord, step: int, number: int) -> StepJob:
@@ -85,15 +85,7 @@ def step_job(record: LearningRecord, step: int, number: int) -> StepJob:
 
 
 def gathered(
-    *,
-    name: str,
-    batch: str,
-    variable: str,
-    values: Iterable[Any],
-    seed: int,
-    planned: int,
-    started_at: float,
-    jobs: Iterable[StepJob],
+    begun: LearningRunResult, values: Iterable[Any], jobs: Iterable[StepJob]
 ) -> LearningRunResult:
     """A job that was retried counts once: as the one that succeeded, or else the last."""
     chosen: dict[tuple[int, int], StepJob] = {}
@@ -106,20 +98,10 @@ def gathered(
         for number, value in enumerate(values)
     )
     ended = sum(job.ended for job in chosen.values())
-    complete = ended == planned
+    complete = ended == begun.planned
     last = max((job.ended_at for job in chosen.values()), default=0.0)
-    return LearningRunResult(
-        name=name,
-        batch=batch,
-        variable=variable,
-        seed=seed,
-        planned=planned,
-        ended=ended,
-        complete=complete,
-        started_at=started_at,
-        ended_at=last if complete else 0.0,
-        steps=steps,
-    )
+    ended_at = last if complete else 0.0
+    return replace(begun, ended=ended, complete=complete, ended_at=ended_at, steps=steps)
 
 
 def _step(number: int, value: Any, jobs: list[StepJob]) -> Step:
