@@ -99,14 +99,14 @@ STRUCTS: tuple[Any, ...] = (
 )
 
 
-def routes(parts: Parts) -> APIRouter:
+def routes(parts: Parts) -> list[APIRouter]:
     router = routing.router(parts, "cluster")
     _cluster(router, parts)
     _looking_at_workers(router, parts)
     _changing_workers(router, parts)
     _queue(router, parts)
     _tokens(router, parts)
-    return router
+    return [router]
 
 
 def _cluster(router: APIRouter, parts: Parts) -> None:
