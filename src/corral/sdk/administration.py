@@ -10,10 +10,10 @@ from corral.contract import views
 from corral.contract.read_views import read
 from corral.core.errors import InvalidRequest
 from corral.sdk.bridge import Bridged, bridged
-from corral.sdk.transport.connection import Calls
+from corral.sdk.transport.connection import ClientCalls
 
 
-class AsyncAdministration(Calls):
+class AsyncAdministration(ClientCalls):
     """`client.admin`. Looking at the queue needs the role read; everything else needs admin."""
 
     async def queue(self) -> views.QueueView:
@@ -120,7 +120,7 @@ class Administration(Bridged[AsyncAdministration]):
     revoke_token = bridged(AsyncAdministration.revoke_token)
 
 
-class AsyncSecrets(Calls):
+class AsyncSecrets(ClientCalls):
     """`client.secrets` of an AsyncClient."""
 
     async def set(self, name: str, value: str) -> views.SecretView:

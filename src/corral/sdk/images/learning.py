@@ -15,7 +15,7 @@ from corral.contract.read_views import read
 from corral.sdk.bridge import Bridged, bridged, one_by_one, shared_bridge
 from corral.sdk.images.batches import AsyncBatchHandle, Plan
 from corral.sdk.images.plan_files import read as read_plan
-from corral.sdk.transport.connection import Calls
+from corral.sdk.transport.connection import ClientCalls
 
 
 class Chosen(TypedDict, total=False):
@@ -28,7 +28,7 @@ class Chosen(TypedDict, total=False):
     run: str
 
 
-class AsyncLearning(Calls):
+class AsyncLearning(ClientCalls):
     """`client.learning`. Reading needs the role read, rating the role submit."""
 
     async def rate(self, job_id: str, rating: int, note: str = "") -> views.RatingView:

@@ -358,7 +358,7 @@ class Connection:
         return cls(f"The controller at {self.door.address} answered: {error.details()}.")
 
 
-class Calls:
+class ClientCalls:
     """Root of the groups of calls that a client has."""
 
     def __init__(self, connection: Connection) -> None:
