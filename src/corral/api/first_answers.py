@@ -69,8 +69,11 @@ class FirstAnswers:
             try:
                 rest = await self.loaded()
             except asyncio.CancelledError:  # the controller is stopping, before it came so far
-                await _stopping(scope, receive, send)
-                return
+                if kind == "websocket":
+                    close = {"type": "websocket.close", "code": 1001, "reason": STOPPING.message}
+                    return await send(close)
+                stopping = JSONResponse(STOPPING.view(), STOPPING.status)
+                return await stopping(scope, receive, send)
             await self._turns.take()
             await rest(scope, self._one_at_a_time(receive), send)
 
@@ -85,10 +88,3 @@ class FirstAnswers:
             return message
 
         return received
-
-
-async def _stopping(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1001, "reason": STOPPING.message})
-    else:
-        await JSONResponse(STOPPING.view(), STOPPING.status)(scope, receive, send)

@@ -27,8 +27,8 @@ def application(
     # Before all others, which are gone through for each request: attempts ask most.
     app.include_router(attempts)
     handle_errors(app)
-    for module in MODULES:
-        app.include_router(module.routes(parts))
+    for router in (router for module in MODULES for router in module.routes(parts)):
+        app.include_router(router)
     about = routing.router(parts, "about")
 
     @about.get("/openapi.json", summary="This document", include_in_schema=False)

@@ -100,6 +100,7 @@ class Metrics:
     # --- the families ---
 
     def collect(self) -> Iterator[Metric]:
+        started_at, version = self._parts.started_at, self._parts.version
         yield from self._jobs()
         yield from self._queue()
         yield from self._work()
@@ -107,7 +108,9 @@ class Metrics:
         yield from self._machines()
         yield from gpus(self._workers)
         yield from self._bytes()
-        yield from self._controller()
+        yield _gauge("corral_start_timestamp_seconds", "When the controller started.", started_at)
+        told = "Always 1; the version is its label."
+        yield _gauge("corral_build_info", told, [(version, 1)], "version")
 
     def _jobs(self) -> Iterator[Metric]:
         world, counted = self._parts.store.world, self._counted
@@ -239,12 +242,6 @@ class Metrics:
         yield _counter(
             "corral_blob_sent_bytes", "Results and artifacts that clients fetched.", blobs.sent
         )
-
-    def _controller(self) -> Iterator[Metric]:
-        started_at, version = self._parts.started_at, self._parts.version
-        yield _gauge("corral_start_timestamp_seconds", "When the controller started.", started_at)
-        told = "Always 1; the version is its label."
-        yield _gauge("corral_build_info", told, [(version, 1)], "version")
 
 
 def gpus(workers: Sequence[Worker]) -> Iterator[Metric]:

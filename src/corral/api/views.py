@@ -42,7 +42,6 @@ from corral.core.images.learning import Rating
 from corral.core.images.pipeline import spelled_out
 from corral.core.job import (
     Blob,
-    Failure,
     Head,
     JobId,
     PipelineCall,
@@ -119,9 +118,9 @@ def ended_of(fact: JobSucceeded | JobFailed | JobCancelled | JobRejected) -> pb.
         case JobSucceeded():
             return pb.Ended(state=State.SUCCEEDED, seconds=fact.seconds, result=_blob(fact.result))
         case JobFailed():
-            return pb.Ended(
-                state=State.FAILED, seconds=fact.seconds, failure=failure_of(fact.failure)
-            )
+            code = _signed(fact.failure.exit_code)
+            failure = _filled(pb.Failure, fact.failure, exit_code=code)
+            return pb.Ended(state=State.FAILED, seconds=fact.seconds, failure=failure)
         case JobCancelled():
             return pb.Ended(state=State.CANCELLED, seconds=fact.seconds)
         case JobRejected():
@@ -143,10 +142,6 @@ def _filled(message: Callable[..., M], *sources: msgspec.Struct, **other: Any) -
             if name not in other:
                 other[name] = getattr(source, name)
     return message(**other)
-
-
-def failure_of(failure: Failure) -> pb.Failure:
-    return _filled(pb.Failure, failure, exit_code=_signed(failure.exit_code))
 
 
 def _signed(code: int | None) -> int | None:

@@ -246,9 +246,9 @@ class InvitationView(Shown, frozen=True):
     """With what a machine joins, or a client logs in. Whoever has it can use it."""
 
     invitation: str
-    shell: str
+    shell: str = ""
     """For workers: the line that makes a bare Linux machine one."""
-    powershell: str
+    powershell: str = ""
     """And a bare Windows machine."""
     expires_at: float = 0.0
     """For workers: until when machines may join with it; 0 where it has no end."""

@@ -10,14 +10,11 @@ from corral.contract import views
 from corral.contract.read_views import read
 from corral.core.errors import InvalidRequest
 from corral.sdk.bridge import Bridged, bridged
-from corral.sdk.transport.connection import Connection
+from corral.sdk.transport.connection import ClientCalls
 
 
-class AsyncAdministration:
+class AsyncAdministration(ClientCalls):
     """`client.admin`. Looking at the queue needs the role read; everything else needs admin."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     async def queue(self) -> views.QueueView:
         """How many jobs wait by class, and whether the queue is paused."""
@@ -123,11 +120,8 @@ class Administration(Bridged[AsyncAdministration]):
     revoke_token = bridged(AsyncAdministration.revoke_token)
 
 
-class AsyncSecrets:
+class AsyncSecrets(ClientCalls):
     """`client.secrets` of an AsyncClient."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     async def set(self, name: str, value: str) -> views.SecretView:
         """Keeps the value under this name, in the place of an older one."""

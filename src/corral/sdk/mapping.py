@@ -225,7 +225,7 @@ class MapCall:
             return await value(self._connection, ended)
         except JobError as error:
             if self._return_exceptions:
-                return error
+                return error.with_traceback(None)  # which would keep all of this alive
             raise
 
     async def _abandon(self) -> None:

@@ -61,22 +61,17 @@ def refusal(error: CorralError) -> JSONResponse:
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """These errors, for the documentation of a route: which codes each status may carry."""
-    return {status: _documented(status) for status in statuses}
-
-
-def _documented(status: int) -> dict[str, Any]:
-    codes = ", ".join(f"`{code}`" for code, cls in sorted(BY_CODE.items()) if cls.status == status)
-    return {"description": f"One of {codes}.", "content": _content("Error")}
+    found: dict[int | str, dict[str, Any]] = {}
+    for status in statuses:
+        codes = (f"`{code}`" for code, cls in sorted(BY_CODE.items()) if cls.status == status)
+        found[status] = answer("Error", f"One of {', '.join(codes)}.")
+    return found
 
 
 def answer(name: str, description: str, *, many: bool = False) -> dict[str, Any]:
     """A view, for the documentation of a route."""
-    return {"description": description, "content": _content(name, many=many)}
-
-
-def _content(name: str, *, many: bool = False) -> dict[str, Any]:
     schema = {"type": "array", "items": _ref(name)} if many else _ref(name)
-    return {"application/json": {"schema": schema}}
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
 def _ref(name: str) -> dict[str, Any]:

@@ -92,11 +92,8 @@ class JobsBody(Struct, forbid_unknown_fields=True):
     jobs: list[JobBody]
 
 
-_SAME = (
-    *("name", "python", "gpus", "gpu_memory", "vram_gb", "cpus", "memory_gb", "worker"),
-    *("duration", "queue_class", "priority", "retries", "user", "batch", "idempotency_key"),
-    *("notify", "fresh"),
-)
+_SAME = frozenset(JobBody.__struct_fields__) - {"script", "function", "inputs"}
+"""What a submission has under the same names."""
 
 
 def submissions_of(body: Submission, key: str) -> list[pb.JobSubmission]:
@@ -111,17 +108,10 @@ def submissions_of(body: Submission, key: str) -> list[pb.JobSubmission]:
 def submission_of(body: JobBody, key: str) -> pb.JobSubmission:
     try:
         sent = pb.JobSubmission(
-            requirements=body.requirements,
-            env=body.env,
-            secrets=body.secrets,
             inputs=[
                 pb.Input(name=name, sha256=one.sha256, path=one.path)
                 for name, one in body.inputs.items()
             ],
-            labels=body.labels,
-            worker_labels=body.worker_labels,
-            models=body.models,
-            wait=body.wait,
             **{name: getattr(body, name) for name in _SAME},
         )
         sent.idempotency_key = sent.idempotency_key or key

@@ -81,16 +81,8 @@ class InvitationBody(msgspec.Struct, forbid_unknown_fields=True):
     """Void what was given out to workers before."""
 
 
-class NewInvitation(msgspec.Struct):
+class NewInvitation(views.InvitationView, frozen=True):
     """For `corral worker join` or `corral login`."""
-
-    invitation: str
-    shell: str = ""
-    """For workers: the line that makes a bare Linux machine one."""
-    powershell: str = ""
-    """And a bare Windows machine."""
-    expires_at: float = 0.0
-    """For workers: until when machines may join with it; 0 where it has no end."""
 
 
 STRUCTS: tuple[Any, ...] = (
@@ -99,14 +91,14 @@ STRUCTS: tuple[Any, ...] = (
 )
 
 
-def routes(parts: Parts) -> APIRouter:
+def routes(parts: Parts) -> list[APIRouter]:
     router = routing.router(parts, "cluster")
     _cluster(router, parts)
     _looking_at_workers(router, parts)
     _changing_workers(router, parts)
     _queue(router, parts)
     _tokens(router, parts)
-    return router
+    return [router]
 
 
 def _cluster(router: APIRouter, parts: Parts) -> None:

@@ -55,12 +55,12 @@ _EVENTS = {
 }
 
 
-def routes(parts: Parts) -> APIRouter:
+def routes(parts: Parts) -> list[APIRouter]:
     router = routing.router(parts, "jobs")
     _events(router, parts)
     _output(router, parts)
     _files(router, parts)
-    return router
+    return [router]
 
 
 def _events(router: APIRouter, parts: Parts) -> None:

@@ -89,19 +89,15 @@ _RATING = body("RatingBody", example={"rating": 4, "note": "good light"})
 _LINES = {"schema": {"type": "string"}}
 
 
-def routes(parts: Parts) -> APIRouter:
-    batches, presets, learning = (
-        routing.router(parts, tag) for tag in ("batches", "presets", "learning")
-    )
+def routes(parts: Parts) -> list[APIRouter]:
+    found = [routing.router(parts, tag) for tag in ("batches", "presets", "learning")]
+    batches, presets, learning = found
     _building(batches, parts)
     _batches(batches, parts)
     _presets(presets, parts)
     _ratings(learning, parts)
     _runs(learning, parts)
-    router = APIRouter()
-    for one in (batches, presets, learning):
-        router.include_router(one)
-    return router
+    return found
 
 
 def _building(router: APIRouter, parts: Parts) -> None:

@@ -83,17 +83,14 @@ _BODY = body("JobBody", "JobsBody", example={"script": {"source": "print(6 * 7)"
 Moment = Annotated[str, Query(description="Seconds since the epoch, or ISO 8601.", max_length=64)]
 
 
-def routes(parts: Parts) -> APIRouter:
+def routes(parts: Parts) -> list[APIRouter]:
     jobs, assets = routing.router(parts, "jobs"), routing.router(parts, "assets")
     _submitting(jobs, parts)
     _listing(jobs, parts)
     _one_job(jobs, parts)
     _packages(jobs, parts)
     _assets(assets, parts)
-    router = APIRouter()
-    router.include_router(jobs)
-    router.include_router(assets)
-    return router
+    return [jobs, assets]
 
 
 def _submitting(router: APIRouter, parts: Parts) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -57,7 +56,10 @@ def retry(job: JobsOrBatches, as_json: AsJson = False) -> None:
                 handles.append((find(client, word).retry(), word))
             except JobNotFound as error:
                 batch, _ = find_batch(client, word, error)
-                lost = _unsuccessful(batch.jobs())
+                jobs = batch.jobs()
+                again = {one.retry_of for one in jobs}
+                failed = (one.job_id for one in jobs if one.state in AGAIN)
+                lost = [one for one in failed if one not in again]
                 handles += [(client.job(one).retry(), one) for one in lost]
                 if not lost:
                     output.say(f"Nothing of {batch.id} failed that was not tried again.")
@@ -65,12 +67,6 @@ def retry(job: JobsOrBatches, as_json: AsJson = False) -> None:
         output.warn(dict.fromkeys(one for handle, _ in handles for one in handle.warnings))
     told = [{"job_id": handle.id, "retry_of": one} for handle, one in handles]
     output.answer(told, (handle.id for handle, _ in handles), as_json)
-
-
-def _unsuccessful(jobs: Sequence[JobView]) -> list[str]:
-    """Those that nobody has tried again yet."""
-    again = {job.retry_of for job in jobs}
-    return [job.job_id for job in jobs if job.state in AGAIN and job.job_id not in again]
 
 
 def front(job: JobsArgument, as_json: AsJson = False) -> None:

@@ -34,12 +34,8 @@ Entry = Annotated[
     str | None,
     typer.Option(help="What to run in a folder: a file, or package.module:function. [main.py]"),
 ]
-Gpus = Annotated[int | None, typer.Option(help="Whole GPUs.")]
 GpuMemory = Annotated[float | None, typer.Option(help="A share of one GPU, 0.1 to 1.0 in tenths.")]
-VramGb = Annotated[float | None, typer.Option(help="VRAM that each GPU must have.")]
-Cpus = Annotated[float | None, typer.Option(help="Processors. [1]")]
 MemoryGb = Annotated[float | None, typer.Option(help="Memory reserved for it, and its limit.")]
-WorkerName = Annotated[str, typer.Option(help="auto, local, or a worker's name.")]
 Model = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="A model that it works with. Repeatable."),
@@ -57,7 +53,6 @@ With = Annotated[
     list[str] | None,
     typer.Option("--with", metavar="REQ", help="A requirement, as numpy>=2. Repeatable."),
 ]
-Requirements = Annotated[Path | None, typer.Option(help="A requirements file.")]
 Env = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable. Repeatable.")]
 Secret = Annotated[
     list[str] | None,
@@ -73,17 +68,12 @@ Notify = Annotated[
 QueueClassName = Annotated[
     str | None, typer.Option("--class", metavar="CLASS", help="interactive or batch.")
 ]
-Priority = Annotated[int, typer.Option(help="-100 to 100; higher is earlier.")]
-Retries = Annotated[int, typer.Option(help="Further tries when it fails.")]
-Name = Annotated[str | None, typer.Option(help="What to call it. [the script's name]")]
 Label = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="A label of the job. Repeatable.")
 ]
-User = Annotated[str | None, typer.Option(help="Who it is for.")]
 Key = Annotated[
     str | None, typer.Option(help="Idempotency key: the same key again is the same job.")
 ]
-Batch = Annotated[str | None, typer.Option(help="The batch it belongs to.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="A new process, never a warm one.")]
 Wait = Annotated[
     bool | None,
@@ -95,29 +85,29 @@ def _options(
     target: Target,
     args: Arguments = None,
     entry: Entry = None,
-    gpus: Gpus = None,
+    gpus: Annotated[int | None, typer.Option(help="Whole GPUs.")] = None,
     gpu_memory: GpuMemory = None,
-    vram_gb: VramGb = None,
-    cpus: Cpus = None,
+    vram_gb: Annotated[float | None, typer.Option(help="VRAM that each GPU must have.")] = None,
+    cpus: Annotated[float | None, typer.Option(help="Processors. [1]")] = None,
     memory_gb: MemoryGb = None,
-    worker: WorkerName = "auto",
+    worker: Annotated[str, typer.Option(help="auto, local, or a worker's name.")] = "auto",
     worker_label: WorkerLabel = None,
     model: Model = None,
     duration: Duration = "1h",
     with_: With = None,
-    requirements: Requirements = None,
+    requirements: Annotated[Path | None, typer.Option(help="A requirements file.")] = None,
     env: Env = None,
     secret: Secret = None,
     input_: InputFile = None,
     notify: Notify = None,
     queue_class: QueueClassName = None,
-    priority: Priority = 0,
-    retries: Retries = 0,
-    name: Name = None,
+    priority: Annotated[int, typer.Option(help="-100 to 100; higher is earlier.")] = 0,
+    retries: Annotated[int, typer.Option(help="Further tries when it fails.")] = 0,
+    name: Annotated[str | None, typer.Option(help="What to call it. [the script's name]")] = None,
     label: Label = None,
-    user: User = None,
+    user: Annotated[str | None, typer.Option(help="Who it is for.")] = None,
     key: Key = None,
-    batch: Batch = None,
+    batch: Annotated[str | None, typer.Option(help="The batch it belongs to.")] = None,
     fresh: Fresh = False,
     wait: Wait = None,
     as_json: AsJson = False,

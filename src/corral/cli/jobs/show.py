@@ -38,6 +38,9 @@ def show(
 
 def _pairs(view: JobView) -> list[tuple[str, str]]:
     progress, failure = view.progress, view.failure
+    artifacts = [f"{a.name}  {output.size_of(a.size)}  {a.uri}".rstrip() for a in view.artifacts]
+    if view.more_artifacts:
+        artifacts.append("… and more before these")
     return [
         ("job", view.job_id),
         ("name", view.name),
@@ -58,18 +61,7 @@ def _pairs(view: JobView) -> list[tuple[str, str]]:
         ("took", output.span(view.seconds) if view.ended and view.attempt else ""),
         ("progress", _progress(progress)),
         ("result", output.size_of(view.result.size) if view.result else ""),
-        (
-            "artifacts",
-            "\n".join(
-                [
-                    *(
-                        f"{a.name}  {output.size_of(a.size)}  {a.uri}".rstrip()
-                        for a in view.artifacts
-                    ),
-                    *(["… and more before these"] if view.more_artifacts else []),
-                ]
-            ),
-        ),
+        ("artifacts", "\n".join(artifacts)),
         ("warnings", "\n".join(view.warnings)),
         ("failure", f"{failure.code}: {failure.type or failure.message}" if failure else ""),
         ("message", failure.message if failure and failure.type else ""),

@@ -93,10 +93,6 @@ def _good_for(expires_at: float, uses: int | None) -> str:
 # --- steering ---
 
 
-def _away(view: WorkerView) -> str:
-    return "" if view.connected else ", as soon as it is back: it is not connected"
-
-
 def _then(view: WorkerView) -> str:
     if not view.connected:
         return ", also when it is back: it is not connected."
@@ -138,7 +134,8 @@ def drain(name: Name, as_json: AsJson = False) -> None:
 def resume(name: Name, as_json: AsJson = False) -> None:
     """It takes work again."""
     view = _admin().change_worker(name, draining=False)
-    output.answer(view, f"{view.name} takes work again{_away(view)}.", as_json)
+    when = "" if view.connected else ", as soon as it is back: it is not connected"
+    output.answer(view, f"{view.name} takes work again{when}.", as_json)
 
 
 @app.command()

@@ -30,7 +30,7 @@ from corral.sdk.bridge import Bridged, bridged, one_by_one, shared_bridge
 from corral.sdk.files import downloads
 from corral.sdk.handles import AsyncHandle, value
 from corral.sdk.images.plan_files import whole_plan
-from corral.sdk.transport.connection import Connection
+from corral.sdk.transport.connection import ClientCalls, Connection
 
 Plan = Mapping[str, Any] | str | os.PathLike[str]
 """As it stands in a plan file, or where that file is."""
@@ -271,11 +271,8 @@ def _name(image: views.ImageView) -> str:
     return name if ours else f"{image.job_id}/{name}"
 
 
-class AsyncPresets:
+class AsyncPresets(ClientCalls):
     """`client.presets` of an AsyncClient: bases of plans that are kept under a name."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     async def save(self, name: str, base: Mapping[str, Any]) -> views.PresetView:
         """Keeps settings by stage under this name, in the place of older ones."""

@@ -15,7 +15,7 @@ from corral.contract.read_views import read
 from corral.sdk.bridge import Bridged, bridged, one_by_one, shared_bridge
 from corral.sdk.images.batches import AsyncBatchHandle, Plan
 from corral.sdk.images.plan_files import read as read_plan
-from corral.sdk.transport.connection import Connection
+from corral.sdk.transport.connection import ClientCalls
 
 
 class Chosen(TypedDict, total=False):
@@ -28,11 +28,8 @@ class Chosen(TypedDict, total=False):
     run: str
 
 
-class AsyncLearning:
+class AsyncLearning(ClientCalls):
     """`client.learning`. Reading needs the role read, rating the role submit."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     async def rate(self, job_id: str, rating: int, note: str = "") -> views.RatingView:
         """How good the images of a job are, 1 to 5; the last rating of a job counts."""

@@ -43,12 +43,9 @@ def read(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         said = str(error).replace(' in "<byte string>",', " at")
         told = " ".join(said.split()).removesuffix(".")
-        raise InvalidPlan(f"{path} is no YAML: {told}.", details={"path": ""}) from None
+        raise _invalid(f"{path} is no YAML: {told}.") from None
     if not isinstance(found, dict):
-        raise InvalidPlan(
-            f"{path} does not hold `key: value` pairs, as `prompts: …` is one.",
-            details={"path": ""},
-        )
+        raise _invalid(f"{path} does not hold `key: value` pairs, as `prompts: …` is one.")
     try:
         if _length(found, {}) > MOST_BYTES:
             raise ValueError(
@@ -57,10 +54,13 @@ def read(path: Path) -> dict[str, Any]:
         # Dates and the like, which YAML sees where text was meant.
         whole: dict[str, Any] = json.loads(json.dumps(found, default=str, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidPlan(
-            f"{path} cannot be sent as JSON: {error}.", details={"path": ""}
-        ) from None
+        raise _invalid(f"{path} cannot be sent as JSON: {error}.") from None
     return whole
+
+
+def _invalid(message: str, part: str = "") -> InvalidPlan:
+    """What is wrong, and with which part of the plan."""
+    return InvalidPlan(f"`{part}`: {message}" if part else message, details={"path": part})
 
 
 def _length(value: object, known: dict[int, float]) -> float:
@@ -81,17 +81,13 @@ def _pack(name: str, folder: Path) -> object:
     path = _found(name, folder)
     if path is None:
         if name.endswith((".json", ".txt", ".yaml", ".yml")) or "/" in name:
-            raise InvalidPlan(
-                f"`pack`: there is no file {folder / name}. A path counts from the plan's folder.",
-                details={"path": "pack"},
-            )
+            told = f"there is no file {folder / name}. A path counts from the plan's folder."
+            raise _invalid(told, "pack")
         return name
     try:
         pack = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise InvalidPlan(
-            f"`pack`: {path} is no JSON: {error}.", details={"path": "pack"}
-        ) from None
+        raise _invalid(f"{path} is no JSON: {error}.", "pack") from None
     if isinstance(pack, list):
         pack = {"prompts": pack}
     if isinstance(pack, dict):
@@ -115,7 +111,7 @@ def _matching(name: object, folder: Path) -> list[Any]:
         found = (one for one in glob.glob(str(place / name)) if Path(one).is_file())
         if there := sorted(found):
             return [str(Path(one).absolute()) for one in there]
-    raise InvalidPlan(f"`inputs`: no file is like {name!r}.", details={"path": "inputs"})
+    raise _invalid(f"no file is like {name!r}.", "inputs")
 
 
 async def _with_inputs(

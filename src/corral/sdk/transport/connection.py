@@ -358,6 +358,13 @@ class Connection:
         return cls(f"The controller at {self.door.address} answered: {error.details()}.")
 
 
+class ClientCalls:
+    """Root of the groups of calls that a client has."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(data), CHUNK_BYTES):
         yield data[start : start + CHUNK_BYTES]
