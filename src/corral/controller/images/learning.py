@@ -139,12 +139,10 @@ class Learnings:
 
     def _look_it_up(self, changes: Sequence[Change]) -> None:
         """It is in the journal, also where it could not be heard."""
-        self._seq, self._missed = changes[-1].seq, True
+        self._missed = True
         self._idle.clear()
         self._changed.set()
-        for change in changes:
-            if type(change.fact) in ENDS and change.head.shape.workload is Workload.PIPELINE:
-                self.ended(change)
+        self._committed(changes)
 
     def _add(self, success: Success) -> None:
         if self._missed or len(self._pending) >= IN_MEMORY:
