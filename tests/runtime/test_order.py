@@ -11,7 +11,7 @@ from msgspec import Raw
 from corral.agent.runners.frames import ErrorFrame, Result, decode_lines
 from corral.agent.runners.orders import encode_line
 from corral.core.job import KINDS, Blob, Failure
-from corral.runtime.channels.frames import decode, error_frame, result_frame
+from corral.runtime.channels.frames import decode, error_frame, frame
 from corral.runtime.functions import result_bytes
 from corral.runtime.order import Cancel, Document, Order
 
@@ -65,9 +65,9 @@ def test_the_agent_reads_the_end_that_a_runner_writes(retire: bool) -> None:
     data = b'"retire":false'  # in the result itself
     failure = {"code": "exception", "message": '"retire":false', "exit_code": None}
     told = (
-        result_frame(None, retire=retire)
-        + result_frame(result_bytes(data, lambda: pytest.fail("small")), retire=retire)
-        + result_frame({"sha256": "ab", "size": 1 << 30}, retire=retire)
+        frame("result", result=None, retire=retire)
+        + frame("result", result=result_bytes(data, lambda: pytest.fail("small")), retire=retire)
+        + frame("result", result={"sha256": "ab", "size": 1 << 30}, retire=retire)
         + error_frame(failure, retire=retire)
     )
     assert decode_lines(told) == [

@@ -21,8 +21,8 @@ from corral.core.images.pipeline import (
     canonical,
     largest,
 )
-from corral.pipelines import matrix, packs, seeds, stages, sweep, variants
-from corral.pipelines.config import PlanConfig, Txt2ImgSettings, merge
+from corral.pipelines import matrix, packs, seeds, stages, variants
+from corral.pipelines.config import PlanConfig, Txt2ImgSettings, merge, swept
 from corral.pipelines.mistakes import convert, invalid, near, suggestion
 from corral.pipelines.plan import BatchPlan, Row, Variants
 
@@ -52,7 +52,7 @@ class Batch:
         self._rows = self._read_rows()
         base = _preset(plan.preset, presets) if plan.preset else plan.base
         merged = merge(base or PlanConfig(), plan.overrides)
-        self._configs = sweep.expand(merged, plan.sweep, limit=most)
+        self._configs = swept(merged, plan.sweep, limit=most)
         asked = variants.resolved(plan.variants or Variants(), self.seed)
         self._variants = variants.expand(asked, limit=most)
         self.variants_digest = variants.digest(asked) if plan.variants else ""

@@ -1,13 +1,19 @@
 """Settings by stage as plans and presets give them: each may be left out, none is resolved yet. And
-a base with what is laid over it; both stay as they are."""
+a base with what is laid over it or swept through it; it stays as it is."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from itertools import product
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct
 
+from corral.core.errors import TooManyRecords
 from corral.core.images.pipeline import Factor, Lora, Name, Pixels, Prompt, Share, Steps
+from corral.pipelines.mistakes import convert
 
 GivenSeed = Annotated[int, Meta(ge=-1, lt=2**32)]
 """-1 is what other programs write for "any": here it is the same as left out."""
@@ -143,3 +149,26 @@ def overlay(base: S, change: S) -> S:
         else:
             found[name] = before if after is None else after
     return type(base)(**found)
+
+
+def swept(
+    config: PlanConfig, values: Mapping[str, Sequence[object]], *, limit: int
+) -> list[PlanConfig]:
+    """One config for each combination of settings that are tried at several values, by dotted
+    path; the last one turns fastest. None keeps the base."""
+    count = math.prod(len(some) for some in values.values())
+    if count > limit:
+        raise TooManyRecords(
+            f"`sweep` has {count:,} combinations; a batch has at most {limit:,} records. Take "
+            "values out.",
+            details={"path": "sweep", "count": count, "limit": limit},
+        )
+    changes = [[change(path, value) for value in some] for path, some in values.items()]
+    return [reduce(overlay, combination, config) for combination in product(*changes)]
+
+
+def change(path: str, value: object, where: str = "sweep") -> PlanConfig:
+    """A config with this setting alone, or an InvalidPlan that says what is wrong with it."""
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return convert(value, PlanConfig, where=where)

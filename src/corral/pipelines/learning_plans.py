@@ -16,8 +16,7 @@ from msgspec import Meta, field
 from corral.core.errors import InvalidPlan
 from corral.core.images.pipeline import Prompt, Seed
 from corral.core.job import QueueClass
-from corral.pipelines import sweep
-from corral.pipelines.config import Overrides, PlanConfig, Section
+from corral.pipelines.config import Overrides, PlanConfig, Section, change
 from corral.pipelines.mistakes import convert, invalid
 from corral.pipelines.plan import Backend, OwnNeeds, Path, Row, StageName, Swept, check_row
 
@@ -66,7 +65,7 @@ def parse(value: object) -> LearningPlan:
             "variable", f"it names a stage and a setting, as txt2img.steps; got {plan.variable!r}."
         )
     for one in plan.values:
-        sweep.change(plan.variable, one, where="variable")
+        change(plan.variable, one, where="variable")
     told = [msgspec.json.encode(one) for one in plan.values]
     if len(set(told)) < len(told):
         raise invalid("values", "one of them is there twice. `images` makes more of each.")

@@ -7,23 +7,14 @@ from typing import Any
 
 from corral.core.errors import EmptyStagePlan, StageWithoutImage
 from corral.core.images.pipeline import (
+    ORDER,
     STAGES,
-    ADetailer,
     Hires,
-    Img2Img,
     Refiner,
     Stage,
     Txt2Img,
-    Upscale,
 )
-from corral.pipelines.config import (
-    ADetailerSettings,
-    Img2ImgSettings,
-    PlanConfig,
-    Section,
-    Txt2ImgSettings,
-    UpscaleSettings,
-)
+from corral.pipelines.config import PlanConfig, Section, Txt2ImgSettings
 from corral.pipelines.mistakes import invalid
 
 
@@ -61,16 +52,10 @@ def _wanted(config: PlanConfig, stage: str, asked: Sequence[str] | None) -> bool
 
 
 def _made(config: PlanConfig, stage: str) -> Stage:
-    match stage:
-        case "txt2img":
-            settings = config.txt2img or Txt2ImgSettings()
-            return Txt2Img(refiner=_refiner(settings), hires=_hires(settings))
-        case "img2img":
-            return Img2Img(**_given(config.img2img or Img2ImgSettings()))
-        case "adetailer":
-            return ADetailer(**_given(config.adetailer or ADetailerSettings()))
-        case _:
-            return Upscale(**_given(config.upscale or UpscaleSettings()))
+    if stage == "txt2img":
+        settings = config.txt2img or Txt2ImgSettings()
+        return Txt2Img(refiner=_refiner(settings), hires=_hires(settings))
+    return ORDER[STAGES.index(stage)](**_given(getattr(config, stage) or Section()))
 
 
 def _refiner(settings: Txt2ImgSettings) -> Refiner | None:

@@ -6,33 +6,62 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from corral import job
 from corral.runtime import failures, hints
 from corral.runtime.cancellation import Cancellation
-from corral.runtime.channels.frames import FETCHING, STARTED, decode, error_frame, result_frame
+from corral.runtime.channels.frames import (
+    FETCHING,
+    STARTED,
+    decode,
+    error_frame,
+    frame,
+    stderr_frame,
+)
 from corral.runtime.files import artifacts
 from corral.runtime.functions import Functions, refuse_secrets, result_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import subprocess
+    from collections.abc import Callable, Sequence
+    from mmap import mmap
 
-    from corral.runtime.channels.runner_ports import InboxPort, RoadPort
+    from corral.runtime.channels.redaction import Redactor
     from corral.runtime.files.run_folder import RunFolder
     from corral.runtime.files.transfer import Transfer
     from corral.runtime.hints import Bounds
-    from corral.runtime.order import (
-        Document,
-        Order,
-        OrderBytes,
-        ScriptWork,
-        Work,
-    )
+    from corral.runtime.order import Document, Order, OrderBytes, ScriptWork, Work
     from corral.runtime.pipeline.run import Pipelines
     from corral.runtime.process.state import ProcessState
 
 SEP = os.sep
+
+
+# What the loop asks of its two ways, whichever kind of runner it lives in. Forked: `inbox.Inbox`
+# and `road.Road`. Spawned, as on Windows: `line.LoopbackLine` is both.
+
+
+class InboxPort(Protocol):
+    def next(self) -> bytes | None: ...
+    def cancel_came(self, job: str = "", attempt: int = 0) -> bool: ...
+    def wait_for(self, process: subprocess.Popen[bytes], cancellation: Cancellation) -> bool: ...
+
+
+class RoadPort(Protocol):
+    redactor: Redactor | None
+
+    @property
+    def page(self) -> mmap | bytearray: ...
+    @property
+    def for_children(self) -> Sequence[int]:
+        """Descriptors that a script inherits to say its words."""
+
+    def hide(self, redactor: Redactor) -> None: ...
+    def capture(self) -> None: ...
+    def begin(self) -> None: ...
+    def send(self, data: bytes) -> None: ...
+    def end(self, data: bytes) -> None: ...
 
 
 def set_up(config: dict[str, Any], road: RoadPort) -> None:
@@ -209,7 +238,8 @@ class AttemptLoop:
             if failure is None:
                 failure = failures.from_exception(error)
             else:
-                self._road.tell("stderr", f"corral: not all files of the job were kept: {error}\n")
+                words = f"corral: not all files of the job were kept: {error}\n"
+                self._road.send(stderr_frame(words, self._road.redactor))
         for way in self._cancellation.state.transfers.values():
             way.close()
         if self._way is not None:
@@ -222,7 +252,7 @@ class AttemptLoop:
                 failure = failures.redacted(failure, self._road.redactor)
             end = error_frame(failure, retire=retire)
         else:
-            end = result_frame(result, retire=retire)
+            end = frame("result", result=result, retire=retire)
         self._road.end(end)
         if not retire:
             self._process.restore()

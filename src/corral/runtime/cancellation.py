@@ -21,7 +21,7 @@ from corral import job
 from corral.runtime.channels.frames import CANCEL
 
 if TYPE_CHECKING:
-    from corral.runtime.channels.runner_ports import InboxPort
+    from corral.runtime.attempt_loop import InboxPort
 
 if sys.platform == "win32":
     STOP = signal.SIGINT

@@ -4,9 +4,7 @@ agent and for a process that runs an attempt without one.
 
 from __future__ import annotations
 
-import signal
-
-from corral.runtime.failures import Failure
+from corral.runtime.failures import Failure, signal_name
 
 CANCELLED: Failure = {
     "code": "cancelled",
@@ -135,39 +133,23 @@ def of_error(failure: Failure, *, is_code: bool) -> Failure:
 
 def of_death(code: int | None, said: str, *, began: bool, started: bool = True) -> Failure:
     """A runner ended without saying how the attempt did; `started` where there was one at all."""
-    detail = f" It said: {said}" if said else ""
+    kind = "process_died"
     if code is not None and code < 0:
-        return {
-            "code": "process_died",
-            "message": f"The job's process was killed by {_signal_name(-code)}.{detail}",
-            "exit_code": code,
-        }
-    if not began or code is None:
+        name = signal_name(-code)
+        named = f"signal {-code} ({name})" if name.startswith("SIG") else name
+        message = f"The job's process was killed by {named}."
+    elif not began or code is None:
         how = f"ended with exit code {code}" if started else "could not be started"
-        return {
-            "code": "process_died",
-            "message": f"The process for the job {how} before the job began.{detail}",
-            "exit_code": code,
-        }
-    if code == 0:
-        return {
-            "code": "no_result",
-            "message": "The job's process exited with code 0 but without a result. A function must "
-            f"return, not end its process.{detail}",
-            "exit_code": 0,
-        }
-    # How a job's process ends is said by the one that watches it; without that, it died between
-    # taking the order and beginning with it.
-    return {
-        "code": "process_died",
-        "message": f"The process for the job died just as the job began.{detail}",
-        "exit_code": code,
-    }
-
-
-def _signal_name(number: int) -> str:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-    return f"signal {number} ({name})"
+        message = f"The process for the job {how} before the job began."
+    elif code == 0:
+        kind = "no_result"
+        message = (
+            "The job's process exited with code 0 but without a result. A function must return, "
+            "not end its process."
+        )
+    else:
+        # How a job's process ends is said by the one that watches it; without that, it died
+        # between taking the order and beginning with it.
+        message = "The process for the job died just as the job began."
+    detail = f" It said: {said}" if said else ""
+    return {"code": kind, "message": f"{message}{detail}", "exit_code": code}

@@ -134,20 +134,13 @@ def died(exit_code: int, *, cancelled: bool = False) -> Failure:
             "message": "The job process exited with code 0 before the function returned. "
             "Return from the function instead of ending the process.",
         }
+    if exit_code < 0:
+        return by_signal(-exit_code)
+    code, said = "exit_code", f"The job process exited with code {exit_code}."
     if exit_code >= WINDOWS_CRASH:
         what = WINDOWS_CRASHES.get(exit_code, "an error of its native code")
-        return {
-            "code": "killed_by_signal",
-            "message": f"The job process was ended by {what} (0x{exit_code:08X}).",
-            "exit_code": exit_code,
-        }
-    if exit_code > 0:
-        return {
-            "code": "exit_code",
-            "message": f"The job process exited with code {exit_code}.",
-            "exit_code": exit_code,
-        }
-    return by_signal(-exit_code)
+        code, said = "killed_by_signal", f"The job process was ended by {what} (0x{exit_code:08X})."
+    return {"code": code, "message": said, "exit_code": exit_code}
 
 
 WINDOWS_CRASH = 0xC0000000
@@ -169,11 +162,15 @@ SIGNAL_HINTS = {
 }
 
 
-def by_signal(number: int) -> Failure:
+def signal_name(number: int) -> str:
     try:
-        name = signal.Signals(number).name
+        return signal.Signals(number).name
     except ValueError:
-        name = f"signal {number}"
+        return f"signal {number}"
+
+
+def by_signal(number: int) -> Failure:
+    name = signal_name(number)
     return {
         # Nothing in a job sends SIGKILL to itself: it came from outside, and may not come again.
         "code": "process_died" if name == "SIGKILL" else "killed_by_signal",
@@ -185,22 +182,17 @@ def by_signal(number: int) -> Failure:
 def _from_exit(error: BaseException) -> Failure:
     code = SystemExit.__dict__["code"].__get__(error)
     whole = issubclass(type(code), int)
+    shown = {"type": "SystemExit", "traceback": clean(traceback_of(error), TRACEBACK_LIMIT)}
     if code is None or (whole and int.__eq__(code, 0)):
-        return {
-            "code": "no_result",
-            "message": "The function called sys.exit(0) instead of returning, so it has no result. "
-            "Use return.",
-            "type": "SystemExit",
-            "traceback": clean(traceback_of(error), TRACEBACK_LIMIT),
-        }
+        said = "The function called sys.exit(0) instead of returning, so it has no result. "
+        return {"code": "no_result", "message": f"{said}Use return.", **shown}
     number = int.__and__(code, 0xFF) if whole else 1
     # sys.exit("text") prints the text and exits with 1; the text is then the reason.
     reason = "" if whole else f": {message_of(error)}"
     return {
         "code": "exit_code",
         "message": clean(f"The function exited with code {number}{reason}", MESSAGE_LIMIT),
-        "type": "SystemExit",
-        "traceback": clean(traceback_of(error), TRACEBACK_LIMIT),
+        **shown,
         "exit_code": number,
     }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from corral.runtime.failures import OUT_OF_MEMORY_TYPES, type_name
 
@@ -14,18 +15,13 @@ GIB = 1024**3
 KINDS = (PermissionError, MemoryError, ModuleNotFoundError)
 
 
-class Bounds:
+class Bounds(NamedTuple):
     """What was left to this process: by default everything."""
 
-    def __init__(
-        self,
-        memory_bytes: int = 0,
-        files: bool = False,
-        reads: Sequence[str] = (),
-        writes: Sequence[str] = (),
-    ) -> None:
-        self.memory_bytes, self.files = memory_bytes, files
-        self.reads, self.writes = reads, writes
+    memory_bytes: int = 0
+    files: bool = False
+    reads: Sequence[str] = ()
+    writes: Sequence[str] = ()
 
 
 def add(message: str, error: BaseException, bounds: Bounds) -> str:

@@ -85,11 +85,7 @@ def run(
         ) from error
     cancelled = wait_for(process)
     code = process.returncode
-    if cancelled:
-        raise AttemptFailed(**failures.died(code, cancelled=True))
-    if code >= failures.WINDOWS_CRASH:
-        raise AttemptFailed(**failures.died(code))
-    if code > 0:
+    if not cancelled and 0 < code < failures.WINDOWS_CRASH:
         raise AttemptFailed("exit_code", f"The script exited with code {code}.", exit_code=code)
-    if code < 0:
-        raise AttemptFailed(**failures.by_signal(-code))
+    if cancelled or code:
+        raise AttemptFailed(**failures.died(code, cancelled=cancelled))

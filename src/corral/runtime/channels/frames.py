@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from corral.runtime.channels.redaction import Redactor
     from corral.runtime.failures import Failure
-    from corral.runtime.order import OrderBytes
 
 CHUNK = 64 * 1024
 COALESCE_S = 0.02
@@ -41,13 +40,8 @@ STARTED = frame("started")
 FETCHING = frame("fetching")
 
 
-def result_frame(result: OrderBytes | None, *, retire: bool) -> bytes:
-    """The last frame of an attempt that succeeded. `retire`: the runner takes no other."""
-    return frame("result", result=result, retire=retire)
-
-
 def error_frame(failure: Failure, *, retire: bool) -> bytes:
-    """The last frame of an attempt that failed."""
+    """The last frame of an attempt that failed. `retire`: the runner takes no other."""
     return frame("error", failure=failure, retire=retire)
 
 
@@ -57,6 +51,12 @@ def output_frame(stream: str, data: bytes) -> bytes:
     except UnicodeDecodeError:
         text = binascii.b2a_base64(data, newline=False).decode()
         return f'{{"frame":"output","stream":"{stream}","data":"{text}"}}\n'.encode()
+
+
+def stderr_frame(words: str, redactor: Redactor | None) -> bytes:
+    """Words of the runtime itself, among the output of the job."""
+    data = words.encode("utf-8", "replace")
+    return output_frame("stderr", redactor.data(data) if redactor else data)
 
 
 # --- the job's own words: a job may write anything there, so only what is well formed passes ------

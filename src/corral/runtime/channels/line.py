@@ -12,12 +12,13 @@ import os
 import queue
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from corral.runtime.channels import configuration
-from corral.runtime.channels.frames import CANCEL, IDLE, RUNNING, STATE, output_frame
+from corral.runtime.channels.frames import CANCEL, IDLE, RUNNING, STATE
 from corral.runtime.process import system
 
 if TYPE_CHECKING:
@@ -104,10 +105,6 @@ class LoopbackLine:
         self.page[CANCEL] = 0
         self.page[STATE] = RUNNING
 
-    def tell(self, stream: str, words: str) -> None:
-        data = words.encode("utf-8", "replace")
-        self.send(output_frame(stream, self.redactor.data(data) if self.redactor else data))
-
     def send(self, data: bytes) -> None:
         self._socket.sendall(data)
 
@@ -120,7 +117,8 @@ class LoopbackLine:
     def _write_marks(self, kind: bytes) -> None:
         for fd in self._pipes:
             with contextlib.suppress(OSError):  # a job may close whatever it can name
-                system.make_blocking(fd)
+                if sys.platform != "win32":  # whose pipes are
+                    os.set_blocking(fd, True)
                 os.write(fd, self._mark + kind)
 
 

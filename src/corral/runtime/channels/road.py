@@ -71,11 +71,6 @@ class Road:
 
     # --- both processes ------------------------------------------------------------------------
 
-    def tell(self, stream: str, words: str) -> None:
-        """Words of the runtime itself, among the output of the job."""
-        data = words.encode("utf-8", "replace")
-        self.send(output_frame(stream, self.redactor.data(data) if self.redactor else data))
-
     def send(self, data: bytes) -> None:
         with self._lock:
             self._write(data)

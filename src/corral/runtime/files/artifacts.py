@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from corral import job
-from corral.runtime.channels.frames import frame
+from corral.runtime.channels.frames import frame, stderr_frame
 from corral.runtime.process import system
 
 if TYPE_CHECKING:
-    from corral.runtime.channels.runner_ports import RoadPort
+    from corral.runtime.attempt_loop import RoadPort
     from corral.runtime.files.transfer import Transfer
 
 
@@ -44,7 +44,7 @@ def keep(
                 road.send(frame("artifact", name=name, size=size, file_sha256=sha256))
             except (ValueError, TransferRefused) as error:
                 words = f"corral: a file in the output folder was not kept: {error}\n"
-                road.tell("stderr", words)
+                road.send(stderr_frame(words, road.redactor))
 
 
 def _files(folder: str) -> Iterator[str]:

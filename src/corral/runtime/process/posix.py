@@ -51,11 +51,6 @@ def prctl(option: int, value: int) -> bool:
     return int(libc.prctl(option, value, 0, 0, 0)) == 0
 
 
-def become_subreaper(*, really: bool = True) -> bool:
-    """Daemons that a job starts are reparented to this process, so they can be found and ended."""
-    return prctl(PR_SET_CHILD_SUBREAPER, really)
-
-
 def forbid_new_privileges() -> bool:
     return prctl(PR_SET_NO_NEW_PRIVS, 1)
 
@@ -152,9 +147,10 @@ def exit_fd(pid: int) -> int | None:
 # --- what `windows` has too ----------------------------------------------------------------------
 
 
-def hold_descendants() -> None:
-    """From here on whatever this process starts, and what those start, can be found and ended."""
-    become_subreaper()
+def hold_descendants(*, really: bool = True) -> None:
+    """From here on whatever this process starts, and what those start, can be found and ended:
+    daemons are reparented to it."""
+    prctl(PR_SET_CHILD_SUBREAPER, really)
 
 
 def close_to_others() -> bool:
@@ -165,13 +161,7 @@ def close_to_others() -> bool:
 
 def children_left() -> bool:
     """Collects those that ended; True when some still live."""
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return False
-        if pid == 0:
-            return True
+    return 0 in reap()
 
 
 def interrupt(thread: int) -> None:
@@ -183,10 +173,6 @@ def interrupt(thread: int) -> None:
 
 def ask_to_end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
-
-
-def make_blocking(fd: int) -> None:
-    os.set_blocking(fd, True)
 
 
 # --- everything below this process, daemons too --------------------------------------------------

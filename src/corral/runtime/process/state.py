@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from corral.runtime.process import system
 
 if TYPE_CHECKING:
-    from corral.runtime.channels.runner_ports import RoadPort
+    from corral.runtime.attempt_loop import RoadPort
 
 
 def _stream(fd: int, errors: str) -> TextIO:
@@ -178,7 +178,7 @@ if sys.platform != "win32":
             seen = bool(self._beside.look())
             if seen:
                 self._beside.fd = posix.move_high(self._beside.fd)
-            posix.become_subreaper(really=not seen)
+            posix.hold_descendants(really=not seen)
 
         def _keep(self, fd: int) -> int:
             # High, as everything of ours: a job that closes all it can name closes the low ones.

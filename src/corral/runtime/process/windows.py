@@ -154,7 +154,3 @@ _ucrt = ctypes.CDLL("ucrtbase")
 def flush_c() -> None:
     """Write out what C code left in stdio buffers of the runtime that Python uses as well."""
     _ucrt.fflush(None)
-
-
-def make_blocking(fd: int) -> None:
-    """Pipes of Windows are."""

@@ -34,6 +34,7 @@ EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 MAKE_CHAR, MAKE_BLOCK = 1 << 6, 1 << 11
 REFER, TRUNCATE, IOCTL_DEV, RESOLVE_UNIX = 1 << 13, 1 << 14, 1 << 15, 1 << 16
 FIRST_RIGHTS = (1 << 13) - 1
+RIGHTS_SINCE = {2: REFER, 3: TRUNCATE, 5: IOCTL_DEV, 9: RESOLVE_UNIX}
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | RESOLVE_UNIX
 
 READ = EXECUTE | READ_FILE | READ_DIR
@@ -153,16 +154,7 @@ def landlock_version() -> int:
 
 def known_rights(version: int) -> int:
     """The rights that a Landlock ABI knows; naming others makes it refuse everything."""
-    rights = FIRST_RIGHTS
-    if version >= 2:
-        rights |= REFER
-    if version >= 3:
-        rights |= TRUNCATE
-    if version >= 5:
-        rights |= IOCTL_DEV
-    if version >= 9:
-        rights |= RESOLVE_UNIX
-    return rights
+    return FIRST_RIGHTS | sum(right for since, right in RIGHTS_SINCE.items() if version >= since)
 
 
 def narrow_files(
@@ -238,7 +230,7 @@ class Hold:
         self._group: str = config.get("cgroup", "")
         """The control group of this runner: this process is in it too."""
         self._scoped = bool(config.get("isolate")) and scope_signals()
-        posix.become_subreaper()
+        posix.hold_descendants()
 
     def kill(self) -> bool:
         """Everything below this process; False where some of it was not caught."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import queue
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -60,11 +61,7 @@ class StandaloneAttempt:
         self._is_code = order.document["work"]["type"] != "pipeline"
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         """What happens to it, from all threads."""
-        self._outbox = Outbox(
-            DoorClient(ticket),
-            lambda why: self._events.put(("over", why)),
-            lambda why: self._events.put(("refused", why)),
-        )
+        self._outbox = Outbox(DoorClient(ticket), self._events.put)
         self._since = 0.0
         self._began = False
         self._until = float("inf")
@@ -228,7 +225,6 @@ class StandaloneAttempt:
         threading.Thread(target=wait, daemon=True).start()
         while (kind := self._next()[0]) != "claimed":
             if kind == "gone":
-                runner.wait(DEATH_S)
                 raise Ending(self._death(runner))
 
     def _start_clock(self) -> None:
@@ -284,7 +280,6 @@ class StandaloneAttempt:
             elif kind == "error":
                 raise Ending(endings.of_error(said, is_code=self._is_code))
             elif kind == "gone":
-                runner.wait(DEATH_S)
                 raise Ending(self._death(runner))
             elif kind == "nothing" and (held := runner.memory_bytes()) > runner.limit:
                 raise Ending(endings.over_memory(held / GIB, runner.limit / GIB))
@@ -312,6 +307,8 @@ class StandaloneAttempt:
         return kind, said
 
     def _death(self, runner: StandaloneRunner) -> Failure:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            runner.process.wait(DEATH_S)
         if runner.garbled:
             return endings.GARBLED
         said = runner.stderr.decode(errors="replace").strip()

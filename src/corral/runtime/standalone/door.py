@@ -50,14 +50,14 @@ class DoorClient(Transfer):
         )
 
     def order(self) -> AttemptOrder:
-        def fetch() -> AttemptOrder:
-            return decode(AttemptOrder, self._request("GET", "order").read())
+        return self._persist(
+            "order", lambda: decode(AttemptOrder, self._request("GET", "order").read())
+        )
 
-        return self._persist("order", fetch)
-
-    def post(self, after: int, messages: list[Message]) -> dict[str, Any]:
-        """Without messages: where to begin."""
-        return self._answer({"after": after, "process": PROCESS, "messages": messages})
+    def post(self, after: int, messages: list[Message]) -> int:
+        """The number up to which all was received; without messages: where to begin."""
+        batch = {"after": after, "process": PROCESS, "messages": messages}
+        return int(self._answer(batch)["received"])
 
     def ask(self) -> dict[str, Any]:
         """Whether there is anything to know; waits a while for it."""
@@ -76,13 +76,9 @@ class Told(NamedTuple):
 
 
 class Outbox:
-    def __init__(
-        self,
-        door: DoorClient,
-        on_over: Callable[[str], None],
-        on_refused: Callable[[str], None],
-    ) -> None:
-        self._door, self._on_over, self._on_refused = door, on_over, on_refused
+    def __init__(self, door: DoorClient, tell: Callable[[tuple[str, str]], None]) -> None:
+        """`tell` hears that the attempt is `over`, or that a message was `refused`, and why."""
+        self._door, self._tell = door, tell
         self._waiting: deque[Told] = deque()
         self._bytes = 0
         self._received = 0
@@ -113,28 +109,28 @@ class Outbox:
 
     def _post_all(self) -> None:
         try:
-            self._received = int(self._door.post(0, [])["received"])
+            self._received = self._door.post(0, [])
             while True:
                 with self._news:
                     self._news.wait_for(lambda: self._waiting)
                     batch = self._next_batch()
                 try:
-                    answer = self._door.post(self._received, [one.message for one in batch])
+                    received = self._door.post(self._received, [one.message for one in batch])
                 except TransferRefused as error:
                     self._drop(str(error))
                     continue
                 with self._news:
-                    self._note(batch, int(answer["received"]))
+                    self._note(batch, received)
                     self._news.notify_all()
         except Over as error:
             with self._news:
                 self._over = True
                 self._news.notify_all()
-            self._on_over(str(error))
+            self._tell(("over", str(error)))
 
     def _drop(self, why: str) -> None:
         """No runner says such a thing, so its job did. Told before anybody finds this empty."""
-        self._on_refused(why)
+        self._tell(("refused", why))
         with self._news:
             self.refusals += 1
             self._waiting.clear()

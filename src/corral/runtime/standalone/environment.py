@@ -36,10 +36,6 @@ class StandaloneEnvironment:
     """What the runner brings into it: the folder of Corral and cloudpickle."""
 
 
-def own() -> StandaloneEnvironment:
-    return StandaloneEnvironment(sys.executable, sys.prefix, sys.base_prefix, failures.KIT)
-
-
 def prepared(
     document: dict[str, Any],
     ticket: AttemptTicket,
@@ -52,7 +48,7 @@ def prepared(
     python = document.get("python") or uv.own_minor()
     requirements = tuple(sorted(line.strip() for line in document.get("requirements", ())))
     if document["work"]["type"] == "pipeline" or (python == uv.own_minor() and not requirements):
-        return own()
+        return StandaloneEnvironment(sys.executable, sys.prefix, sys.base_prefix, failures.KIT)
     if not _PYTHON.fullmatch(python):
         raise AttemptFailed(**endings.odd_python(python))
     told = json.dumps([python, requirements]).encode()

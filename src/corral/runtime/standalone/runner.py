@@ -46,12 +46,13 @@ class StandaloneRunner:
         self.stderr = b""
         self.garbled = False
         ours, word, inherited = self._orders()
+        environ = os.environ.items()  # of which the job finds this: whoever starts us decides
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", os.path.join(environment.kit, RUNNER), word],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_inherited(),
+            env={name: text for name, text in environ if not name.startswith(NOT_FOR_JOBS)},
             cwd=folder,
             pass_fds=tuple(one.fileno() for one in inherited),
             **_apart(),
@@ -152,11 +153,6 @@ class StandaloneRunner:
             self._way.close()
         return ended and self.process.returncode != SURVIVED
 
-    def wait(self, seconds: float) -> None:
-        """Until it is gone by itself, or for so long."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(seconds)
-
 
 def _configuration(
     order: AttemptOrder, ticket: AttemptTicket, environment: StandaloneEnvironment, folder: str
@@ -178,11 +174,6 @@ def _configuration(
         # By its stdin: not in what the system shows of the process, and never to a log.
         **({"secrets": order.secrets} if order.secrets else {}),
     }
-
-
-def _inherited() -> dict[str, str]:
-    """What the job finds of this process's own variables: whoever starts it decides."""
-    return {name: text for name, text in os.environ.items() if not name.startswith(NOT_FOR_JOBS)}
 
 
 def _environ(
@@ -234,15 +225,14 @@ def message_of(frame: Frame) -> tuple[dict[str, Any], int] | None:
     kind = frame["frame"]
     if kind == "output":
         if data := frame.get("data"):
-            return {"type": "output", "stream": frame["stream"], "data": data}, len(
-                binascii.a2b_base64(data)
-            )
+            size = len(binascii.a2b_base64(data))
+            return {"type": "output", "stream": frame["stream"], "data": data}, size
         text = frame["text"]
         size = len(str.encode(text))  # TypeError where it is no text
         return {"type": "output", "stream": frame["stream"], "text": text}, max(1, size)
     if kind == "progress":
-        told = {"fraction": frame["fraction"], "message": frame["message"]}
-        return {"type": "progress", **told}, 1
+        fraction, message = frame["fraction"], frame["message"]
+        return {"type": "progress", "fraction": fraction, "message": message}, 1
     if kind == "metric":
         return {"type": "progress", "metrics": frame["values"], "step": frame["step"]}, 1
     return None

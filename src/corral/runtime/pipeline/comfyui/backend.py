@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 from PIL.Image import Image
 
+from corral.core.images.backends import Workflow
 from corral.core.images.pipeline import (
     ADetailer,
     Img2Img,
@@ -84,7 +86,7 @@ class ComfyUI:
         answer_s: float = ANSWER_S,
     ) -> None:
         self._server = ComfyUIServer(url, username, password, answer_s=answer_s)
-        self._workflow = comfyui_workflow.read_workflow(workflow)
+        self._workflow: Workflow | None = msgspec.convert(workflow, Workflow | None)
         self._patience_s, self._busy_s, self._look_s = patience_s, busy_s, look_s
 
     def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
@@ -150,7 +152,9 @@ class ComfyUI:
         self, stage: Stage, record: Record, seed: int, image: Image | None, rendered: Rendered
     ) -> Graph:
         """Made anew for each submission: a server that restarted may have lost the image too."""
-        own = self._workflow if comfyui_workflow.renders(self._workflow, stage) else None
+        own = self._workflow
+        if own is not None and own.stage != stage_name(stage):
+            own = None
         place = "temp" if own is None else "input"
         name = self._server.upload(images.to_png(image), place) if image is not None else ""
         if own is not None:
@@ -322,7 +326,7 @@ class ComfyUI:
 
     def _describe(self, rendered: Rendered) -> None:
         """For the replay card. A server that was restarted may be another version."""
-        stats = self._server.stats()
+        stats = self._server.get("/system_stats")
         device = (stats.get("devices") or [{}])[0]
         rendered.info = {
             "models": {},

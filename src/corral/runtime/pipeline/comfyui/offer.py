@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from corral.core.images.backends import Workflow
 from corral.runtime.files.models import model_name
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui import workflow as comfyui_workflow
@@ -42,7 +45,7 @@ def offer(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
 
 def _places(options: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The nodes and inputs where the user's own workflow takes a model."""
-    workflow = comfyui_workflow.read_workflow(options["workflow"])
+    workflow: Workflow | None = msgspec.convert(options["workflow"], Workflow | None)
     if workflow is None:
         return []
     try:

@@ -212,33 +212,19 @@ class ComfyUIServer:
         """The name for a LoadImage node: the server may have chosen another than ours. What lies
         in `temp` goes when the server ends; not every node of a pack finds it there."""
         name = f"{hashlib.sha256(png).hexdigest()[:32]}.png"
-        answer = self._send(
-            "POST",
-            "/upload/image",
-            files={"image": (name, png, "image/png")},
-            data={"subfolder": FOLDER, "type": place},
-        )
-        if answer.status_code != 200:
-            raise errors.refused(answer.status_code, None, answer.text)
-        given = _read(answer)
+        files = {"image": (name, png, "image/png")}
+        where = {"subfolder": FOLDER, "type": place}
+        given = _read(self._ask("POST", "/upload/image", files=files, data=where))
         folder, named = given.get("subfolder", ""), str(given["name"])
-        where = given.get("type", "input")
-        annotation = f" [{where}]" if where != "input" else ""
+        kept = given.get("type", "input")
+        annotation = f" [{kept}]" if kept != "input" else ""
         return f"{folder}/{named}{annotation}" if folder else f"{named}{annotation}"
 
     def view(self, image: dict[str, Any]) -> bytes | None:
         """The file of an output; None: it is there no longer."""
         named = {field: image.get(field, "") for field in ("filename", "subfolder", "type")}
-        answer = self._send("GET", "/view", params=named, extensions=dict(IMAGES))
-        if answer.status_code == 404:
-            return None
-        if answer.status_code != 200:
-            raise errors.refused(answer.status_code, None, answer.text)
-        return answer.content
-
-    def stats(self) -> dict[str, Any]:
-        said: dict[str, Any] = self.get("/system_stats")
-        return said
+        answer = self._ask("GET", "/view", params=named, extensions=dict(IMAGES), or_none=True)
+        return None if answer.status_code == 404 else answer.content
 
     def missing(self, kinds: Iterable[str]) -> list[str]:
         """Those of these nodes that the server does not have, asked anew where it seems so."""
@@ -277,10 +263,14 @@ class ComfyUIServer:
         return []
 
     def get(self, path: str, **rest: Any) -> Any:
-        answer = self._send("GET", path, **rest)
-        if answer.status_code != 200:
+        return _read(self._ask("GET", path, **rest))
+
+    def _ask(self, *asked: str, or_none: bool = False, **rest: Any) -> httpx.Response:
+        """`or_none`: there may be nothing, which is an answer too."""
+        answer = self._send(*asked, **rest)
+        if answer.status_code != 200 and not (or_none and answer.status_code == 404):
             raise errors.refused(answer.status_code, None, answer.text)
-        return _read(answer)
+        return answer
 
     def _send(self, method: str, path: str, **rest: Any) -> httpx.Response:
         try:

@@ -12,15 +12,7 @@ from typing import Any
 import msgspec
 
 from corral.core.images.backends import Workflow
-from corral.core.images.pipeline import (
-    ADetailer,
-    Img2Img,
-    Record,
-    Stage,
-    Txt2Img,
-    Upscale,
-    stage_name,
-)
+from corral.core.images.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui.graphs import LOADERS, Graph, Pick
 from corral.runtime.pipeline.comfyui.names import OWN_VAE, key, sampler_and_scheduler
@@ -237,14 +229,3 @@ def _output(workflow: Workflow, server: ComfyUIServer, nodes: dict[str, Any]) ->
 
 def _numeric(node: str) -> tuple[int, str]:
     return (int(node) if node.isdigit() else 1 << 30, node)
-
-
-def renders(workflow: Workflow | None, stage: Stage) -> bool:
-    return workflow is not None and workflow.stage == stage_name(stage)
-
-
-def read_workflow(given: Any) -> Workflow | None:
-    """From an entry of `worker.backends`."""
-    if not given:
-        return None
-    return msgspec.convert(given, Workflow)

@@ -225,11 +225,8 @@ class ServerStock:
             return plainly
         return self.sampler(f"{sampler} {schedule}")
 
-    def upscalers(self) -> list[str]:
-        return [str(one["name"]) for one in self._list("upscalers") if one["name"] != "None"]
-
     def upscaler(self, name: str, *, latent: bool = False) -> str:
-        names = self.upscalers()
+        names = [str(one["name"]) for one in self._list("upscalers") if one["name"] != "None"]
         if latent:
             modes = self._optional("latent-upscale-modes") or []
             names = [*(str(one["name"]) for one in modes), *names]
