@@ -28,6 +28,8 @@ from corral.agent.runners.runner import LINE_LIMIT
 from corral.core.worker import MOST_MODELS, NAMES_BYTES, Capabilities, Model, kept
 from corral.home import lock_file
 from corral.protocol import messages as wire
+from corral.settings import load
+from tests import kit
 from tests.agent.conftest import StartAgent
 from tests.agent.fake_controller import FRAME_BYTES, FakeController
 
@@ -279,6 +281,21 @@ async def test_an_embedded_agent_leaves_when_its_controller_stays_away(
     await controller.expect(wire.JobStarted)
     await controller.stop()
     assert await asyncio.wait_for(running, 20) == 0
+
+
+async def test_a_stop_that_comes_while_it_ends_begins_nothing(
+    tmp_path: Path, controller: FakeController
+) -> None:
+    """As of a controller that says so by both ways: what began then was never waited for."""
+    kit.give(tmp_path)
+    agent = Agent(load(tmp_path, {"log_level": "error"}, environ={}), embedded=True)
+    running = asyncio.create_task(agent.run())
+    await controller.expect(wire.WorkerHeartbeat)
+    await controller.send(wire.Drain(0.0))
+    await agent._left.wait()
+    agent.leave(600.0, reason="the worker was asked to stop", for_good=True)
+    assert agent._leaving is None
+    assert await asyncio.wait_for(running, 10) == 0
 
 
 async def test_an_embedded_agent_stays_while_its_controller_lives_and_only_says_nothing(

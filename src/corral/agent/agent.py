@@ -100,7 +100,9 @@ class Agent:
             sys.stderr.write(f"{revoked}\n")
             return REVOKED
         finally:
-            await self._close(*tasks, *([self._updating] if self._updating is not None else ()))
+            self._left.set()  # a stop that comes later finds it on its way out
+            begun = filter(None, (self._updating, self._leaving))
+            await self._close(*tasks, *begun)
         return 0
 
     async def _open(self) -> None:
@@ -141,7 +143,7 @@ class Agent:
 
     def leave(self, grace_s: float, *, reason: str, for_good: bool) -> None:
         """Start to leave; asked again, hurry."""
-        if not self._opened:
+        if not self._opened or self._left.is_set():
             self._left.set()
             return
         self._for_good |= for_good
