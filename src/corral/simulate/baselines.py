@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from corral.simulate.cluster import Sender, SimulatedAttempt
+from corral.simulate.cluster import SimulatedAttempt
 from corral.simulate.trace import TracedJob
 
 
-class Plain(Sender):
+class Plain:
     """Takes back what fails or is lost, and has no clock of its own."""
 
     classes = False
@@ -23,6 +23,12 @@ class Plain(Sender):
 
     def arrived(self, work: TracedJob, now: float) -> None:
         self._queue.append(work)
+
+    def began(self, work: TracedJob, worker: str, now: float) -> None:
+        pass
+
+    def ended(self, work: TracedJob, worker: str, now: float, seconds: float) -> None:
+        pass
 
     def failed(self, work: TracedJob, worker: str, now: float, seconds: float) -> bool:
         count = self._failures[work.number] = self._failures.get(work.number, 0) + 1
