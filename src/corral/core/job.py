@@ -362,20 +362,8 @@ class Head(Struct, frozen=True, gc=False):
         return self.given.name
 
     @property
-    def user(self) -> str:
-        return self.given.user
-
-    @property
     def batch(self) -> str:
         return self.given.batch
-
-    @property
-    def correlation_id(self) -> str:
-        return self.given.correlation_id
-
-    @property
-    def notify(self) -> str:
-        return self.given.notify
 
     @property
     def place(self) -> int:

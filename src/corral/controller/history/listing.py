@@ -156,7 +156,7 @@ class Listing:
             return (
                 (not states or head.state in states)
                 and (not batch or head.batch == batch)
-                and (not user or head.user == user)
+                and (not user or head.given.user == user)
                 and (not filters.queue_class or head.shape.queue_class == filters.queue_class)
                 and (workers is None or head.worker in workers)
                 and (not since or head.submitted_at >= since)

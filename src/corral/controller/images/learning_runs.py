@@ -102,7 +102,9 @@ class LearningRuns:
             return await self._start(plan, caller, dry_run=dry_run)
 
     async def _start(self, plan: LearningPlan, caller: Caller, *, dry_run: bool) -> StartedRun:
-        before = self._find(plan.name)
+        before: Run | None = None
+        with contextlib.suppress(LearningRunNotFound):
+            before = self._read(plan.name)
         if before is not None and before.digest != digest(plan):
             raise Conflict(
                 f"There is a learning run {plan.name} with another plan. Give this one another "
@@ -146,12 +148,6 @@ class LearningRuns:
     def _run(self, plan: LearningPlan, batch: str, jobs: int) -> Run:
         given: dict[str, Any] = msgspec.json.decode(encode(plan))
         return Run(plan.name, batch, jobs, time.time(), digest(plan), given)
-
-    def _find(self, name: str) -> Run | None:
-        try:
-            return self._read(name)
-        except LearningRunNotFound:
-            return None
 
     def _read(self, name: str) -> Run:
         path = self._folder / name / PLAN
@@ -283,9 +279,8 @@ def _rows(reader: sqlite3.Connection, batch: str) -> Iterator[EndedJob]:
 
 def _place(reader: sqlite3.Connection, submitted_seq: int) -> tuple[int, int] | None:
     """Which step a job is of, and which of its images it makes."""
-    row = reader.execute(sql.RECORD, (submitted_seq,)).fetchone()
-    record = JournalRecord._make(row) if row is not None else None
-    if record is None or record.document is None or not record.intact():
+    record = JournalRecord.of(reader.execute(sql.RECORD, (submitted_seq,)).fetchone())
+    if record is None or record.document is None:
         return None
     try:
         work = decode_document(record.document).work

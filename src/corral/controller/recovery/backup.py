@@ -126,8 +126,7 @@ class Backups:
         with contextlib.closing(sql.open_read_only(source)) as reader:
             reader.execute("VACUUM INTO ?", (str(copy),))
         with contextlib.closing(sqlite3.connect(copy)) as made:
-            found = (made.execute(query).fetchone()[0] for query in (sql.LAST_SEQ, sql.PRUNED_LAST))
-            return int(max(found))
+            return int(made.execute(sql.LAST_SEQ).fetchone()[0])
 
     def _lines(self) -> list[tuple[str, Path, int]]:
         """What was learned, as far as it goes now: these files only grow."""
