@@ -349,7 +349,6 @@ class Head(Struct, frozen=True, gc=False):
 
     @property
     def engine(self) -> str:
-        """By which its worker was asked to run it."""
         return self.course.engine
 
     @property

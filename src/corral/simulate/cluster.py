@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import Protocol
 
 from corral.simulate.description import DescribedModel, Description, Machine
@@ -22,8 +23,9 @@ class Sender(Protocol):
 
     def arrived(self, work: TracedJob, now: float) -> None: ...
     def began(self, work: TracedJob, worker: str, now: float) -> None: ...
-    def ended(self, work: TracedJob, worker: str, now: float, seconds: float) -> None: ...
-    def failed(self, work: TracedJob, worker: str, now: float, seconds: float) -> bool:
+    def ended(
+        self, work: TracedJob, worker: str, now: float, seconds: float, *, fails: bool
+    ) -> bool:
         """Whether it is tried again."""
 
     def lost(self, worker: str, held: Sequence[TracedJob], now: float) -> int:
@@ -99,7 +101,7 @@ class Simulation:
         self._sender = sender
         self._events: list[tuple[float, int, Callable[[float], object]]] = []
         """What will happen, told when it does."""
-        self._count = 0
+        self._count = count()
         self._left = len(trace)
         self._attempts: dict[int, int] = {}
         self.waits: dict[int, tuple[str, float]] = {}
@@ -133,8 +135,7 @@ class Simulation:
                 self._at(look, self._looks.discard)
 
     def _at(self, when: float, what: Callable[[float], object]) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (when, self._count, what))
+        heapq.heappush(self._events, (when, next(self._count), what))
 
     def _begin(self, machine: SimulatedAttempt, now: float) -> None:
         if machine.current is not None or not machine.waiting or not machine.up:
@@ -163,12 +164,9 @@ class Simulation:
         took = now - machine.began
         machine.loading_s += load_s
         machine.busy_s += took - load_s
-        if not fails:
-            self._sender.ended(work, machine.name, now, took)
-            self.succeeded += 1
-            self._done(now)
-        elif not self._sender.failed(work, machine.name, now, took):
-            self.failed += 1
+        if not self._sender.ended(work, machine.name, now, took, fails=fails):
+            self.succeeded += not fails
+            self.failed += fails
             self._done(now)
         self._begin(machine, now)
 

@@ -131,17 +131,14 @@ class LearningRuns:
     def all(self) -> list[Run]:
         """Newest last; one that cannot be read is left out."""
         found = []
-        for name in self.names():
+        paths = (path.parent for path in self._folder.glob(f"*/{PLAN}"))
+        named = [path for path in paths if NAME.fullmatch(path.name)]
+        for name in (path.name for path in sorted(named, key=lambda path: path.stat().st_mtime)):
             try:
                 found.append(self._read(name))
             except CorralError as error:
                 log.warning("learning_run_unreadable", name=name, error=error.message)
         return found
-
-    def names(self) -> list[str]:
-        found = (path.parent for path in self._folder.glob(f"*/{PLAN}"))
-        named = [path for path in found if NAME.fullmatch(path.name)]
-        return [path.name for path in sorted(named, key=lambda path: path.stat().st_mtime)]
 
     # --- keeping ---
 

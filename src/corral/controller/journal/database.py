@@ -289,7 +289,6 @@ class Journal:
         return [EndedJob._make(row) for row in rows]
 
     def ended_newest(self) -> str | None:
-        """The id of the newest job that has ended."""
         found = self._reader.execute(sql.ENDED_NEWEST).fetchone()[0]
         return None if found is None else str(found)
 
@@ -332,7 +331,6 @@ class Journal:
         return self._reader.execute(sql.TABLES).fetchall() == sql.tables()
 
     def rows(self, jobs: Sequence[str]) -> dict[str, EndedJob]:
-        """The history's rows of these jobs."""
         rows = map(EndedJob._make, sql.chosen(self._reader, sql.ENDED_JOBS, jobs))
         return {row.job: row for row in rows}
 
@@ -342,7 +340,6 @@ class Journal:
         return self._reader.execute(sql.ROWS_BEHIND, (job, limit)).fetchall()
 
     def keys_behind(self, key: str, limit: int) -> list[str]:
-        """Idempotency keys of ended jobs, in their order."""
         return [str(row[0]) for row in self._reader.execute(sql.KEYS_BEHIND, (key, limit))]
 
 

@@ -253,10 +253,8 @@ def is_made(path: Path) -> bool:
     # first take that back, and may.
     cut_off = Path(f"{path}-journal").exists()
     connection = sqlite3.connect(path) if cut_off else open_read_only(path)
-    try:
+    with contextlib.closing(connection):
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    finally:
-        connection.close()
     if version > SCHEMA_VERSION:
         raise HomeUnusable(
             f"{path} was written by a newer Corral (schema {version}, this one knows "

@@ -87,7 +87,6 @@ class Backups:
         self._home, self._retention, self._version = home, retention, version
 
     async def stream(self) -> AsyncGenerator[BackupPiece, None]:
-        """The bytes of one backup."""
         begun = time.monotonic()
         async with self._retention.busy:
             folder = self._home.backups / f".making-{secrets.token_hex(4)}"

@@ -9,6 +9,7 @@ alone and holds up nobody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
 import sqlite3
@@ -252,7 +253,12 @@ class Notifier:
                     del lane.pending[delivery]
                     self._changed.set()
                     tries = 0
-                    self._done(lane, delivery, pending.event, reason)
+                    told = {"host": lane.address.netloc, "delivery": delivery}
+                    if reason is None:
+                        log.debug("notification_delivered", **told)
+                    else:
+                        told |= {"event_kind": pending.event, "reason": reason}
+                        log.error("notification_given_up", **told)
                     continue
                 pause_s = self._pause(tries)
                 log.warning(
@@ -302,18 +308,6 @@ class Notifier:
             return str(error)
         return None
 
-    def _done(self, lane: Lane, delivery: str, event: str, reason: str | None) -> None:
-        if reason is None:
-            log.debug("notification_delivered", host=lane.address.netloc, delivery=delivery)
-            return
-        log.error(
-            "notification_given_up",
-            host=lane.address.netloc,
-            event_kind=event,
-            delivery=delivery,
-            reason=reason,
-        )
-
     # --- remembering ---
 
     async def run(self) -> None:
@@ -323,12 +317,10 @@ class Notifier:
         self._caught_up = True
         await self._remember()
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(IDLE_S):
                     await self._changed.wait()
                 await asyncio.sleep(REMEMBER_S)
-            except TimeoutError:
-                pass
             self._changed.clear()
             if self._behind is not None:
                 (after, until), self._behind = self._behind, None
