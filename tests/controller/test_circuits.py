@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
+
+from corral.controller.engines.blame import Blame
 from corral.controller.why import explain
+from corral.controller.world import World
 from corral.core.events import AttemptPlaced
 from corral.core.job import Failure, State
 from corral.engines.engine import Attempt
@@ -69,6 +76,25 @@ async def test_a_probe_closes_it_again(tmp_path: Path) -> None:
         for job in jobs:
             assert (await corral.until_ended(job)).state is State.SUCCEEDED
         assert not corral.store.world.circuits
+
+
+def test_only_circuits_that_are_not_closed_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    breaker = Breaker(failures=3, window_s=60.0, cool_s=10.0)
+    blame = Blame(cast(Any, SimpleNamespace(world=world)), breaker, lambda: None)
+
+    def judge(failure: Failure | None, what: str, *, at: float) -> None:
+        monkeypatch.setattr(time, "time", lambda: at)
+        blame.judged.append(("w", failure, what))
+        blame.conclude()
+
+    opened = []
+    for what in ("a", "b", "c", "d"):
+        judge(DIED, what, at=1.0)
+        opened.append(world.circuits["w"].opened)
+    assert opened == [0, 0, 1, 1], "it opened once"
+    judge(None, "e", at=50.0)
+    assert not world.circuits
 
 
 async def test_a_worker_that_is_lost_fails_once_whatever_it_held(tmp_path: Path) -> None:

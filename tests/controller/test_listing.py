@@ -48,7 +48,7 @@ def expected(corral: Shell, ids: list[JobId], filters: JobFilters) -> list[JobId
             (not filters.states or head.state in filters.states)
             and (not filters.active or head.state not in ENDED)
             and (not filters.batch or head.batch == filters.batch)
-            and (not filters.user or head.user == filters.user)
+            and (not filters.user or head.given.user == filters.user)
             and (not filters.queue_class or head.shape.queue_class == filters.queue_class)
             and (not filters.worker or head.worker == filters.worker)
             and (not filters.since or head.submitted_at >= filters.since)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.core.job import Failure, Needs, Shape
-from corral.scheduler.circuit import CLOSED, RETURNED, Breaker, Circuit, after, note
+from corral.scheduler.circuit import CLOSED, RETURNED, Breaker, Circuit, after
 from corral.scheduler.columns import Columns
 from corral.scheduler.fit import Held, Room, refuse_now
 from corral.scheduler.plan import Plan, Rooms, decide_among
@@ -68,16 +68,6 @@ def test_each_failed_probe_makes_the_pause_longer_and_one_that_works_ends_it() -
     early = after(circuit, None, "old", at=circuit.until - 1, breaker=BREAKER)
     assert early is circuit, "an older attempt that ends well is no probe"
     assert after(circuit, None, "probe", at=circuit.until, breaker=BREAKER) is CLOSED
-
-
-def test_only_circuits_that_are_not_closed_are_kept() -> None:
-    circuits: dict[str, Circuit] = {}
-    told = [
-        note(circuits, "w", DIED, what, at=1.0, breaker=BREAKER) for what in ("a", "b", "c", "d")
-    ]
-    assert told == [False, False, True, False], "it opened once"
-    note(circuits, "w", None, "e", at=50.0, breaker=BREAKER)
-    assert not circuits
 
 
 def planned(*seats: Seat, now: float, jobs: int = 9) -> Plan:

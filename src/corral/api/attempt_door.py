@@ -222,7 +222,7 @@ class AttemptDoor:
             needs=head.shape.needs,
             duration_s=head.given.duration_s,
             checkpoint=head.course.checkpoint,
-            correlation_id=head.correlation_id,
+            correlation_id=head.given.correlation_id,
             output_limit=self._output_limit,
             artifacts="bucket" if self._parts.artifacts.where == "bucket" else "",
             secrets=self._parts.vault.values(head.given.secrets) if head.given.secrets else {},

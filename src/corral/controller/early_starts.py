@@ -52,7 +52,6 @@ class SentEarly(dict[JobId, Early]):
     """The jobs that were sent and are not on disk yet."""
 
     def head(self, job: JobId) -> Head | None:
-        """As it will be once it is written."""
         early = self.get(job)
         return None if early is None else early.head
 

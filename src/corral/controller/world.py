@@ -281,7 +281,6 @@ class World:
         return min((line.first.submitted_at for line in self.lines.values()), default=None)
 
     def oldest_waits(self) -> dict[QueueClass, float]:
-        """When the longest-waiting job of each class was submitted."""
         found: dict[QueueClass, float] = {}
         for shape, line in self.lines.items():
             since = line.first.submitted_at

@@ -171,11 +171,7 @@ decode_fact = _decoder.decode
 # --- what engines report -----------------------------------------------------------------------
 
 
-class Report(Struct, frozen=True, gc=False):
-    """Something an engine saw."""
-
-
-class WorkerJoined(Report, frozen=True):
+class WorkerJoined(Struct, frozen=True, gc=False):
     """A worker is there, and these are all the attempts it has; what it lacks is gone."""
 
     worker: str
@@ -188,7 +184,7 @@ class WorkerJoined(Report, frozen=True):
     """It has forgotten nothing since it was last known: what it lacks never reached it."""
 
 
-class WorkerLost(Report, frozen=True):
+class WorkerLost(Struct, frozen=True, gc=False):
     """A worker is gone for good, or stayed away longer than its grace period."""
 
     worker: str
@@ -197,7 +193,7 @@ class WorkerLost(Report, frozen=True):
     """It said goodbye: nobody needs to look after it."""
 
 
-class AttemptReport(Report, frozen=True):
+class AttemptReport(Struct, frozen=True, gc=False):
     """Something about one attempt. `worker` is who says so: nobody speaks for another's."""
 
     job: JobId

@@ -349,7 +349,6 @@ class Head(Struct, frozen=True, gc=False):
 
     @property
     def engine(self) -> str:
-        """By which its worker was asked to run it."""
         return self.course.engine
 
     @property
@@ -362,20 +361,8 @@ class Head(Struct, frozen=True, gc=False):
         return self.given.name
 
     @property
-    def user(self) -> str:
-        return self.given.user
-
-    @property
     def batch(self) -> str:
         return self.given.batch
-
-    @property
-    def correlation_id(self) -> str:
-        return self.given.correlation_id
-
-    @property
-    def notify(self) -> str:
-        return self.given.notify
 
     @property
     def place(self) -> int:

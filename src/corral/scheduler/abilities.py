@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from corral.core.job import QueueClass, Shape
 from corral.core.worker import Capabilities, Worker
-from corral.scheduler.sets import bits, reaching
+from corral.scheduler.sets import bits, reaching, who_has
 from corral.scheduler.snapshot import Line
 
 
@@ -38,7 +38,8 @@ class Abilities:
             task: bits([task in can.task_types for can in cans])
             for task in {one.task for one in needs if one.task}
         }
-        self._named = _by_name({one.worker for one in needs} - {"auto", "local"}, workers)
+        names = {one.worker for one in needs} - {"auto", "local"}
+        self._named = who_has(names, [(one.id, one.name) for one in backward]) if names else {}
         self._local = bits([one.local for one in backward])
         self._open = bits([not can.reserved_for for can in cans])
         self._labels = _by_label({label for one in needs for label in one.labels}, cans)
@@ -73,16 +74,6 @@ class Abilities:
             enough, beyond = self._vram[needs.gpus or 1]
             who &= self._for_gpus & enough[needs.vram_gb] & beyond[shape.above_vram_gb]
         return who
-
-
-def _by_name(wanted: set[str], workers: Sequence[Worker]) -> dict[str, int]:
-    found = dict.fromkeys(wanted, 0)
-    if wanted:
-        for index, worker in enumerate(workers):
-            for name in (worker.id, worker.name):
-                if name in wanted:
-                    found[name] |= 1 << index
-    return found
 
 
 def _by_label(wanted: set[str], backward: Sequence[Capabilities]) -> dict[str, int]:

@@ -6,7 +6,7 @@ that works closes the circuit; one that the worker fails opens it again, for lon
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -82,22 +82,3 @@ def after(
         cool_s = min(breaker.cool_max_s, breaker.cool_s * 2 ** min(circuit.opened, 30))
         return Circuit(failed, circuit.opened + 1, at + cool_s)
     return Circuit(failed)
-
-
-def note(
-    circuits: MutableMapping[str, Circuit],
-    worker: str,
-    failure: Failure | None,
-    what: str,
-    *,
-    at: float,
-    breaker: Breaker,
-) -> bool:
-    """Keeps what is not closed; whether this very end opened the circuit."""
-    old = circuits.get(worker, CLOSED)
-    new = after(old, failure, what, at=at, breaker=breaker)
-    if new is CLOSED:
-        circuits.pop(worker, None)
-    elif new is not old:
-        circuits[worker] = new
-    return new.opened > old.opened

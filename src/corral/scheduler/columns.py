@@ -17,7 +17,7 @@ from corral.core.job import QueueClass, Shape
 from corral.core.worker import SLACK
 from corral.scheduler.abilities import Abilities
 from corral.scheduler.circuit import CLOSED
-from corral.scheduler.fit import Room, refuse_beside_others
+from corral.scheduler.fit import Room, kind_ahead, refuse_beside_others
 from corral.scheduler.models import Models
 from corral.scheduler.rank import (
     NEUTRAL,
@@ -35,7 +35,7 @@ from corral.scheduler.rank import (
 )
 from corral.scheduler.sets import Cards, Column, RankOrder, bits, indices, members_of
 from corral.scheduler.snapshot import Line, Placement, Seat, Snapshot, Waiting
-from corral.scheduler.stock import Stock, kind_ahead
+from corral.scheduler.stock import Stock
 
 Size = tuple[str, float, float]
 """What a worker is to all work alike: its class, its weight, its largest card."""
@@ -49,6 +49,7 @@ class Able:
         "chosen",
         "classes",
         "count",
+        "kind",
         "known",
         "line",
         "seconds",
@@ -70,6 +71,7 @@ class Able:
         """Everybody by class, the best first."""
         self.tenths = 10 if needs.gpus else needs.gpu_tenths
         """What it takes of a card."""
+        self.kind = kind_ahead(needs, line.typical_s)
         self.known = 0
         """Those that did such work before."""
         self.seconds: dict[int, float] = {}
@@ -174,7 +176,6 @@ class Columns:
     # --- what a decision asks ---
 
     def could(self, shape: Shape) -> bool:
-        """Whether any known worker, asleep or not, could run it."""
         return self._able(shape) != 0
 
     def _able(self, shape: Shape) -> int:
@@ -219,7 +220,6 @@ class Columns:
         return self._orders[wanted]
 
     def keep(self, line: Line, able: Able) -> str:
-        """The first of them takes nothing else in this decision, or the best to load its models."""
         if line.shape.needs.models:
             first = self._models.emptied_first(line.shape, able.who)
         else:
@@ -278,7 +278,7 @@ class Columns:
 
     def _behind(self, able: Able) -> Iterator[int]:
         """Whom to send ahead to: the one with the shortest local line, then by id."""
-        stock, kind, length = self._stock, kind_ahead(able.line), 0
+        stock, kind, length = self._stock, able.kind, 0
         while stock.left_ahead and (behind := able.behind & stock.open[kind]):
             for index in self._order.members(behind & stock.queues.get(length, 0)):
                 if not stock.left_ahead:
@@ -288,7 +288,6 @@ class Columns:
             length += 1
 
     def turn(self, line: Line, able: Able) -> Placement | None:
-        """Of the line's first job, which has waited too long: it goes wherever there is room."""
         waiting, who = line.waiting[0], able.who & self._stock.fitting(line.shape.needs)
         return self._place(able, waiting, who)
 
@@ -300,7 +299,7 @@ class Columns:
             who = self._models.willing(kind, self._now - waiting.since, able.who)
             placement = self._place(able, waiting, who & stock.fitting(needs))
             if placement is None and stock.left_ahead:
-                behind = who & able.behind & stock.open[kind_ahead(able.line)]
+                behind = who & able.behind & stock.open[able.kind]
                 placement = self._send_with_models(able, waiting, behind)
             if placement is None:
                 return

@@ -30,6 +30,10 @@ MOST_AHEAD = 1_000
 """What one decision sends ahead at most. Free slots are filled by it, all of them; what only waits
 on a worker may as well be sent by the next decision, which follows at once."""
 
+KindAhead = tuple[int, int, int]
+"""How many go ahead of a processor; and of what kind of cards, where work with models waits for
+them."""
+
 NOTHING: frozenset[str] = frozenset()
 
 
@@ -115,29 +119,24 @@ class Room:
         return self.capacity.fits(shape.needs, above_vram_gb=shape.above_vram_gb)
 
     def takes_ahead(self, typical_s: float, needs: Needs) -> bool:
-        if self.on_probe:
-            return False
-        can, each = self.worker.capabilities, ahead_for(typical_s)
-        if needs.models and needs.wants_gpu:
-            return self.ahead < ahead_of_cards(can, each, needs.gpus, needs.gpu_tenths)
-        return self.ahead < ahead_limit(can, each)
+        limit = ahead_limit(self.worker.capabilities, kind_ahead(needs, typical_s))
+        return not self.on_probe and self.ahead < limit
 
 
-def ahead_for(typical_s: float) -> int:
-    """How many attempts of this typical length to send ahead of each processor."""
-    return max(1, int(AHEAD_S / typical_s)) if typical_s > 0 else 1
+def kind_ahead(needs: Needs, typical_s: float) -> KindAhead:
+    each = max(1, int(AHEAD_S / typical_s)) if typical_s > 0 else 1
+    return (each, needs.gpus, needs.gpu_tenths) if needs.models else (each, 0, 0)
 
 
-def ahead_limit(can: Capabilities, each: int) -> int:
-    """How many attempts a worker takes ahead, where `each` of its processors gets so many."""
-    return min(can.ahead, each * max(1, int(can.cpus)))
-
-
-def ahead_of_cards(can: Capabilities, each: int, gpus: int, gpu_tenths: int) -> int:
-    """The same where work with models waits for cards: that is no shorter for having many
+def ahead_limit(can: Capabilities, kind: KindAhead) -> int:
+    """How many attempts a worker takes ahead. What waits for cards is no shorter for having many
     processors beside it."""
-    cards = len(can.gpus) // (gpus or 1) * (10 // (gpu_tenths or 10))
-    return min(ahead_limit(can, each), each * max(1, cards))
+    each, gpus, tenths = kind
+    limit = min(can.ahead, each * max(1, int(can.cpus)))
+    if gpus or tenths:
+        cards = len(can.gpus) // (gpus or 1) * (10 // (tenths or 10))
+        limit = min(limit, each * max(1, cards))
+    return limit
 
 
 def refuse_ever(shape: Shape, worker: Worker) -> str | None:

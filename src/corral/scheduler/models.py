@@ -13,7 +13,7 @@ from corral.core.job import QueueClass, Shape
 from corral.core.worker import Worker
 from corral.scheduler.fit import Room
 from corral.scheduler.rank import MAX_HOLD_OUT_S, SMALL_FIRST_S, standing
-from corral.scheduler.sets import RankOrder, bits, members_of
+from corral.scheduler.sets import RankOrder, bits, members_of, who_has
 from corral.scheduler.snapshot import Line
 
 Names = tuple[str, ...]
@@ -57,10 +57,10 @@ class Models:
         if not names:
             return
         backward = workers[::-1]
-        present = _by_model(names, [one.capabilities.models_present for one in backward])
+        present = who_has(names, [one.capabilities.models_present for one in backward])
         fetching = bits([one.capabilities.fetches_models for one in backward])
         own = [one.models_loaded for one in workers]
-        loaded = _by_model(names, own[::-1])
+        loaded = who_has(names, own[::-1])
         self._possible = {model: fetching | present[model] | loaded[model] for model in names}
         self._having: list[Collection[str]] = [*own]
         """What each will have loaded once it has done what it holds."""
@@ -164,19 +164,6 @@ class Models:
         """The worker to empty, as `rank.emptied` says it."""
         some = self._order.members(self.nearest(shape.needs.models, able)[0])
         return min(some, key=self._cards_gb.__getitem__)
-
-
-def _by_model(
-    names: Collection[str],
-    having: Sequence[Collection[str]],
-) -> dict[str, int]:
-    """Who has a model, of workers from the last to the first."""
-    found = {model: bytearray(len(having)) for model in names}
-    for index, models in enumerate(having):
-        for model in models:
-            if model in found:
-                found[model][index] = 1
-    return {model: bits(flags) for model, flags in found.items()}
 
 
 def _all_of(models: Names, having: Mapping[str, int]) -> int:

@@ -40,15 +40,19 @@ A = TypeVar("A")
 class Workers(Protocol[A]):
     """The workers of a decision: Rooms or Columns, which changes nothing but the cost."""
 
-    def could(self, shape: Shape) -> bool: ...
+    def could(self, shape: Shape) -> bool:
+        """Whether any known worker, asleep or not, could run it."""
+
     def able(self, line: Line, *, turn: bool = False) -> A: ...
-    def keep(self, line: Line, able: A) -> str: ...
+    def keep(self, line: Line, able: A) -> str:
+        """The first of them takes nothing else in this decision, or the best to load its models."""
+
     def search(self, line: Line, able: A, begin: int = 0) -> Iterator[Placement]:
         """The placements of a line's jobs, one after the other, as long as there is room. Each is
         looked for when it is asked for, and no more are asked for than wait there."""
 
     def turn(self, line: Line, able: A) -> Placement | None:
-        """Of the line's first job, which has waited too long."""
+        """Of the line's first job, which has waited too long: it goes wherever there is room."""
 
 
 def decide(world: Snapshot) -> Plan:
@@ -151,7 +155,6 @@ class Rooms:
         self._not_for_batch = strongest(world.seats, count, now) if count else frozenset()
 
     def could(self, shape: Shape) -> bool:
-        """Whether any known worker, asleep or not, could run it."""
         return any(refuse_ever(shape, seat.worker) is None for seat in self._seats)
 
     def able(self, line: Line, *, turn: bool = False) -> list[Room]:
@@ -162,7 +165,6 @@ class Rooms:
         return able
 
     def keep(self, line: Line, able: Sequence[Room]) -> str:
-        """The first of them takes nothing else in this decision, or the best to load its models."""
         kept = min(able, key=lambda room: room.worker.id)
         if line.shape.needs.models:
             kept = min(able, key=lambda room: emptied(line.shape, room))
@@ -178,7 +180,6 @@ class Rooms:
             yield placement
 
     def turn(self, line: Line, able: Sequence[Room]) -> Placement | None:
-        """Of the line's first job, which has waited too long."""
         return self._place(line, line.waiting[0], able, ahead=False, turn=True)
 
     def _place(

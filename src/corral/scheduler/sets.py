@@ -8,7 +8,7 @@ a large number, and the first of some is the highest bit, which costs nothing to
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice, repeat
 
@@ -29,6 +29,16 @@ def _digits(level: int) -> bytes:
 def bits(flags: Sequence[int]) -> int:
     """A set from a 0 or 1 for each worker, the last one first."""
     return int(bytes(flags).translate(_digits(0)) or b"0", 2)
+
+
+def who_has(words: Collection[str], having: Sequence[Collection[str]]) -> dict[str, int]:
+    """By word: who has it, of workers from the last to the first."""
+    found = {word: bytearray(len(having)) for word in words}
+    for index, some in enumerate(having):
+        for word in some:
+            if word in found:
+                found[word][index] = 1
+    return {word: bits(flags) for word, flags in found.items()}
 
 
 def reaching(

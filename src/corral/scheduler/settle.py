@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from corral.core.events import (
     AttemptExited,
@@ -57,9 +56,9 @@ def settle(
         )
     if head.state is State.STOPPING:
         return JobCancelled(head.id, now, head.attempt, exit.seconds, exit.output)
-    again = _again(head, failure, now=now, policy=policy, jitter=jitter, workers=workers)
+    again = _again(head, failure, exit.output, now, policy, jitter, workers)
     if again is not None and _possible(head, again, workers):
-        return replace(again, output=exit.output)
+        return again
     return JobFailed(
         job=head.id,
         at=now,
@@ -73,7 +72,7 @@ def settle(
 def _again(
     head: Head,
     failure: Failure,
-    *,
+    output: int,
     now: float,
     policy: Policy,
     jitter: float,
@@ -92,6 +91,7 @@ def _again(
             not_before=now + backoff(tries, policy, jitter),
             avoid=avoid,
             above_vram_gb=above_vram_gb,
+            output=output,
         )
 
     kind, course = classify(failure.code), head.course

@@ -33,8 +33,6 @@ class Line(Struct, frozen=True, gc=False):
 
 
 class Seat(Struct, frozen=True, gc=False):
-    """A worker and what it holds."""
-
     worker: Worker
     held: tuple[Held, ...] = ()
     circuit: Circuit = CLOSED

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from corral.core.job import Needs, Shape
-from corral.core.worker import SLACK, Capabilities, Capacity, Worker, stays_behind
-from corral.scheduler.fit import MOST_AHEAD, Room, ahead_for, ahead_limit, ahead_of_cards
+from corral.core.worker import SLACK, Capacity, Worker, stays_behind
+from corral.scheduler.fit import MOST_AHEAD, KindAhead, Room, ahead_limit, kind_ahead
 from corral.scheduler.rank import free_words
 from corral.scheduler.sets import Cards, Column, Standing, bits, members_of
 from corral.scheduler.snapshot import Line
 
-KindAhead = tuple[int, int, int]
-"""How many go ahead of a processor; and of what kind of cards, where work with models waits for
-them."""
 FRESH: Standing = (0, -1.0)
 """The standing of a worker that holds nothing."""
 
@@ -111,11 +108,11 @@ class Stock:
         takes = bits([one.capabilities.ahead > 0 for one in reversed(self._workers)])
         self.open: dict[KindAhead, int] = {}
         """Who takes one more ahead."""
-        for kind in set(map(kind_ahead, lines)):
+        for kind in {kind_ahead(line.shape.needs, line.typical_s) for line in lines}:
             full = [
                 index
                 for index in busy
-                if self.ahead[index] >= _takes_ahead(self._workers[index].capabilities, kind)
+                if self.ahead[index] >= ahead_limit(self._workers[index].capabilities, kind)
             ]
             self.open[kind] = takes & ~members_of(full)
 
@@ -200,7 +197,7 @@ class Stock:
                 self._calm_without_gpu ^= bit
         can = self._workers[index].capabilities
         for kind, who in self.open.items():
-            if ahead >= _takes_ahead(can, kind) and who & bit:
+            if ahead >= ahead_limit(can, kind) and who & bit:
                 self.open[kind] = who ^ bit
         self._move(index)
 
@@ -225,15 +222,3 @@ class Stock:
         cards.everyone ^= bit
         cards.remove(self.keys[index], bit)
         self.keys[index] = None
-
-
-def kind_ahead(line: Line) -> KindAhead:
-    needs, each = line.shape.needs, ahead_for(line.typical_s)
-    return (each, needs.gpus, needs.gpu_tenths) if needs.models else (each, 0, 0)
-
-
-def _takes_ahead(can: Capabilities, kind: KindAhead) -> int:
-    each, gpus, tenths = kind
-    if gpus or tenths:
-        return ahead_of_cards(can, each, gpus, tenths)
-    return ahead_limit(can, each)

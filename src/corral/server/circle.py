@@ -84,7 +84,11 @@ class Circle:
         stack.callback(self.learnings.close)
         self.intakes = [self._intake(engine, policy) for engine in engines.values()]
         self.statistics = Statistics()
-        self._count_and_log(stack)
+        self.statistics.listen(store)
+        narration = JobLog(lambda: storage.world.names)
+        store.listen(narration.take)
+        stack.callback(narration.flush)
+        self.loop.decided = self.statistics.decisions.add
 
     def _queue(
         self, limits: InputLimits, first_workers: Callable[[], Awaitable[Sequence[Worker]]]
@@ -116,13 +120,6 @@ class Circle:
             stop_grace_s=self._settings.cancel_grace_s,
             notice=self.notifier.worker,
         )
-
-    def _count_and_log(self, stack: AsyncExitStack) -> None:
-        self.statistics.listen(self._storage.store)
-        narration = JobLog(lambda: self._storage.world.names)
-        self._storage.store.listen(narration.take)
-        stack.callback(narration.flush)
-        self.loop.decided = self.statistics.decisions.add
 
     def _disk_changed(self) -> None:
         self.loop.full = self.disk.reason

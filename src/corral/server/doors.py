@@ -64,7 +64,15 @@ class Doors:
         )
         dialled = next((one for one in engines.values() if isinstance(one, Dialled)), None)
         self.has_workers_socket = dialled is not None
-        workers = None if dialled is None else self._workers_socket(dialled, roster)
+        workers: WorkerSocket | None = None
+        if dialled is not None:
+            workers = WorkerSocket(
+                dialled,
+                roster,
+                heartbeat_s=settings.heartbeat_s,
+                grace_s=settings.grace_s,
+                artifacts=storage.artifacts.where,
+            )
         self.first_answers = FirstAnswers(workers, health, self._rest, circle.turns)
         hostname = socket.gethostname().split(".")[0]
         own = [settings.host, settings.advertise, hostname, f"{hostname}.local"]
@@ -97,15 +105,6 @@ class Doors:
             learning_runs=self.learning_runs,
             vault=storage.vault,
             backups=Backups(home, circle.retention, __version__),
-        )
-
-    def _workers_socket(self, dialled: Dialled, roster: Roster) -> WorkerSocket:
-        return WorkerSocket(
-            dialled,
-            roster,
-            heartbeat_s=self._settings.heartbeat_s,
-            grace_s=self._settings.grace_s,
-            artifacts=self._storage.artifacts.where,
         )
 
     def _rest(self) -> ASGIApp:

@@ -27,15 +27,14 @@ class Plain:
     def began(self, work: TracedJob, worker: str, now: float) -> None:
         pass
 
-    def ended(self, work: TracedJob, worker: str, now: float, seconds: float) -> None:
-        pass
-
-    def failed(self, work: TracedJob, worker: str, now: float, seconds: float) -> bool:
-        count = self._failures[work.number] = self._failures.get(work.number, 0) + 1
-        if count > work.retries:
-            return False
-        self._queue.append(work)
-        return True
+    def ended(
+        self, work: TracedJob, worker: str, now: float, seconds: float, *, fails: bool
+    ) -> bool:
+        count = self._failures[work.number] = self._failures.get(work.number, 0) + fails
+        again = fails and count <= work.retries
+        if again:
+            self._queue.append(work)
+        return again
 
     def lost(self, worker: str, held: Sequence[TracedJob], now: float) -> int:
         self._queue.extendleft(reversed(held))

@@ -6,7 +6,9 @@ Nothing here decides where a job goes; a `Sender` does, and is told what happens
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
 from typing import Protocol
 
 from corral.simulate.description import DescribedModel, Description, Machine
@@ -21,8 +23,9 @@ class Sender(Protocol):
 
     def arrived(self, work: TracedJob, now: float) -> None: ...
     def began(self, work: TracedJob, worker: str, now: float) -> None: ...
-    def ended(self, work: TracedJob, worker: str, now: float, seconds: float) -> None: ...
-    def failed(self, work: TracedJob, worker: str, now: float, seconds: float) -> bool:
+    def ended(
+        self, work: TracedJob, worker: str, now: float, seconds: float, *, fails: bool
+    ) -> bool:
         """Whether it is tried again."""
 
     def lost(self, worker: str, held: Sequence[TracedJob], now: float) -> int:
@@ -96,8 +99,9 @@ class Simulation:
             for one in described.workers
         }
         self._sender = sender
-        self._events: list[tuple[float, int, str, object]] = []
-        self._count = 0
+        self._events: list[tuple[float, int, Callable[[float], object]]] = []
+        """What will happen, told when it does."""
+        self._count = count()
         self._left = len(trace)
         self._attempts: dict[int, int] = {}
         self.waits: dict[int, tuple[str, float]] = {}
@@ -107,10 +111,11 @@ class Simulation:
         self.ended_at = 0.0
         self._looks: set[float] = set()
         for work in trace:
-            self._at(work.at, "arrive", work)
+            self._at(work.at, partial(sender.arrived, work))
         for outage in described.failures.outages:
-            self._at(outage.at_s, "down", outage.worker)
-            self._at(outage.at_s + outage.for_s, "up", outage.worker)
+            machine = self.machines[outage.worker]
+            self._at(outage.at_s, partial(self._down, machine))
+            self._at(outage.at_s + outage.for_s, partial(self._up, machine))
 
     def run(self) -> None:
         """To the end of the trace."""
@@ -120,35 +125,17 @@ class Simulation:
             now = self._events[0][0]
             # What happens at one moment is decided about together.
             while self._events and self._events[0][0] == now:
-                _, _, kind, what = heapq.heappop(self._events)
-                self._happen(now, kind, what)
+                heapq.heappop(self._events)[-1](now)
             for work, worker in self._sender.orders(now, list(self.machines.values())):
                 self.machines[worker].takes(work)
                 self._begin(self.machines[worker], now)
             look = self._sender.next_look(now)
             if look is not None and look not in self._looks:
                 self._looks.add(look)
-                self._at(look, "look", None)
+                self._at(look, self._looks.discard)
 
-    def _at(self, when: float, kind: str, what: object) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (when, self._count, kind, what))
-
-    def _happen(self, now: float, kind: str, what: object) -> None:
-        if kind == "arrive":
-            assert isinstance(what, TracedJob)
-            self._sender.arrived(what, now)
-        elif kind == "end":
-            assert isinstance(what, tuple)
-            self._end(now, *what)
-        elif kind == "look":
-            self._looks.discard(now)
-        else:
-            assert isinstance(what, str)
-            if kind == "down":
-                self._down(self.machines[what], now)
-            else:
-                self.machines[what].up = True
+    def _at(self, when: float, what: Callable[[float], object]) -> None:
+        heapq.heappush(self._events, (when, next(self._count), what))
 
     def _begin(self, machine: SimulatedAttempt, now: float) -> None:
         if machine.current is not None or not machine.waiting or not machine.up:
@@ -165,35 +152,30 @@ class Simulation:
         ready = now + load_s
         self.waits.setdefault(work.number, (work.queue_class.value, ready - work.at))
         self._sender.began(work, machine.name, now)
-        self._at(ready + seconds, "end", (machine, machine.run, work, load_s, fails))
+        self._at(ready + seconds, partial(self._end, machine, machine.run, load_s, fails))
 
     def _end(
-        self,
-        now: float,
-        machine: SimulatedAttempt,
-        run: int,
-        work: TracedJob,
-        load_s: float,
-        fails: bool,
+        self, machine: SimulatedAttempt, run: int, load_s: float, fails: bool, now: float
     ) -> None:
-        if machine.run != run or machine.current is None:
+        work = machine.current
+        if machine.run != run or work is None:
             return
         machine.current = None
         took = now - machine.began
         machine.loading_s += load_s
         machine.busy_s += took - load_s
-        if not fails:
-            self._sender.ended(work, machine.name, now, took)
-            self.succeeded += 1
-            self._done(now)
-        elif not self._sender.failed(work, machine.name, now, took):
-            self.failed += 1
+        if not self._sender.ended(work, machine.name, now, took, fails=fails):
+            self.succeeded += not fails
+            self.failed += fails
             self._done(now)
         self._begin(machine, now)
 
     def _done(self, now: float) -> None:
         self._left -= 1
         self.ended_at = now
+
+    def _up(self, machine: SimulatedAttempt, now: float) -> None:
+        machine.up = True
 
     def _down(self, machine: SimulatedAttempt, now: float) -> None:
         held = machine.held

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +15,7 @@ from msgspec import Meta, Struct
 
 from corral.core.errors import InvalidSettings
 from corral.core.job import QueueClass
-from corral.simulate import mistakes
+from corral.pipelines.mistakes import BOUNDS, KINDS, NOTHING, split, value_at
 
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
@@ -91,6 +94,8 @@ _KEYS = sorted(
         for field in msgspec.structs.fields(section)
     }
 )
+"""All words that the file may have as keys."""
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 def read(path: Path) -> Description:
@@ -107,7 +112,7 @@ def read(path: Path) -> Description:
         parsed = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InvalidSettings(
-            f"{path} is not valid YAML, {mistakes.unreadable(error)}. See that brackets close and "
+            f"{path} is not valid YAML, {_unreadable(error)}. See that brackets close and "
             "that lines which belong together are indented alike."
         ) from error
     return parse(parsed, str(path), text)
@@ -122,7 +127,7 @@ def parse(parsed: object, where: str, text: str = "") -> Description:
     try:
         described = msgspec.convert(parsed, Description)
     except msgspec.ValidationError as error:
-        told = mistakes.told(str(error).replace("`$", "`"), parsed, text, _KEYS, list(QueueClass))
+        told = _told(str(error).replace("`$", "`"), parsed, text)
         raise InvalidSettings(f"{where}: {told} See docs/simulate.md.") from error
     mistake = _mistake(described)
     if mistake:
@@ -187,3 +192,69 @@ def able(worker: Machine, model: str, vram_gb: float, described: Description) ->
     size = next((one.vram_gb for one in described.models if one.name == model), 0.0)
     present = not model or worker.models is None or model in worker.models
     return present and worker.vram_gb >= max(vram_gb, size)
+
+
+# --- mistakes that msgspec and YAML find ---
+
+
+def _told(said: str, parsed: object, text: str) -> str:
+    """msgspec's sentence as one for people who wrote YAML."""
+    what, path = split(said)
+    steps = [name or int(number) for name, number in _STEP.findall(path)]
+    if re.search(r"unknown field `(.*)`", what):
+        steps.append(what.split("`")[1])  # the line of the word itself
+    line = _line(text, steps)
+    where = f"line {line}, " if line else ""
+    return f"{where}{_place(steps)}{_wrong(what, parsed, steps)}"
+
+
+def _wrong(what: str, parsed: object, steps: Sequence[str | int]) -> str:
+    value = value_at(parsed, steps)
+    got = "" if value is NOTHING or isinstance(value, dict) else f"; got {value!r:.80}"
+    if match := re.fullmatch(r"Object contains unknown field `(.*)`", what):
+        near = get_close_matches(match[1], _KEYS, 1)
+        return "nothing is called so" + (f"; did you mean `{near[0]}`?" if near else ".")
+    if match := re.fullmatch(r"Object missing required field `(.*)`", what):
+        return f"`{match[1]}` is missing."
+    if what.startswith("Invalid enum value"):
+        return f"it is one of {', '.join(QueueClass)}{got}."
+    if match := re.fullmatch(r"Expected `(\w+)` (>=|<=|>|<) (.*)", what):
+        return f"it must be {BOUNDS[match[2]]} {match[3]}{got}."
+    if match := re.fullmatch(r"Expected `array` of (?:at (?:least|most) )?length (\d+).*", what):
+        return f"it needs a list of {match[1]}{got}."
+    if match := re.fullmatch(r"Expected `(\w+)(?: \| null)?`, got `\w+`", what):
+        return f"it needs {KINDS.get(match[1], match[1])}{got}."
+    return f"{what}{got}."
+
+
+def _place(steps: Sequence[str | int]) -> str:
+    """`jobs`, entry 1, `seconds`: people count from one."""
+    parts = [f"`{one}`" if isinstance(one, str) else f"entry {one + 1}" for one in steps]
+    return f"{', '.join(parts)}: " if parts else ""
+
+
+def _line(text: str, steps: Sequence[str | int]) -> int:
+    """Where it stands in the file, as far as the way there leads; 0 where that is nowhere."""
+    node, line = yaml.compose(text, Loader=yaml.SafeLoader), 0
+    for step in steps:
+        if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+            node = node.value[step]
+        elif isinstance(node, yaml.MappingNode):
+            pairs = {key.value: (key, value) for key, value in node.value}
+            if step not in pairs:
+                break
+            key, node = pairs[step]
+            line = key.start_mark.line + 1
+            continue
+        else:
+            break
+        line = node.start_mark.line + 1
+    return line
+
+
+def _unreadable(error: yaml.YAMLError) -> str:
+    """What YAML itself cannot read."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+    return f"{where}{' '.join(problem.split())}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from itertools import count
 
 from corral.controller.world import World
 from corral.core.events import AttemptExited, AttemptPlaced, AttemptStarted, JobSubmitted
@@ -29,10 +31,9 @@ class Scheduled:
         self._world.last_aged_at = NEVER
         self._works: dict[str, TracedJob] = {}
         self._workers: list[Worker] = []
-        self._needs: dict[tuple[float, str], Needs] = {}
         self._known: dict[tuple[str, bool, tuple[str, ...]], Worker] = {}
         self._policy = Policy()
-        self._seq = 0
+        self._seq = count(1)
         self._due: float | None = None
 
     def arrived(self, work: TracedJob, now: float) -> None:
@@ -41,12 +42,12 @@ class Scheduled:
         fact = JobSubmitted(
             job=job,
             at=now,
-            needs=self._needs_of(work),
+            needs=_needs(work.vram_gb, work.model),
             digest=DIGEST,
             queue_class=work.queue_class,
             retries=work.retries,
         )
-        self._world.apply(born(fact, self._next()))
+        self._world.apply(born(fact, next(self._seq)))
 
     def began(self, work: TracedJob, worker: str, now: float) -> None:
         head = self._head(work)
@@ -54,17 +55,17 @@ class Scheduled:
         fact = AttemptStarted(
             job=head.id, at=at, attempt=head.attempt, devices=(device_of(worker),)
         )
-        self._world.apply(advance(head, fact, self._next()))
+        self._world.apply(advance(head, fact, next(self._seq)))
 
-    def ended(self, work: TracedJob, worker: str, now: float, seconds: float) -> None:
+    def ended(
+        self, work: TracedJob, worker: str, now: float, seconds: float, *, fails: bool
+    ) -> bool:
         head = self._head(work)
-        self._exit(head, now, seconds, None)
-        self._world.took(head.shape, seconds, worker, now)
-        del self._works[head.id]
-
-    def failed(self, work: TracedJob, worker: str, now: float, seconds: float) -> bool:
         failure = Failure(code="exception", message="The description has it fail.")
-        return not self._exit(self._head(work), now, seconds, failure).state.ended
+        after = self._exit(head, now, seconds, failure if fails else None)
+        if not fails:
+            self._world.took(head.shape, seconds, worker, now)
+        return not after.state.ended
 
     def lost(self, worker: str, held: Sequence[TracedJob], now: float) -> int:
         gone = Failure(code="worker_lost", message="An outage.")
@@ -91,7 +92,7 @@ class Scheduled:
                     why=placement.why,
                     ahead=placement.ahead,
                 )
-                world.apply(advance(world.heads[placement.job], fact, self._next()))
+                world.apply(advance(world.heads[placement.job], fact, next(self._seq)))
                 sent.append((self._works[placement.job], placement.worker))
             if plan.turn:
                 world.last_aged_at = now
@@ -120,24 +121,12 @@ class Scheduled:
             workers=self._workers,
             jitter=0.5,
         )
-        after = advance(head, fact, self._next())
+        after = advance(head, fact, next(self._seq))
         self._world.apply(after)
         return after
 
     def _head(self, work: TracedJob) -> Head:
         return self._world.heads[str(work.number)]
-
-    def _next(self) -> int:
-        self._seq += 1
-        return self._seq
-
-    def _needs_of(self, work: TracedJob) -> Needs:
-        """One object for equal needs, as the scheduler is quick to see."""
-        key = (work.vram_gb, work.model)
-        if key not in self._needs:
-            models = (work.model,) if work.model else ()
-            self._needs[key] = Needs(gpus=1, vram_gb=work.vram_gb, models=models)
-        return self._needs[key]
 
     def _worker(self, machine: SimulatedAttempt) -> Worker:
         """As its agent would tell of it now."""
@@ -159,6 +148,12 @@ class Scheduled:
                 models_loaded=tuple(machine.loaded),
             )
         return self._known[key]
+
+
+@cache
+def _needs(vram_gb: float, model: str) -> Needs:
+    """One object for equal needs, as the scheduler is quick to see."""
+    return Needs(gpus=1, vram_gb=vram_gb, models=(model,) if model else ())
 
 
 def device_of(worker: str) -> str:

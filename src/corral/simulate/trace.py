@@ -51,10 +51,9 @@ def draw(described: Description, seed: int) -> list[TracedJob]:
                     fails=_fails(chance, described.failures.attempts),
                 )
             )
-    order = list(range(len(drawn)))
-    chance.shuffle(order)  # those that arrive together are mixed
-    ordered = sorted((drawn[n] for n in order), key=lambda work: work.at)
-    return [replace(work, number=number) for number, work in enumerate(ordered)]
+    chance.shuffle(drawn)  # those that arrive together are mixed
+    drawn.sort(key=lambda work: work.at)
+    return [replace(work, number=number) for number, work in enumerate(drawn)]
 
 
 def _fails(chance: random.Random, share: float) -> tuple[float, ...]:

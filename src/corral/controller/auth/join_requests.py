@@ -6,6 +6,7 @@ A request is worth nothing until the operator confirms the code that the machine
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections import deque
@@ -112,22 +113,17 @@ class JoinRequests:
 
     async def answer(self, request: str, number: str, within_s: float) -> dict[str, str] | None:
         """What the operator's word gave the machine; None as long as there is none."""
-        deadline = self._clock() + within_s
-        while True:
-            asked = self._get(request)
-            if not asked.revealed or not same(number, asked.revealed):
-                raise Unauthorized("This is not the machine that asked.")
-            if asked.admitted is not None:
-                del self._by_id[request]
-                return asked.admitted
-            left = deadline - self._clock()
-            if left <= 0:
-                return None
-            try:
-                async with asyncio.timeout(left):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while True:
+                    asked = self._get(request)
+                    if not asked.revealed or not same(number, asked.revealed):
+                        raise Unauthorized("This is not the machine that asked.")
+                    if asked.admitted is not None:
+                        del self._by_id[request]
+                        return asked.admitted
                     await self._news.wait()
-            except TimeoutError:
-                return None
+        return None
 
     def age(self, asked: JoinRequest) -> float:
         return self._clock() - asked.asked_at

@@ -43,8 +43,6 @@ RESERVED = frozenset({"auto", "local"})
 
 
 class Enrolled(Struct, frozen=True):
-    """One worker on the roster."""
-
     id: str
     name: str
     sha256: str
@@ -60,8 +58,6 @@ class Enrolled(Struct, frozen=True):
 
 
 class Issued(Struct, frozen=True):
-    """An invitation that was given out."""
-
     sha256: str
     """Of its token."""
     expires_at: float
@@ -113,7 +109,6 @@ class Roster:
         return Wishes(enrolled.name, enrolled.draining, enrolled.labels)
 
     def is_worker(self, worker: str, credential: str) -> bool:
-        """Whether whoever shows this credential is that worker."""
         if worker == self._local_id:
             return same(credential, self._local_credential)
         enrolled = self._by_id.get(worker)

@@ -9,7 +9,7 @@ import structlog
 
 from corral.controller.store import Store
 from corral.core.job import Failure
-from corral.scheduler.circuit import Breaker, note
+from corral.scheduler.circuit import CLOSED, Breaker, after
 
 log = structlog.get_logger()
 
@@ -38,8 +38,11 @@ class Blame:
         judged, self.judged = self.judged, []
         world, now = self._store.world, time.time()
         for worker, failure, what in judged:
-            if note(world.circuits, worker, failure, what, at=now, breaker=self._breaker):
-                circuit = world.circuits[worker]
+            before = world.circuits.pop(worker, CLOSED)
+            circuit = after(before, failure, what, at=now, breaker=self._breaker)
+            if circuit is not CLOSED:
+                world.circuits[worker] = circuit
+            if circuit.opened > before.opened:
                 log.warning(
                     "circuit_opened",
                     worker=world.names.get(worker, worker),

@@ -41,7 +41,6 @@ class Fleet:
         return [one[0] if len(one) == 1 else _as_one(one) for one in reached.values()]
 
     def reaching(self, worker: str) -> list[Engine]:
-        """The engines that know this worker."""
         return [
             engine
             for engine in self.engines.values()
@@ -96,7 +95,6 @@ class Fleet:
         await asyncio.sleep(ENGINE_PAUSE_S)
 
     def trouble(self) -> dict[str, str]:
-        """What is wrong with engines, by name."""
         said = {name: one.trouble or self.silent.get(name) for name, one in self.engines.items()}
         return {name: trouble for name, trouble in said.items() if trouble}
 

@@ -69,25 +69,24 @@ class Recalling:
         keys = {(one.job, one.attempt) for one in able}
         asked = keys & self._seen
         self._seen = keys - asked
-        for attempts in failing.values():
-            for one in attempts:
-                await self._ask(one)
+        for one in failing:
+            await self._ask(one)
         for attempts in sent.values():
             for one in attempts:
                 if (one.job, one.attempt) in asked:
                     await self._ask(one)
-        count = len(asked) + sum(map(len, failing.values()))
+        count = len(asked) + len(failing)
         if count:
             log.info("attempts_recalled", count=count, from_failing_workers=count - len(asked))
         return count
 
     def _sent(
         self, seats: Sequence[Seat], now: float
-    ) -> tuple[dict[str, Sequence[Sent]], dict[str, Sequence[Sent]], bool]:
+    ) -> tuple[dict[str, Sequence[Sent]], list[Sent], bool]:
         """Who waits behind others, who waits on a worker that fails, and whether anybody is idle
         enough to take them."""
         sent: dict[str, Sequence[Sent]] = {}
-        failing: dict[str, Sequence[Sent]] = {}
+        failing: list[Sent] = []
         idle, count = False, 0
         for seat in seats:
             worker = seat.worker
@@ -95,8 +94,7 @@ class Recalling:
                 continue
             unbegun = self._unbegun(worker.id)
             if seat.circuit.is_open(now):
-                if unbegun:
-                    failing[worker.id] = unbegun
+                failing += unbegun
                 continue
             room = Room(worker, seat.held)
             if room.ahead and count < FRONT:

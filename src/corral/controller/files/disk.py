@@ -61,10 +61,7 @@ class DiskGuard:
     def has_spare(self) -> bool:
         """Whether what is written in the next moment will surely find room."""
         try:
-            if sys.platform == "win32":
-                return shutil.disk_usage(self._home).free > SPARE
-            found = os.statvfs(self._home)
-            return found.f_bavail * found.f_frsize > SPARE
+            return shutil.disk_usage(self._home).free > SPARE
         except OSError:
             return False
 

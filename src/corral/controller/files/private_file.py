@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from corral.core.errors import HomeUnusable, StorageFailed
-from corral.home import write_private_json
+from corral.home import make_folder, write_private_json
 
 T = TypeVar("T")
 
@@ -28,8 +28,9 @@ def read_kept(path: Path, kind: type[T], remedy: str) -> T:
 
 
 async def write_kept(path: Path, value: object) -> None:
-    """Durable when this returns; as it was when it raises."""
+    """Durable when this returns; as it was when it raises. Its folder is made where it lacks."""
     try:
+        await asyncio.to_thread(make_folder, path.parent)
         await asyncio.to_thread(write_private_json, path, msgspec.to_builtins(value))
     except OSError as error:
         raise StorageFailed(

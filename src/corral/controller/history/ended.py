@@ -40,7 +40,6 @@ class EndedJob(NamedTuple):
 
     @classmethod
     def of(cls, head: Head, fact: Journaled) -> EndedJob:
-        """The row for a job that this fact ended."""
         code = message = ""
         if isinstance(fact, JobFailed):
             code, message = fact.failure.code, fact.failure.message[:MESSAGE_KEPT]
@@ -85,7 +84,6 @@ class UsedKeys:
             seen[bit >> 3] |= 1 << (bit & 7)
 
     def update(self, other: UsedKeys) -> None:
-        """The keys of both."""
         both = int.from_bytes(self._seen, "little") | int.from_bytes(other._seen, "little")
         self._seen = bytearray(both.to_bytes(len(self._seen), "little"))
 

@@ -52,16 +52,14 @@ class JobFilters(Struct, frozen=True, kw_only=True):
     def checked(
         cls, *, states: Iterable[str] = (), queue_class: str = "", **more: Any
     ) -> JobFilters:
-        known = {state.value: state for state in State}
         wanted = list(states)
-        if odd := [state for state in wanted if state not in known]:
+        if odd := [state for state in wanted if state not in set(State)]:
             raise InvalidRequest(
                 f"There is no state {odd[0][:40]!r}; there are {', '.join(State)}."
             )
-        if queue_class and queue_class not in {one.value for one in QueueClass}:
+        if queue_class and queue_class not in set(QueueClass):
             raise InvalidRequest(f"The class is interactive or batch; got {queue_class[:40]!r}.")
-        chosen = frozenset(known[state] for state in wanted)
-        return cls(states=chosen, queue_class=queue_class, **more)
+        return cls(states=frozenset(map(State, wanted)), queue_class=queue_class, **more)
 
     @property
     def living(self) -> bool:
@@ -142,7 +140,6 @@ class Listing:
         return found
 
     def _workers(self, name: str) -> set[str]:
-        """Ids of the workers that a name means."""
         return {name, *(one for one, called in self._store.world.names.items() if called == name)}
 
     def _chooser(self, filters: JobFilters) -> Callable[[Head], bool]:
@@ -156,7 +153,7 @@ class Listing:
             return (
                 (not states or head.state in states)
                 and (not batch or head.batch == batch)
-                and (not user or head.user == user)
+                and (not user or head.given.user == user)
                 and (not filters.queue_class or head.shape.queue_class == filters.queue_class)
                 and (workers is None or head.worker in workers)
                 and (not since or head.submitted_at >= since)
@@ -243,12 +240,11 @@ class Listing:
         order in which it began."""
 
         def counted(rows: Iterable[Any]) -> list[tuple[str, T]]:
-            return list(
-                count(
-                    (worker, _of_label("model", labels), began, ended_at)
-                    for worker, labels, began, ended_at in rows
-                ).items()
+            turns = (
+                (worker, labels.partition("\nmodel=")[2].partition("\n")[0], began, ended_at)
+                for worker, labels, began, ended_at in rows
             )
+            return list(count(turns).items())
 
         return await self._rows(sql.ENDED_WITH_MODEL, batch, take=counted)
 
@@ -287,11 +283,6 @@ def _marks(values: Sequence[object]) -> str:
 def _label(label: str) -> str:
     """What the text of a job's labels holds where it has this one."""
     return f"\n{label}\n" if "=" in label else f"\n{label}="
-
-
-def _of_label(key: str, labels: str) -> str:
-    """The value of one of a job's labels, from the text that a row holds."""
-    return labels.partition(f"\n{key}=")[2].partition("\n")[0]
 
 
 def _having(label: str) -> Callable[[Sequence[tuple[str, str]]], bool]:

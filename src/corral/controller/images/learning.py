@@ -361,9 +361,8 @@ def _story(reader: sqlite3.Connection, seq: int) -> tuple[list[Journaled], bytes
     facts: list[Journaled] = []
     document = None
     while seq:
-        row = reader.execute(sql.RECORD, (seq,)).fetchone()
-        record = JournalRecord._make(row) if row is not None else None
-        if record is None or not record.intact():
+        record = JournalRecord.of(reader.execute(sql.RECORD, (seq,)).fetchone())
+        if record is None:
             return [], None
         try:
             facts.append(record.fact())

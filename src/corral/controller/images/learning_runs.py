@@ -102,7 +102,9 @@ class LearningRuns:
             return await self._start(plan, caller, dry_run=dry_run)
 
     async def _start(self, plan: LearningPlan, caller: Caller, *, dry_run: bool) -> StartedRun:
-        before = self._find(plan.name)
+        before: Run | None = None
+        with contextlib.suppress(LearningRunNotFound):
+            before = self._read(plan.name)
         if before is not None and before.digest != digest(plan):
             raise Conflict(
                 f"There is a learning run {plan.name} with another plan. Give this one another "
@@ -129,29 +131,20 @@ class LearningRuns:
     def all(self) -> list[Run]:
         """Newest last; one that cannot be read is left out."""
         found = []
-        for name in self.names():
+        paths = (path.parent for path in self._folder.glob(f"*/{PLAN}"))
+        named = [path for path in paths if NAME.fullmatch(path.name)]
+        for name in (path.name for path in sorted(named, key=lambda path: path.stat().st_mtime)):
             try:
                 found.append(self._read(name))
             except CorralError as error:
                 log.warning("learning_run_unreadable", name=name, error=error.message)
         return found
 
-    def names(self) -> list[str]:
-        found = (path.parent for path in self._folder.glob(f"*/{PLAN}"))
-        named = [path for path in found if NAME.fullmatch(path.name)]
-        return [path.name for path in sorted(named, key=lambda path: path.stat().st_mtime)]
-
     # --- keeping ---
 
     def _run(self, plan: LearningPlan, batch: str, jobs: int) -> Run:
         given: dict[str, Any] = msgspec.json.decode(encode(plan))
         return Run(plan.name, batch, jobs, time.time(), digest(plan), given)
-
-    def _find(self, name: str) -> Run | None:
-        try:
-            return self._read(name)
-        except LearningRunNotFound:
-            return None
 
     def _read(self, name: str) -> Run:
         path = self._folder / name / PLAN
@@ -283,9 +276,8 @@ def _rows(reader: sqlite3.Connection, batch: str) -> Iterator[EndedJob]:
 
 def _place(reader: sqlite3.Connection, submitted_seq: int) -> tuple[int, int] | None:
     """Which step a job is of, and which of its images it makes."""
-    row = reader.execute(sql.RECORD, (submitted_seq,)).fetchone()
-    record = JournalRecord._make(row) if row is not None else None
-    if record is None or record.document is None or not record.intact():
+    record = JournalRecord.of(reader.execute(sql.RECORD, (submitted_seq,)).fetchone())
+    if record is None or record.document is None:
         return None
     try:
         work = decode_document(record.document).work

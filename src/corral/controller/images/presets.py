@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from corral.controller.files.private_file import write_kept
 from corral.core.errors import Conflict, InvalidRequest, PresetNotFound, StorageFailed
 from corral.core.malformed import MALFORMED
-from corral.home import make_folder, sync_folder, write_private_json
+from corral.home import sync_folder
 from corral.pipelines.config import PlanConfig
 from corral.pipelines.mistakes import convert
 
@@ -68,19 +69,10 @@ class PresetFiles:
             if not path.exists() and len(self._paths()) >= MAX_PRESETS:
                 raise Conflict(f"There are {MAX_PRESETS:,} presets. Remove some first.")
             try:
-                await asyncio.to_thread(self._write, path, value)
+                await write_kept(path, value)
             except RecursionError:
                 raise InvalidRequest("This preset is nested too deeply.") from None
-            except OSError as error:
-                raise StorageFailed(
-                    f"{path} could not be written ({error.strerror}). Free some space, then try "
-                    "again."
-                ) from error
             return self.get(name)
-
-    def _write(self, path: Path, value: dict[str, Any]) -> None:
-        make_folder(self._folder)
-        write_private_json(path, value)
 
     async def remove(self, name: str) -> Preset:
         async with self._changing:

@@ -21,8 +21,6 @@ MOST_SLOTS = 256
 
 
 class Share(Struct):
-    """What one worker did, and does, of a batch."""
-
     succeeded: int = 0
     failed: int = 0
     running: int = 0

@@ -53,7 +53,6 @@ class JobReader:
         self._documents_size = 0
 
     def head(self, job: JobId) -> Head:
-        """The head of a job, living or ended."""
         head = self.world.heads.get(job)
         if head is None and (recent := self.recent.get(job)) is not None:
             head = recent.changes[-1].head

@@ -179,8 +179,7 @@ class Journal:
     # --- reading (the event loop's thread) ---
 
     def last_seq(self) -> int:
-        asked = (sql.LAST_SEQ, sql.PRUNED_LAST)
-        return max(int(self._reader.execute(one).fetchone()[0]) for one in asked)
+        return int(self._reader.execute(sql.LAST_SEQ).fetchone()[0])
 
     @contextlib.contextmanager
     def one_moment(self) -> Iterator[None]:
@@ -221,10 +220,9 @@ class Journal:
         """Several, each proven, without their documents."""
         found: dict[int, JournalRecord] = {}
         with self._asked():
-            for some, marks in sql.in_marks(seqs):
-                for row in self._reader.execute(sql.RECORDS.format(marks=marks), some):
-                    if (record := JournalRecord._make(row)).intact():
-                        found[record.seq] = record.without_document()
+            for row in sql.chosen(self._reader, sql.RECORDS, seqs):
+                if record := JournalRecord.of(row):
+                    found[record.seq] = record.without_document()
         for seq in seqs:
             if seq not in found:
                 self.record(seq)  # raises, and says why
@@ -267,8 +265,8 @@ class Journal:
         for some, marks in sql.in_marks(seqs):
             with contextlib.suppress(*UNREADABLE):
                 for row in self._reader.execute(sql.RECORDS.format(marks=marks), some):
-                    record = JournalRecord._make(row)
-                    if record.document is not None and record.intact():
+                    record = JournalRecord.of(row)
+                    if record is not None and record.document is not None:
                         found[record.seq] = record.document
         return found
 
@@ -280,13 +278,7 @@ class Journal:
         """The jobs that had these idempotency keys, as far as there are any."""
         if self._knows_keys:
             keys = [key for key in keys if self._used_keys.perhaps(key)]
-        if len(keys) == 1:
-            row = self._reader.execute(sql.ENDED_BY_KEY, keys).fetchone()
-            return {} if row is None else {keys[0]: row[0]}
-        found: dict[str, str] = {}
-        for some, marks in sql.in_marks(keys):
-            found.update(self._reader.execute(sql.ENDED_BY_KEYS.format(marks=marks), some))
-        return found
+        return dict(sql.chosen(self._reader, sql.ENDED_BY_KEYS, keys))
 
     def ended_by_prefix(self, prefix: str) -> list[str]:
         above = prefix + "\x7f"
@@ -297,7 +289,6 @@ class Journal:
         return [EndedJob._make(row) for row in rows]
 
     def ended_newest(self) -> str | None:
-        """The id of the newest job that has ended."""
         found = self._reader.execute(sql.ENDED_NEWEST).fetchone()[0]
         return None if found is None else str(found)
 
@@ -340,14 +331,8 @@ class Journal:
         return self._reader.execute(sql.TABLES).fetchall() == sql.tables()
 
     def rows(self, jobs: Sequence[str]) -> dict[str, EndedJob]:
-        """The history's rows of these jobs."""
-        found: dict[str, EndedJob] = {}
-        for some, marks in sql.in_marks(jobs):
-            rows = map(
-                EndedJob._make, self._reader.execute(sql.ENDED_JOBS.format(marks=marks), some)
-            )
-            found.update((row.job, row) for row in rows)
-        return found
+        rows = map(EndedJob._make, sql.chosen(self._reader, sql.ENDED_JOBS, jobs))
+        return {row.job: row for row in rows}
 
     def rows_behind(self, job: str, limit: int) -> list[tuple[str, str | None, str | None]]:
         """Rows in the order of their jobs: the job, and of which job and kind its last record
@@ -355,7 +340,6 @@ class Journal:
         return self._reader.execute(sql.ROWS_BEHIND, (job, limit)).fetchall()
 
     def keys_behind(self, key: str, limit: int) -> list[str]:
-        """Idempotency keys of ended jobs, in their order."""
         return [str(row[0]) for row in self._reader.execute(sql.KEYS_BEHIND, (key, limit))]
 
 

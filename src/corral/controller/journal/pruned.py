@@ -132,9 +132,8 @@ def _story(connection: sqlite3.Connection, job: str) -> list[int]:
     numbers = []
     seq = EndedJob._make(found).last_seq if found else 0
     while seq:
-        row = connection.execute(sql.RECORD, (seq,)).fetchone()
-        record = JournalRecord._make(row) if row else None
-        if record is None or not record.intact() or record.job != job:
+        record = JournalRecord.of(connection.execute(sql.RECORD, (seq,)).fetchone())
+        if record is None or record.job != job:
             raise JournalDamaged(f"Record {seq} of the journal is damaged. Run `corral repair`.")
         numbers.append(seq)
         seq = record.prev

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -33,6 +33,12 @@ class JournalRecord(NamedTuple):
             return self.crc == checksum(*self[:-1])
         except (TypeError, ValueError):  # a flipped bit may change a column's very type
             return False
+
+    @classmethod
+    def of(cls, row: tuple[Any, ...] | None) -> JournalRecord | None:
+        """A row of the database, proven; None where it is missing or damaged."""
+        record = cls._make(row) if row is not None else None
+        return record if record is not None and record.intact() else None
 
     def without_document(self) -> JournalRecord:
         """For whoever keeps many, once it is proven."""

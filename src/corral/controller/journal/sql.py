@@ -81,7 +81,9 @@ SCAN_WITHIN = f"{_RECORDS} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
 LARGEST = 2**63 - 1
 RECORD = f"{_RECORDS} WHERE seq = ?"
 RECORDS = f"{_RECORDS} WHERE seq IN ({{marks}})"
-LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM journal"
+LAST_SEQ = """
+SELECT max((SELECT coalesce(max(seq), 0) FROM journal), (SELECT coalesce(max(last), 0) FROM pruned))
+"""
 
 _INTERVALS = "SELECT first, last, crc FROM pruned"
 PRUNED_INTERVALS = f"{_INTERVALS} ORDER BY first"
@@ -90,7 +92,6 @@ SELECT first, last, crc FROM pruned
 WHERE first >= (SELECT coalesce(max(first), 0) FROM pruned WHERE first <= ?) AND first <= ?
 ORDER BY first
 """
-PRUNED_LAST = "SELECT coalesce(max(last), 0) FROM pruned"
 PRUNED_UNTIL = f"{_INTERVALS} WHERE first <= ? ORDER BY first DESC LIMIT 1"
 PRUNED_FROM = f"{_INTERVALS} WHERE first = ?"
 PRUNED = "INSERT OR REPLACE INTO pruned (first, last, crc) VALUES (?, ?, ?)"
@@ -107,7 +108,6 @@ INSERT OR REPLACE INTO history (
 NOTED = "UPDATE history SET last_seq = ? WHERE job = ?"
 ENDED_JOB = "SELECT * FROM history WHERE job = ?"
 ENDED_JOBS = "SELECT * FROM history WHERE job IN ({marks})"
-ENDED_BY_KEY = "SELECT job FROM history WHERE key = ? AND key != '' ORDER BY job DESC LIMIT 1"
 ENDED_BY_KEYS = """
 SELECT key, max(job) FROM history WHERE key IN ({marks}) AND key != '' GROUP BY key
 """
@@ -158,18 +158,20 @@ ORDER BY ended_at DESC LIMIT ?
 # What webhooks may have to be told. A submission that brought a webhook says so in its body.
 _OWN_WEBHOOK = "instr(j.body, CAST('\"notify\":' AS BLOB))"
 _SINCE = """
-FROM history h JOIN journal j ON j.seq = h.submitted_seq WHERE h.last_seq > ? AND h.last_seq <= ?
+FROM history h JOIN journal j ON j.seq = h.submitted_seq
+WHERE h.last_seq > :after AND h.last_seq <= :until
 """
-FAILED_SINCE = f"""
-SELECT h.job, 1, h.last_seq, h.ended_at {_SINCE} AND h.state = 'failed' AND (? OR {_OWN_WEBHOOK})
-"""
-LAST_OF_BATCHES_SINCE = f"""
-SELECT h.job, 0, max(h.last_seq), h.ended_at {_SINCE} AND h.batch != '' AND (? OR {_OWN_WEBHOOK})
+_ASKED = f"(:everybody OR {_OWN_WEBHOOK})"
+TOLD_SINCE = f"""
+SELECT h.job, 1, h.last_seq, h.ended_at {_SINCE} AND h.state = 'failed' AND {_ASKED}
+UNION ALL
+SELECT h.job, 0, max(h.last_seq), h.ended_at {_SINCE} AND h.batch != '' AND {_ASKED}
 GROUP BY h.batch
-"""
-ENDED_ALONE_SINCE = f"""
+UNION ALL
 SELECT h.job, 0, h.last_seq, h.ended_at {_SINCE} AND h.batch = '' AND {_OWN_WEBHOOK}
+ORDER BY 3, 2 DESC
 """
+"""What failed, the last job of each batch, and jobs of no batch."""
 # The image jobs that succeeded in these records, in the order in which they did. Their submissions
 # name their workload; the joins keep to this order, so that only these records are read.
 IMAGES_SINCE = """
@@ -217,6 +219,14 @@ def in_marks(values: Sequence[T]) -> Iterator[tuple[Sequence[T], str]]:
         yield some, ",".join("?" * len(some))
 
 
+def chosen(
+    connection: sqlite3.Connection, query: str, values: Sequence[str | int]
+) -> Iterator[Any]:
+    """The rows of these values, however many they are."""
+    for some, marks in in_marks(values):
+        yield from connection.execute(query.format(marks=marks), some)
+
+
 def insert(connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """Many rows in one statement, as far as that goes: between two of them a thread has to ask for
     Python's lock, and where the event loop is busy that takes longer than the row."""
@@ -243,10 +253,8 @@ def is_made(path: Path) -> bool:
     # first take that back, and may.
     cut_off = Path(f"{path}-journal").exists()
     connection = sqlite3.connect(path) if cut_off else open_read_only(path)
-    try:
+    with contextlib.closing(connection):
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    finally:
-        connection.close()
     if version > SCHEMA_VERSION:
         raise HomeUnusable(
             f"{path} was written by a newer Corral (schema {version}, this one knows "

@@ -209,21 +209,9 @@ class Feed:
 
     async def watch_briefly(self, job: JobId, seconds: float) -> list[Seen]:
         """Everything about a job until it has ended, or for that long."""
-        late = False
-        with self._watching(job) as event:
-
-            def ring() -> None:
-                nonlocal late
-                late = True
-                event.set()
-
-            timer = asyncio.get_running_loop().call_later(seconds, ring)
-            try:
-                while not late and not self._store.head(job).state.ended:
-                    event.clear()
-                    await event.wait()
-            finally:
-                timer.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._until_ended(job)
         recent = self._store.recent.get(job)
         if recent is not None and not recent.spoke:
             seen, attempt = [], 0
@@ -237,14 +225,18 @@ class Feed:
 
     async def watch_end(self, job: JobId) -> AsyncIterator[list[Seen]]:
         """Only how the job ended, once it has; its output is not even read."""
-        with self._watching(job) as event:
-            while not (head := self._store.head(job)).state.ended:
-                event.clear()
-                await event.wait()
+        head = await self._until_ended(job)
         for told, fact in self._store.newest(head):
             if isinstance(fact, ENDS):
                 yield [Seen(job, Cursor(told), head.attempt, fact)]
                 return
+
+    async def _until_ended(self, job: JobId) -> Head:
+        with self._watching(job) as event:
+            while not (head := self._store.head(job)).state.ended:
+                event.clear()
+                await event.wait()
+        return head
 
     async def _drain(self, job: JobId, cursor: Cursor, offset: int) -> AsyncIterator[Page]:
         recent = self._store.recent.get(job)

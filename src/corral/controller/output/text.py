@@ -28,7 +28,6 @@ class OutputText:
         """By text: places in it, and the offsets in the spool where they lie."""
 
     async def size(self, job: JobId, attempt: int, stream: str) -> int:
-        """How long the text is now."""
         end = self._of((job, attempt, stream))[-1][0]
         async for at, piece in self._walk((job, attempt, stream), end):
             end = at + len(piece)
@@ -37,7 +36,6 @@ class OutputText:
     async def read(
         self, job: JobId, attempt: int, stream: str, start: int, end: int
     ) -> AsyncIterator[bytes]:
-        """The bytes from `start` up to `end`."""
         async for at, piece in self._walk((job, attempt, stream), start):
             if at >= end:
                 return

@@ -87,7 +87,6 @@ class Backups:
         self._home, self._retention, self._version = home, retention, version
 
     async def stream(self) -> AsyncGenerator[BackupPiece, None]:
-        """The bytes of one backup."""
         begun = time.monotonic()
         async with self._retention.busy:
             folder = self._home.backups / f".making-{secrets.token_hex(4)}"
@@ -126,8 +125,7 @@ class Backups:
         with contextlib.closing(sql.open_read_only(source)) as reader:
             reader.execute("VACUUM INTO ?", (str(copy),))
         with contextlib.closing(sqlite3.connect(copy)) as made:
-            found = (made.execute(query).fetchone()[0] for query in (sql.LAST_SEQ, sql.PRUNED_LAST))
-            return int(max(found))
+            return int(made.execute(sql.LAST_SEQ).fetchone()[0])
 
     def _lines(self) -> list[tuple[str, Path, int]]:
         """What was learned, as far as it goes now: these files only grow."""

@@ -81,13 +81,13 @@ class _Salvage:
 
     def __init__(self, home: Home) -> None:
         self._folder, self._new = home.journal, home.repaired_journal
-        folder = home.journal
-        with contextlib.closing(Mark(folder / "mark")) as mark:
+        with contextlib.closing(Mark(self._folder / "mark")) as mark:
             self._marked = mark.seq or 0
-        found: dict[int, JournalRecord] = {}
-        gone: set[tuple[int, int]] = set()
-        _read(folder / "corral.db", self._marked, found, gone)
-        _read_past_damage(folder, self._marked, found, gone)
+        found = self._found = dict[int, JournalRecord]()
+        gone = self._gone = set[tuple[int, int]]()
+        """Numbers that are said, under an intact checksum, to be gone on purpose."""
+        self._read(self._folder / "corral.db")
+        self._read_past_damage()
         self.records = [found[seq] for seq in sorted(found)]
         self.last_seq = max(
             [self._marked, *(record.seq for record in self.records), *(last for _, last in gone)]
@@ -105,6 +105,42 @@ class _Salvage:
         if self.records and self.records[0].kind == REPAIRED:
             first = self.records[0].seq
         self.missing = [seq for seq in _without(gone, first, self.last_seq) if seq not in found]
+
+    def _read(self, path: Path) -> None:
+        """Every intact record: from both ends as far as a scan gets, then one by one in between."""
+        try:
+            connection = sql.open_read_only(path)
+        except UNREADABLE:
+            return
+        with contextlib.closing(connection):
+            for scan in (sql.SCAN, sql.SCAN_BACKWARDS):
+                with contextlib.suppress(*UNREADABLE):
+                    for row in connection.execute(scan):
+                        self._keep(row)
+            with contextlib.suppress(*UNREADABLE):
+                for row in connection.execute(sql.PRUNED_INTERVALS):
+                    if (interval := pruned.Interval._make(row)).intact():
+                        self._gone.add(interval[:2])
+            first, last = min(self._found, default=1), max([self._marked, *self._found])
+            for seq in _without(self._gone, first, last + CHUNK):
+                if seq not in self._found:
+                    with contextlib.suppress(*UNREADABLE):
+                        self._keep(connection.execute(sql.RECORD, (seq,)).fetchone())
+
+    def _keep(self, row: tuple[Any, ...] | None) -> None:
+        if record := JournalRecord.of(row):
+            self._found[record.seq] = record
+
+    def _read_past_damage(self) -> None:
+        """What SQLite dropped behind a damaged frame of its log, read from a copy."""
+        database, log = self._folder / "corral.db", self._folder / "corral.db-wal"
+        if not (database.exists() and log.exists() and (whole := _mended(log.read_bytes()))):
+            return
+        with tempfile.TemporaryDirectory(prefix="repair-", dir=self._folder.parent) as copies:
+            copy = Path(copies) / database.name
+            shutil.copyfile(database, copy)
+            copy.with_name(log.name).write_bytes(whole)
+            self._read(copy)
 
     def lines(self) -> list[str]:
         first = self.missing[0] if self.missing else self.last_seq + 1
@@ -236,20 +272,6 @@ def _without(gone: set[tuple[int, int]], first: int, last: int) -> Iterator[int]
     yield from range(first, last + 1)
 
 
-def _read_past_damage(
-    folder: Path, marked: int, found: dict[int, JournalRecord], gone: set[tuple[int, int]]
-) -> None:
-    """What SQLite dropped behind a damaged frame of its log, read from a copy."""
-    database, log = folder / "corral.db", folder / "corral.db-wal"
-    if not (database.exists() and log.exists() and (whole := _mended(log.read_bytes()))):
-        return
-    with tempfile.TemporaryDirectory(prefix="repair-", dir=folder.parent) as copies:
-        copy = Path(copies) / database.name
-        shutil.copyfile(database, copy)
-        copy.with_name(log.name).write_bytes(whole)
-        _read(copy, marked, found, gone)
-
-
 def _mended(log: bytes) -> bytes:
     """SQLite's write-ahead log with a checksum on every frame of its present generation, damaged or
     not; empty where it has no such frame.
@@ -288,36 +310,6 @@ def _checksum(order: str, data: bytes, sums: tuple[int, int]) -> tuple[int, int]
         first = (first + even + second) & 0xFFFFFFFF
         second = (second + odd + first) & 0xFFFFFFFF
     return first, second
-
-
-def _read(
-    path: Path, marked: int, found: dict[int, JournalRecord], gone: set[tuple[int, int]]
-) -> None:
-    """Every intact record: from both ends as far as a scan gets, then one by one in between. And
-    which numbers are said, under an intact checksum, to be gone on purpose."""
-    try:
-        connection = sql.open_read_only(path)
-    except UNREADABLE:
-        return
-    with contextlib.closing(connection):
-        for scan in (sql.SCAN, sql.SCAN_BACKWARDS):
-            with contextlib.suppress(*UNREADABLE):
-                for row in connection.execute(scan):
-                    _keep(row, found)
-        with contextlib.suppress(*UNREADABLE):
-            for row in connection.execute(sql.PRUNED_INTERVALS):
-                if (interval := pruned.Interval._make(row)).intact():
-                    gone.add(interval[:2])
-        first, last = min(found, default=1), max([marked, *found])
-        for seq in _without(gone, first, last + CHUNK):
-            if seq not in found:
-                with contextlib.suppress(*UNREADABLE):
-                    _keep(connection.execute(sql.RECORD, (seq,)).fetchone(), found)
-
-
-def _keep(row: tuple[Any, ...] | None, found: dict[int, JournalRecord]) -> None:
-    if row is not None and (record := JournalRecord._make(row)).intact():
-        found[record.seq] = record
 
 
 def _workers(folder: Path) -> list[Worker]:

@@ -166,7 +166,8 @@ def _unpacked(
                 assert source is not None, "a plain file has bytes"
                 small = member.name in (HEADER, MANIFEST)
                 wanted = not small and (member.name == JOURNAL or not only_journal)
-                with _target(folder / member.name if wanted else None) as target:
+                place = _target(folder / member.name) if wanted else contextlib.nullcontext()
+                with place as target:
                     data = _copied(source, member.size, target, keep=small)
                 seen[member.name] = (member.size, data[1])
                 if member.name == HEADER:
@@ -250,10 +251,7 @@ def _proven(file: Path, folder: Path, last_seq: int) -> int:
 
 
 @contextlib.contextmanager
-def _target(path: Path | None) -> Iterator[IO[bytes] | None]:
-    if path is None:
-        yield None
-        return
+def _target(path: Path) -> Iterator[IO[bytes]]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "wb") as file:

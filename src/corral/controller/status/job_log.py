@@ -86,44 +86,33 @@ class JobLog:
                 self._tell_trouble(change)
         lines = []
         for key, group in groups.items():
-            if len(group) == 1:
-                lines.append(self._one(key[0], group[0]))
-            else:
-                for start in range(0, len(group), PER_LINE):
-                    lines.append(self._many(key[0], group[start : start + PER_LINE]))
+            for start in range(0, len(group), PER_LINE):
+                some = group[start : start + PER_LINE]
+                lines.append(self._line(key[0], some, alone=len(group) == 1))
         if lines:
             logs.inform(lines)
 
     # --- lines of the usual life ---
 
-    def _one(self, kind: type, change: Change) -> dict[str, Any]:
-        fact, head = change.fact, change.head
-        told: dict[str, Any] = {"event": EVENTS[kind][0], "job": head.id}
-        self._tell_usual(told, kind, head)
-        if isinstance(fact, (JobSucceeded, JobCancelled)) and head.worker:
+    def _line(self, kind: type, group: Sequence[Change], *, alone: bool) -> dict[str, Any]:
+        fact, head = group[0].fact, group[0].head
+        one, many = EVENTS[kind]
+        told: dict[str, Any] = {"event": many, "count": len(group)}
+        if alone:
+            told = {"event": one, "job": head.id}
+        if kind is JobSubmitted:
+            given = head.given
+            told |= {"name": given.name, "queue_class": head.shape.queue_class.value}
+            said = {"user": given.user, "batch": given.batch, "retry_of": given.retry_of}
+            told |= {name: value for name, value in said.items() if value}
+        else:
+            self._tell_attempt(told, head)
+        if alone and isinstance(fact, (JobSucceeded, JobCancelled)) and head.worker:
             told["seconds"] = round(fact.seconds, 6)
-        told["correlation_id"] = head.correlation_id
+        told["correlation_id"] = head.given.correlation_id
+        if not alone:
+            told["jobs"] = [change.head.id for change in group]
         return told
-
-    def _many(self, kind: type, group: Sequence[Change]) -> dict[str, Any]:
-        head = group[0].head
-        told: dict[str, Any] = {"event": EVENTS[kind][1], "count": len(group)}
-        self._tell_usual(told, kind, head)
-        told["correlation_id"] = head.correlation_id
-        told["jobs"] = [change.head.id for change in group]
-        return told
-
-    def _tell_usual(self, told: dict[str, Any], kind: type, head: Head) -> None:
-        if kind is not JobSubmitted:
-            return self._tell_attempt(told, head)
-        told["name"] = head.name
-        told["queue_class"] = head.shape.queue_class.value
-        if head.user:
-            told["user"] = head.user
-        if head.batch:
-            told["batch"] = head.batch
-        if head.given.retry_of:
-            told["retry_of"] = head.given.retry_of
 
     def _tell_attempt(self, told: dict[str, Any], head: Head) -> None:
         if head.worker:
@@ -153,4 +142,4 @@ class JobLog:
                 told |= {"attempt": fact.attempt, "outcome": fact.outcome}
             case _:
                 return
-        say(event, **told, correlation_id=change.head.correlation_id)
+        say(event, **told, correlation_id=change.head.given.correlation_id)

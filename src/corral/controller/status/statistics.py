@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from corral.controller.journal.record import Change
 from corral.controller.store import Store
@@ -22,6 +24,7 @@ from corral.core.events import (
     JobSucceeded,
 )
 from corral.core.failures import classify
+from corral.core.job import Head
 from corral.scheduler.circuit import RETURNED
 
 WINDOW = 1000
@@ -70,15 +73,15 @@ class Statistics:
         """By end state."""
         self.attempts: dict[tuple[str, str], int] = defaultdict(int)
         """By outcome and, where it failed, class of the failure."""
-        self.durations: dict[tuple[str, str], Histogram] = defaultdict(_of_seconds)
+        self.durations: dict[tuple[str, str], Histogram] = defaultdict(partial(Histogram, SECONDS))
         """By queue class and workload."""
-        self.waits: dict[str, Histogram] = defaultdict(_of_seconds)
+        self.waits: dict[str, Histogram] = defaultdict(partial(Histogram, SECONDS))
         """By queue class: from submission to the first start."""
         self.commits, self.commit_facts = Histogram(COMMITS_S), Histogram(COMMIT_FACTS)
         self.decisions = Histogram(DECISIONS_S)
         self._recent: deque[bool] = deque(maxlen=WINDOW)
         """Whether the last jobs succeeded. Cancelled and rejected ones say nothing about that."""
-        self._takes: dict[type, Callable[[Change], None]] = {
+        self._takes: dict[type, Callable[[Any, Head], None]] = {
             JobSubmitted: self._submitted,
             AttemptStarted: self._started,
             JobSucceeded: self._succeeded,
@@ -110,66 +113,54 @@ class Statistics:
         for change in changes:
             take = takes.get(type(change.fact))
             if take is not None:
-                take(change)
+                take(change.fact, change.head)
 
     def committed(self, seconds: float, facts: int) -> None:
         self.commits.add(seconds)
         self.commit_facts.add(facts)
 
-    def _submitted(self, change: Change) -> None:
-        self.submitted[change.head.shape.queue_class] += 1
+    def _submitted(self, fact: JobSubmitted, head: Head) -> None:
+        self.submitted[head.shape.queue_class] += 1
 
-    def _started(self, change: Change) -> None:
-        course = change.head.course
-        if not course.failures and not course.losses:
-            self._waited(change, change.fact.at)
+    def _started(self, fact: AttemptStarted, head: Head) -> None:
+        if not head.course.failures and not head.course.losses:
+            self._waited(head, fact.at)
 
-    def _waited(self, change: Change, until: float) -> None:
-        head = change.head
+    def _waited(self, head: Head, until: float) -> None:
         self.waits[head.shape.queue_class].add(max(until - head.submitted_at, 0.0))
 
-    def _succeeded(self, change: Change) -> None:
-        fact, course = change.fact, change.head.course
-        assert isinstance(fact, JobSucceeded)
+    def _succeeded(self, fact: JobSucceeded, head: Head) -> None:
+        course = head.course
         self.attempts["succeeded", ""] += 1
         self.ended["succeeded"] += 1
-        self._took(change, fact.seconds)
+        self._took(head, fact.seconds)
         self._recent.append(True)
         if not course.started_at and not course.failures and not course.losses:
-            self._waited(change, fact.at - fact.seconds)  # its start and its end came in one breath
+            self._waited(head, fact.at - fact.seconds)  # its start and its end came in one breath
 
-    def _failed(self, change: Change) -> None:
-        fact = change.fact
-        assert isinstance(fact, JobFailed)
+    def _failed(self, fact: JobFailed, head: Head) -> None:
         self.ended["failed"] += 1
         self._recent.append(False)
-        if change.head.worker:
+        if head.worker:
             self._attempt_failed(fact.failure.code)
-            self._took(change, fact.seconds)
+            self._took(head, fact.seconds)
 
-    def _requeued(self, change: Change) -> None:
-        fact = change.fact
-        assert isinstance(fact, JobRequeued)
+    def _requeued(self, fact: JobRequeued, head: Head) -> None:
         if fact.code == RETURNED:
             self.attempts[RETURNED, ""] += 1
         else:
             self._attempt_failed(fact.code)
 
-    def _cancelled(self, change: Change) -> None:
+    def _cancelled(self, fact: JobCancelled, head: Head) -> None:
         self.ended["cancelled"] += 1
-        if change.head.worker:
+        if head.worker:
             self.attempts["cancelled", ""] += 1
 
-    def _rejected(self, change: Change) -> None:
+    def _rejected(self, fact: JobRejected, head: Head) -> None:
         self.ended["rejected"] += 1
 
     def _attempt_failed(self, code: str) -> None:
         self.attempts[("lost", "") if code == LOST else ("failed", classify(code))] += 1
 
-    def _took(self, change: Change, seconds: float) -> None:
-        shape = change.head.shape
-        self.durations[shape.queue_class, shape.workload].add(seconds)
-
-
-def _of_seconds() -> Histogram:
-    return Histogram(SECONDS)
+    def _took(self, head: Head, seconds: float) -> None:
+        self.durations[head.shape.queue_class, head.shape.workload].add(seconds)

@@ -9,11 +9,12 @@ alone and holds up nobody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -139,7 +140,7 @@ class Notifier:
         """Called for every commit, so it looks at ends alone, and mostly at one attribute."""
         self._seq = changes[-1].seq
         for change in changes:
-            if type(change.fact) in ENDS and (self._webhooks or change.head.notify):
+            if type(change.fact) in ENDS and (self._webhooks or change.head.given.notify):
                 if type(change.fact) is JobFailed:
                     self._failed(change.seq, change.fact.at, change.head)
                 self._emptied(change.seq, change.head)
@@ -159,7 +160,7 @@ class Notifier:
 
     def _emptied(self, seq: int, head: Head) -> None:
         """The job was perhaps the last one of its batch."""
-        batch = head.batch or (f"job {head.id}" if head.notify else "")
+        batch = head.batch or (f"job {head.id}" if head.given.notify else "")
         if batch and batch not in self._store.world.batches:
             settle_s = self._timing.settle_s if head.batch else 0.0
             self._due[batch] = Due(asyncio.get_running_loop().time() + settle_s, seq, head)
@@ -212,10 +213,11 @@ class Notifier:
     def _lanes_for(self, event: str, head: Head | None, only: str = "") -> Iterator[Lane]:
         told: dict[str, str] = {}
         for webhook in self._webhooks:
-            if event in webhook.on and _labelled(webhook.labels, head):
+            labels = dict(head.given.labels) if head is not None else {}
+            if event in webhook.on and webhook.labels.items() <= labels.items():
                 told.setdefault(webhook.url, webhook.secret)
-        if head is not None and head.notify:
-            told.setdefault(head.notify, self._batch_secret)
+        if head is not None and head.given.notify:
+            told.setdefault(head.given.notify, self._batch_secret)
         for url, secret in told.items():
             if only and url != only:
                 continue
@@ -251,7 +253,12 @@ class Notifier:
                     del lane.pending[delivery]
                     self._changed.set()
                     tries = 0
-                    self._done(lane, delivery, pending.event, reason)
+                    told = {"host": lane.address.netloc, "delivery": delivery}
+                    if reason is None:
+                        log.debug("notification_delivered", **told)
+                    else:
+                        told |= {"event_kind": pending.event, "reason": reason}
+                        log.error("notification_given_up", **told)
                     continue
                 pause_s = self._pause(tries)
                 log.warning(
@@ -301,18 +308,6 @@ class Notifier:
             return str(error)
         return None
 
-    def _done(self, lane: Lane, delivery: str, event: str, reason: str | None) -> None:
-        if reason is None:
-            log.debug("notification_delivered", host=lane.address.netloc, delivery=delivery)
-            return
-        log.error(
-            "notification_given_up",
-            host=lane.address.netloc,
-            event_kind=event,
-            delivery=delivery,
-            reason=reason,
-        )
-
     # --- remembering ---
 
     async def run(self) -> None:
@@ -322,12 +317,10 @@ class Notifier:
         self._caught_up = True
         await self._remember()
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(IDLE_S):
                     await self._changed.wait()
                 await asyncio.sleep(REMEMBER_S)
-            except TimeoutError:
-                pass
             self._changed.clear()
             if self._behind is not None:
                 (after, until), self._behind = self._behind, None
@@ -392,7 +385,3 @@ class Notifier:
 def _broke(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("notifying_broke", exc_info=error)
-
-
-def _labelled(wanted: Mapping[str, str], head: Head | None) -> bool:
-    return not wanted or (head is not None and wanted.items() <= dict(head.given.labels).items())

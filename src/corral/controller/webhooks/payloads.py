@@ -32,12 +32,9 @@ class EndedRow(NamedTuple):
 def ended_since(path: Path, after: int, until: int, everybody: bool) -> list[EndedRow]:
     """What webhooks may have to be told of these records, in order. Unless there are webhooks for
     everybody, only jobs that brought their own are looked for. Read in a thread of its own."""
-    bounds = (after, until, everybody)
+    wanted = {"after": after, "until": until, "everybody": everybody}
     with contextlib.closing(sql.open_read_only(path)) as reader:
-        failed = [EndedRow(*row) for row in reader.execute(sql.FAILED_SINCE, bounds)]
-        last = [EndedRow(*row) for row in reader.execute(sql.LAST_OF_BATCHES_SINCE, bounds)]
-        alone = [EndedRow(*row) for row in reader.execute(sql.ENDED_ALONE_SINCE, bounds[:2])]
-    return sorted([*failed, *last, *alone], key=lambda row: row.last_seq)
+        return [EndedRow(*row) for row in reader.execute(sql.TOLD_SINCE, wanted)]
 
 
 def ended_by_state(path: Path, batch: str) -> dict[str, int]:
@@ -104,7 +101,7 @@ class Payloads:
             "name": head.name,
             "state": head.state.value,
             "batch": head.batch,
-            "user": head.user,
+            "user": head.given.user,
             "labels": dict(head.given.labels),
             "attempt": head.attempt,
             "worker": self._store.world.names.get(head.worker, head.worker),

@@ -241,9 +241,8 @@ def read_brief(line: bytes) -> Brief | None:
 
 def joined(line: bytes, rating: Rating | None) -> bytes:
     """A line as it is exported: with its rating, or null."""
-    told = b"null" if rating is None else _encode(_shown(rating))
+    told = b"null"
+    if rating is not None:
+        shown = {"rating": rating.rating, "note": rating.note, "by": rating.by, "at": rating.at}
+        told = _encode(shown)
     return line.rstrip()[:-1] + b',"rating":' + told + b"}\n"
-
-
-def _shown(rating: Rating) -> dict[str, Any]:
-    return {"rating": rating.rating, "note": rating.note, "by": rating.by, "at": rating.at}
