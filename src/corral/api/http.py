@@ -12,10 +12,8 @@ from fastapi.responses import JSONResponse
 from corral.api.first_answers import Health
 from corral.api.parts import Parts
 from corral.api.rest import cluster, following, images, jobs, routing
-from corral.api.rest.answers import Error, handle_errors
+from corral.api.rest.answers import DOCUMENTED, handle_errors
 from corral.api.workers import joining
-
-MODULES = (jobs, following, images, cluster)
 
 
 def application(
@@ -27,8 +25,9 @@ def application(
     # Before all others, which are gone through for each request: attempts ask most.
     app.include_router(attempts)
     handle_errors(app)
-    for router in (router for module in MODULES for router in module.routes(parts)):
-        app.include_router(router)
+    for module in (jobs, following, images, cluster):
+        for router in module.routes(parts):
+            app.include_router(router)
     about = routing.router(parts, "about")
 
     @about.get("/openapi.json", summary="This document", include_in_schema=False)
@@ -61,9 +60,8 @@ def document(app: FastAPI) -> dict[str, Any]:
             ),
             routes=app.routes,
         )
-        structs = [Error, *(struct for module in MODULES for struct in module.STRUCTS)]
         _, schemas = msgspec.json.schema_components(
-            structs, ref_template="#/components/schemas/{name}"
+            DOCUMENTED.values(), ref_template="#/components/schemas/{name}"
         )
         components = found.setdefault("components", {})
         components.setdefault("schemas", {}).update(schemas)

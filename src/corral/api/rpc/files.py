@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from corral.api.rpc.guard import Calls, answers, checked, streams
-from corral.api.views import artifact_view
+from corral.api.views import filled
 from corral.contract import corral_pb2 as pb
 from corral.core.access import Caller
 from corral.core.errors import BlobNotFound
@@ -40,12 +40,12 @@ class FileCalls(Calls):
     ) -> pb.ListArtifactsReply:
         job, index = await self._parts.queue.find(request.job_id), self._parts.artifact_index
         if request.name:
-            found = artifact_view(await index.find(job, request.name))
+            found = filled(pb.ArtifactView, await index.find(job, request.name))
             return pb.ListArtifactsReply(artifacts=[found])
         most = self._parts.limits.page
         limit = min(request.limit or most, most)
         page = await index.page(job, after=request.after, limit=limit + 1)
-        shown = map(artifact_view, page[:limit])
+        shown = (filled(pb.ArtifactView, one) for one in page[:limit])
         return pb.ListArtifactsReply(artifacts=shown, more=len(page) > limit)
 
     @streams

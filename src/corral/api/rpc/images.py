@@ -8,8 +8,8 @@ from corral.api.rpc.guard import Calls, answers, streams
 from corral.api.views import (
     batch_view,
     built_view,
+    filled,
     preset_view,
-    rating_view,
     run_view,
     whole_batch_view,
 )
@@ -76,9 +76,8 @@ class ImageCalls(Calls):
     @answers
     async def RateJob(self, request: pb.RateJobRequest, caller: Caller) -> pb.RatingView:
         job = await self._parts.learnings.find(request.job_id, self._parts.queue.find)
-        return rating_view(
-            await self._parts.learnings.rate(job, request.rating, request.note, by=caller.name)
-        )
+        rating = await self._parts.learnings.rate(job, request.rating, request.note, by=caller.name)
+        return filled(pb.RatingView, rating)
 
     @streams
     async def ListLearnings(

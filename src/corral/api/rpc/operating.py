@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from corral.api.rpc.guard import Calls, answers, streams
-from corral.api.views import queue_view, token_view, worker_page, worker_view
+from corral.api.views import filled, queue_view, worker_page, worker_view
 from corral.contract import corral_pb2 as pb
 from corral.core.access import Caller, Role
 
@@ -95,15 +95,16 @@ class OperatingCalls(Calls):
         token, kept = await self._parts.access.create(
             request.name, request.role, request.expires_in
         )
-        return pb.CreateTokenReply(token=token, view=token_view(kept))
+        return pb.CreateTokenReply(token=token, view=filled(pb.TokenView, kept))
 
     @answers
     async def ListTokens(self, request: pb.ListTokensRequest, caller: Caller) -> pb.ListTokensReply:
-        return pb.ListTokensReply(tokens=map(token_view, self._parts.access.tokens()))
+        tokens = (filled(pb.TokenView, one) for one in self._parts.access.tokens())
+        return pb.ListTokensReply(tokens=tokens)
 
     @answers
     async def RevokeToken(self, request: pb.RevokeTokenRequest, caller: Caller) -> pb.TokenView:
-        return token_view(await self._parts.access.revoke(request.name))
+        return filled(pb.TokenView, await self._parts.access.revoke(request.name))
 
     @answers
     async def HealthCheck(self, request: pb.HealthRequest, caller: Caller) -> pb.HealthReply:
