@@ -61,7 +61,7 @@ class Metrics:
         )
         async def metrics(request: Request) -> Response:
             token = bearer(request.headers.get("authorization"))
-            self._parts.access.caller(token).needs(ROUTES["GET", "/metrics"])
+            self._parts.access.caller(token).needs(ROUTES["GET /metrics"])
             return Response(await self.text(), media_type=CONTENT_TYPE)
 
         return router
