@@ -36,39 +36,35 @@ class ImageCalls(Calls):
             yield pb.BuildBatchReply(records=lines)
 
     @answers
-    async def GetBatch(self, request: pb.BatchRequest, caller: Caller) -> pb.BatchView:
+    async def GetBatch(self, request: pb.BatchRequest) -> pb.BatchView:
         found = await look(
             request.batch, self._parts.listing, self._parts.store.world, self._parts.loop
         )
         return whole_batch_view(found)
 
     @answers
-    async def ListBatches(
-        self, request: pb.ListBatchesRequest, caller: Caller
-    ) -> pb.ListBatchesReply:
+    async def ListBatches(self, request: pb.ListBatchesRequest) -> pb.ListBatchesReply:
         most = min(request.limit or MOST_BATCHES, MOST_BATCHES)
         found = await self._parts.listing.batches(limit=most)
         return pb.ListBatchesReply(batches=[batch_view(*one) for one in found])
 
     @answers
-    async def SavePreset(self, request: pb.SavePresetRequest, caller: Caller) -> pb.PresetView:
+    async def SavePreset(self, request: pb.SavePresetRequest) -> pb.PresetView:
         return preset_view(await self._parts.plans.presets.save(request.name, request.value))
 
     @answers
-    async def ListPresets(
-        self, request: pb.ListPresetsRequest, caller: Caller
-    ) -> pb.ListPresetsReply:
+    async def ListPresets(self, request: pb.ListPresetsRequest) -> pb.ListPresetsReply:
         listed = self._parts.plans.presets.names()
         return pb.ListPresetsReply(
             presets=[pb.PresetView(name=name, saved_at=at) for name, at in listed]
         )
 
     @answers
-    async def GetPreset(self, request: pb.PresetRequest, caller: Caller) -> pb.PresetView:
+    async def GetPreset(self, request: pb.PresetRequest) -> pb.PresetView:
         return preset_view(self._parts.plans.presets.get(request.name))
 
     @answers
-    async def RemovePreset(self, request: pb.PresetRequest, caller: Caller) -> pb.PresetView:
+    async def RemovePreset(self, request: pb.PresetRequest) -> pb.PresetView:
         return preset_view(await self._parts.plans.presets.remove(request.name))
 
     # --- learning ---
@@ -81,7 +77,7 @@ class ImageCalls(Calls):
 
     @streams
     async def ListLearnings(
-        self, request: pb.ListLearningsRequest, caller: Caller
+        self, request: pb.ListLearningsRequest
     ) -> AsyncIterator[pb.LearningLines]:
         chosen = LearningFilters(request.since, request.until, request.batch, request.run)
         async for lines in self._parts.learnings.exported(chosen):
@@ -97,15 +93,13 @@ class ImageCalls(Calls):
         return run_view(started.run, started)
 
     @answers
-    async def GetLearningRun(
-        self, request: pb.LearningRunRequest, caller: Caller
-    ) -> pb.LearningRunView:
+    async def GetLearningRun(self, request: pb.LearningRunRequest) -> pb.LearningRunView:
         shown = await self._parts.learning_runs.show(request.name)
         return run_view(shown.run, shown)
 
     @answers
     async def ListLearningRuns(
-        self, request: pb.ListLearningRunsRequest, caller: Caller
+        self, request: pb.ListLearningRunsRequest
     ) -> pb.ListLearningRunsReply:
         return pb.ListLearningRunsReply(
             runs=[run_view(run) for run in self._parts.learning_runs.all()]
