@@ -55,7 +55,9 @@ class Place:
         if not home.is_dir():
             yield fail(f"{home} is no folder.", "Move it away, or set another CORRAL_HOME.")
             return
-        odd = [path.name for path in self._folders() if path.exists() and not path.is_dir()]
+        paths = self._paths
+        folders = (paths.journal, paths.blobs, paths.spool, paths.log, paths.worker)
+        odd = [path.name for path in folders if path.exists() and not path.is_dir()]
         if odd:
             yield fail(f"In {home} these are no folders: {', '.join(odd)}.", "Move them away.")
         yield from self._private()
@@ -70,10 +72,6 @@ class Place:
             return False
         yours = os.access(self._home, os.R_OK | os.W_OK | os.X_OK)
         return self._home.is_dir() and not yours
-
-    def _folders(self) -> list[Path]:
-        paths = self._paths
-        return [paths.journal, paths.blobs, paths.spool, paths.log, paths.worker]
 
     def _private(self) -> Iterator[Finding]:
         """Others on this machine must not read jobs, results, or the token."""
