@@ -262,9 +262,7 @@ class Connection:
     async def put_file(self, method: str, pieces: Callable[[], AsyncIterator[bytes]]) -> str:
         """Stores a file that is read piece by piece, from its beginning after an interruption;
         the sha256 of what was stored."""
-        stored = await self.call(
-            method, lambda: (pb.Chunk(data=piece) async for piece in pieces())
-        )
+        stored = await self.call(method, lambda: (pb.Chunk(data=piece) async for piece in pieces()))
         return str(stored.sha256)
 
     async def get(
