@@ -233,11 +233,8 @@ def _packages(router: APIRouter, parts: Parts) -> None:
         sha256: Annotated[str, Query(description="Refused if the bytes have another.")] = "",
     ) -> Response:
         parts.queue.check_room()
-        blob = await parts.blobs.put(
-            incoming.pieces(request, parts.limits),
-            limit=parts.package_limit,
-            expected=sha256 or None,
-        )
+        pieces, limit = incoming.pieces(request, parts.limits), parts.package_limit
+        blob = await parts.blobs.put(pieces, limit=limit, expected=sha256 or None)
         return json(StoredPackage(blob.sha256, blob.size), 201)
 
 
