@@ -14,14 +14,16 @@ import msgspec
 
 from corral.api.parts import Parts
 from corral.contract import corral_pb2 as pb
+from corral.controller.auth.worker_admin import WorkerAdmin
 from corral.controller.history.listing import Counted
-from corral.controller.images.learning_runs import Run, StartedRun
+from corral.controller.images.learning_runs import StartedRun
 from corral.controller.images.plans import BuiltBatch
 from corral.controller.images.presets import Preset
-from corral.controller.jobs.batches import BatchProgress
+from corral.controller.jobs.batches import look
 from corral.controller.output.pages import Seen
 from corral.controller.store import Store
 from corral.controller.why import explain
+from corral.core.access import Role
 from corral.core.errors import JobNotFound
 from corral.core.events import (
     ArtifactStored,
@@ -247,7 +249,24 @@ def batch_view(name: str, counted: Counted) -> pb.BatchView:
     )
 
 
-def whole_batch_view(batch: BatchProgress) -> pb.BatchView:
+async def invitation_view(herd: WorkerAdmin, asked: pb.InviteRequest) -> pb.InviteReply:
+    """A new invitation: of a client where one is named, of workers otherwise."""
+    if asked.client:
+        client = await herd.invite_client(asked.client, asked.role or Role.SUBMIT, asked.expires_in)
+        return pb.InviteReply(invitation=client.text())
+    worker, expires_at = await herd.invite_worker(asked.expires_in, asked.uses, renew=asked.renew)
+    pin = herd.pin()
+    return pb.InviteReply(
+        invitation=worker.text(),
+        shell=worker.shell(pin),
+        powershell=worker.powershell(pin),
+        expires_at=expires_at,
+    )
+
+
+async def whole_batch_view(parts: Parts, name: str) -> pb.BatchView:
+    """One batch, with its workers and what is left."""
+    batch = await look(name, parts.listing, parts.store.world, parts.loop)
     view = batch_view(batch.name, batch.counted)
     view.model_switches = batch.model_switches
     if batch.left_s is not None:
@@ -271,10 +290,9 @@ def preset_view(preset: Preset) -> pb.PresetView:
     return pb.PresetView(name=preset.name, saved_at=preset.saved_at, value=value)
 
 
-def run_view(run: Run, started: StartedRun | None = None) -> pb.LearningRunView:
-    if started is None:
-        return filled(pb.LearningRunView, run)
-    return filled(pb.LearningRunView, run, started, result=msgspec.json.encode(started.result))
+def run_view(started: StartedRun) -> pb.LearningRunView:
+    result = msgspec.json.encode(started.result)
+    return filled(pb.LearningRunView, started.run, started, result=result)
 
 
 def worker_view(parts: Parts, worker: Worker) -> pb.WorkerView:

@@ -36,7 +36,13 @@ class Place:
 
     def home(self) -> Iterator[Finding]:
         home = self._home
-        if not self._closed() and not os.path.lexists(home):
+        if self._closed():
+            yield fail(
+                f"{home} cannot be read and written by you.",
+                f"sudo chown -R $(id -un) {home}, or set another CORRAL_HOME.",
+            )
+            return
+        if not os.path.lexists(home):
             parent = next(folder for folder in home.absolute().parents if os.path.exists(folder))
             if os.access(parent, os.W_OK):
                 yield ok(f"{home} does not exist yet; `corral up` makes it")
@@ -45,12 +51,6 @@ class Place:
                     f"{home} does not exist, and {parent} cannot be written.",
                     "Choose a place of your own with CORRAL_HOME.",
                 )
-            return
-        if self._closed():
-            yield fail(
-                f"{home} cannot be read and written by you.",
-                f"sudo chown -R $(id -un) {home}, or set another CORRAL_HOME.",
-            )
             return
         if not home.is_dir():
             yield fail(f"{home} is no folder.", "Move it away, or set another CORRAL_HOME.")

@@ -90,24 +90,7 @@ class ControllerChecks:
                 health = client.health()
                 took = (time.perf_counter() - began) * 1000
                 yield ok(f"{door.address} answers in {took:.0f} ms: {health.status}", check="grpc")
-                if health.status == "full":
-                    yield fail(
-                        f"No new work is accepted or started: {health.reason}",
-                        "Free some space, or lower retention.* in corral.yaml.",
-                        check="room",
-                    )
-                if health.status == "damaged":
-                    yield fail(
-                        health.reason,
-                        "`corral down`, then restore a backup, or run `corral repair`.",
-                        check="journal",
-                    )
-                if health.status == "degraded":
-                    yield warn(
-                        health.reason,
-                        "Its jobs wait; look after its platform, and they go on by themselves.",
-                        check="engines",
-                    )
+                yield from _condition(health.status, health.reason)
                 if health.version == __version__:
                     yield ok(f"the controller has {health.version} too", check="versions")
                 else:
@@ -192,6 +175,18 @@ class ControllerChecks:
                     f"Start the {server.kind}, or correct its entry in `worker.backends` there.",
                     check="images",
                 )
+
+
+def _condition(status: str, reason: str) -> Iterator[Finding]:
+    if status == "full":
+        said = f"No new work is accepted or started: {reason}"
+        yield fail(said, "Free some space, or lower retention.* in corral.yaml.", check="room")
+    if status == "damaged":
+        next_ = "`corral down`, then restore a backup, or run `corral repair`."
+        yield fail(reason, next_, check="journal")
+    if status == "degraded":
+        next_ = "Its jobs wait; look after its platform, and they go on by themselves."
+        yield warn(reason, next_, check="engines")
 
 
 def _alive(card: dict[str, object]) -> bool:

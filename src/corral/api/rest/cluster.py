@@ -16,10 +16,10 @@ from corral.api.parts import Parts
 from corral.api.rest import routing
 from corral.api.rest.answers import answer, body, body_of, encoded, errors, json
 from corral.api.rest.routing import caller_of
-from corral.api.views import filled, queue_view, worker_pages, worker_view
+from corral.api.views import filled, invitation_view, queue_view, worker_pages, worker_view
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
-from corral.contract.read_views import read
+from corral.contract.read_views import read, read_as
 from corral.core.errors import WorkerNotFound
 from corral.core.job import State
 
@@ -195,15 +195,9 @@ def _changing_workers(router: APIRouter, parts: Parts) -> None:
     )
     async def invite(request: Request) -> Response:
         wanted = body_of(await incoming.whole(request, parts.limits), InvitationBody)
-        if wanted.client:
-            client = await parts.herd.invite_client(wanted.client, wanted.role, wanted.expires_in)
-            return json(NewInvitation(client.text()), 201)
-        worker, expires_at = await parts.herd.invite_worker(
-            wanted.expires_in, wanted.uses, renew=wanted.renew
-        )
-        pin = parts.herd.pin()
-        told = NewInvitation(worker.text(), worker.shell(pin), worker.powershell(pin), expires_at)
-        return json(told, 201)
+        asked = pb.InviteRequest(**msgspec.structs.asdict(wanted))
+        told = await invitation_view(parts.herd, asked)
+        return json(read_as(NewInvitation, told), 201)
 
 
 def _queue(router: APIRouter, parts: Parts) -> None:

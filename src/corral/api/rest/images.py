@@ -25,7 +25,6 @@ from corral.contract.read_views import read
 from corral.controller.images.learning import LearningFilters
 from corral.controller.images.plans import BuiltBatch
 from corral.controller.images.presets import Preset
-from corral.controller.jobs.batches import look
 
 
 class BatchPage(msgspec.Struct):
@@ -152,8 +151,7 @@ def _batches(router: APIRouter, parts: Parts) -> None:
         responses={200: answer(views.BatchView, "Its jobs by state and by worker."), **errors(404)},
     )
     async def show(batch: str) -> Response:
-        found = await look(batch, parts.listing, parts.store.world, parts.loop)
-        return json(read(whole_batch_view(found)))
+        return json(read(await whole_batch_view(parts, batch)))
 
     @router.post(
         "/batches/{batch:path}/cancel",
@@ -266,7 +264,7 @@ def _runs(router: APIRouter, parts: Parts) -> None:
     ) -> Response:
         data = await incoming.whole(request, parts.limits)
         started = await parts.learning_runs.start(data, caller_of(request), dry_run=dry_run)
-        return json(read(run_view(started.run, started)), 200 if dry_run else 202)
+        return json(read(run_view(started)), 200 if dry_run else 202)
 
     @router.get(
         "/learning-runs",
@@ -274,7 +272,7 @@ def _runs(router: APIRouter, parts: Parts) -> None:
         responses={200: answer(list[views.LearningRunView], "Without results.")},
     )
     async def listed() -> Response:
-        return json([read(run_view(run)) for run in parts.learning_runs.all()])
+        return json([read(filled(pb.LearningRunView, run)) for run in parts.learning_runs.all()])
 
     @router.get(
         "/learning-runs/{name}",
@@ -282,8 +280,7 @@ def _runs(router: APIRouter, parts: Parts) -> None:
         responses={200: answer(views.LearningRunView, "Steps in their order."), **errors(404, 507)},
     )
     async def show(name: str) -> Response:
-        shown = await parts.learning_runs.show(name)
-        return json(read(run_view(shown.run, shown)))
+        return json(read(run_view(await parts.learning_runs.show(name))))
 
 
 def _told(built: BuiltBatch, batch: str, records: Sequence[dict[str, Any]] = ()) -> BatchBuilt:

@@ -15,7 +15,6 @@ from corral.api.views import (
 )
 from corral.contract import corral_pb2 as pb
 from corral.controller.images.learning import LearningFilters
-from corral.controller.jobs.batches import look
 from corral.core.access import Caller
 
 MOST_BATCHES = 1_000
@@ -37,10 +36,7 @@ class ImageCalls(Calls):
 
     @answers
     async def GetBatch(self, request: pb.BatchRequest) -> pb.BatchView:
-        found = await look(
-            request.batch, self._parts.listing, self._parts.store.world, self._parts.loop
-        )
-        return whole_batch_view(found)
+        return await whole_batch_view(self._parts, request.batch)
 
     @answers
     async def ListBatches(self, request: pb.ListBatchesRequest) -> pb.ListBatchesReply:
@@ -90,17 +86,16 @@ class ImageCalls(Calls):
         started = await self._parts.learning_runs.start(
             request.plan, caller, dry_run=request.dry_run
         )
-        return run_view(started.run, started)
+        return run_view(started)
 
     @answers
     async def GetLearningRun(self, request: pb.LearningRunRequest) -> pb.LearningRunView:
-        shown = await self._parts.learning_runs.show(request.name)
-        return run_view(shown.run, shown)
+        return run_view(await self._parts.learning_runs.show(request.name))
 
     @answers
     async def ListLearningRuns(
         self, request: pb.ListLearningRunsRequest
     ) -> pb.ListLearningRunsReply:
         return pb.ListLearningRunsReply(
-            runs=[run_view(run) for run in self._parts.learning_runs.all()]
+            runs=[filled(pb.LearningRunView, run) for run in self._parts.learning_runs.all()]
         )

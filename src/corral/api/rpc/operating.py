@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from corral.api.rpc.guard import Calls, answers, streams
-from corral.api.views import filled, queue_view, worker_page, worker_view
+from corral.api.views import filled, invitation_view, queue_view, worker_page, worker_view
 from corral.contract import corral_pb2 as pb
-from corral.core.access import Caller, Role
+from corral.core.access import Caller
 
 
 class OperatingCalls(Calls):
@@ -34,21 +34,7 @@ class OperatingCalls(Calls):
 
     @answers
     async def Invite(self, request: pb.InviteRequest) -> pb.InviteReply:
-        if request.client:
-            client = await self._parts.herd.invite_client(
-                request.client, request.role or Role.SUBMIT, request.expires_in
-            )
-            return pb.InviteReply(invitation=client.text())
-        worker, expires_at = await self._parts.herd.invite_worker(
-            request.expires_in, request.uses, renew=request.renew
-        )
-        pin = self._parts.herd.pin()
-        return pb.InviteReply(
-            invitation=worker.text(),
-            shell=worker.shell(pin),
-            powershell=worker.powershell(pin),
-            expires_at=expires_at,
-        )
+        return await invitation_view(self._parts.herd, request)
 
     @answers
     async def ListJoinRequests(
