@@ -41,14 +41,9 @@ class OperatingCalls(Calls):
         self, request: pb.ListJoinRequestsRequest
     ) -> pb.ListJoinRequestsReply:
         requests = self._parts.herd.requests
-        return pb.ListJoinRequestsReply(
-            requests=[
-                pb.JoinRequestView(
-                    name=one.name, address=one.address, code=one.code, age_s=requests.age(one)
-                )
-                for one in requests.pending()
-            ]
-        )
+        asked = requests.pending()
+        found = (filled(pb.JoinRequestView, one, age_s=requests.age(one)) for one in asked)
+        return pb.ListJoinRequestsReply(requests=found)
 
     @answers
     async def ConfirmJoin(self, request: pb.ConfirmJoinRequest) -> pb.ConfirmJoinReply:
