@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from corral.contract import corral_pb2 as pb
 from corral.core.access import Caller
@@ -76,7 +76,18 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
         python=sent.python,
         requirements=tuple(sent.requirements),
         env=dict(sent.env),
-        needs=_checked(_needs(sent), limits.text),
+        needs=_needs(
+            sent.gpus,
+            round(sent.gpu_memory, 4),
+            sent.vram_gb,
+            sent.cpus or 1.0,
+            sent.memory_gb,
+            tuple(sent.worker_labels),
+            sent.worker or "auto",
+            # Sorted and each once: jobs for the same models wait in one line.
+            tuple(sorted(set(map(model_name, sent.models)))),
+            limits.text,
+        ),
         duration_s=sent.duration or DEFAULT_DURATION_S,
         queue_class=QueueClass(sent.queue_class) if sent.queue_class else default,
         priority=sent.priority,
@@ -130,32 +141,39 @@ def _jobs_like(first: Job, calls: Sequence[pb.Call], limits: Limits) -> list[Job
     return jobs
 
 
-def _needs(sent: pb.JobSubmission) -> Needs:
-    share, vram_gb = round(sent.gpu_memory, 4), sent.vram_gb
-    whole, tenths = gpu_needs(gpus=sent.gpus, gpu_memory=share, vram_gb=vram_gb)
-    return Needs(
-        gpus=whole,
-        gpu_tenths=tenths,
-        vram_gb=vram_gb,
-        cpus=sent.cpus or 1.0,
-        memory_gb=sent.memory_gb,
-        labels=tuple(sent.worker_labels),
-        worker=sent.worker or "auto",
-        # Sorted and each once: jobs for the same models wait in one line.
-        models=tuple(sorted(set(map(model_name, sent.models)))),
-    )
-
-
 @lru_cache(maxsize=1024)
-def _checked(needs: Needs, longest: int) -> Needs:
-    for label in (*needs.labels, needs.worker):
+def _needs(
+    gpus: int,
+    gpu_memory: float,
+    vram_gb: float,
+    cpus: float,
+    memory_gb: float,
+    labels: tuple[str, ...],
+    worker: str,
+    models: tuple[str, ...],
+    longest: int,
+) -> Needs:
+    whole, tenths = gpu_needs(gpus=gpus, gpu_memory=gpu_memory, vram_gb=vram_gb)
+    for label in (*labels, worker):
         _text("worker_labels and worker", label, longest)
-    for model in needs.models:
+    for model in models:
         _text("models", model, longest)
         if not model:
             raise InvalidJob("models holds names such as 'sdxl_1.0', and one of them is empty.")
     try:
-        return msgspec.convert(asdict(needs), Needs)
+        return msgspec.convert(
+            {
+                "gpus": whole,
+                "gpu_tenths": tenths,
+                "vram_gb": vram_gb,
+                "cpus": cpus,
+                "memory_gb": memory_gb,
+                "labels": labels,
+                "worker": worker,
+                "models": models,
+            },
+            Needs,
+        )
     except msgspec.ValidationError as error:
         raise InvalidJob(f"What the job needs is not possible: {error}.".replace("`", "")) from None
 
