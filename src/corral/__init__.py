@@ -18,17 +18,13 @@ _HOMES = {
     "Handle": "corral.sdk.handles",
     "remote": "corral.sdk.functions",
     "shared": "corral.sdk.files.assets",
-    "CorralError": "corral.core.errors",
-    "JobError": "corral.core.errors",
-    "JobFailed": "corral.core.errors",
-    "JobCancelled": "corral.core.errors",
-    "JobRejected": "corral.core.errors",
-    "JobNotFound": "corral.core.errors",
-    "InvalidJob": "corral.core.errors",
-    "NoGpuWorkers": "corral.core.errors",
-    "ExceedsAllWorkers": "corral.core.errors",
-    "Unavailable": "corral.core.errors",
-    "Unauthorized": "corral.core.errors",
+    **dict.fromkeys(
+        (
+            *("CorralError", "JobError", "JobFailed", "JobCancelled", "JobRejected", "JobNotFound"),
+            *("InvalidJob", "NoGpuWorkers", "ExceedsAllWorkers", "Unavailable", "Unauthorized"),
+        ),
+        "corral.core.errors",
+    ),
 }
 
 __all__ = [*sorted(_HOMES), "job"]

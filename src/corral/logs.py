@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -183,11 +183,12 @@ class _Libraries(logging.Handler):
         say("library_said", logger=record.name, message=message, **told)
 
 
-class _Road:
+class _Road(NamedTuple):
     """Past structlog, for who has many lines at once: rendered one by one, written together."""
 
-    def __init__(self, render: structlog.typing.Processor, sink: Sink, level: int) -> None:
-        self.render, self.sink, self.level = render, sink, level
+    render: structlog.typing.Processor
+    sink: Sink
+    level: int
 
 
 _road: _Road | None = None

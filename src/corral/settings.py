@@ -178,11 +178,6 @@ def client_address() -> str | None:
     return os.environ.get("CORRAL_ADDRESS")
 
 
-def client_assets(home: Path | None = None) -> AssetSettings:
-    """Where a client has the shared root, and what else it may be called."""
-    return load(home).settings.assets
-
-
 def client_token() -> str | None:
     return os.environ.get("CORRAL_TOKEN")
 

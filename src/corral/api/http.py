@@ -6,29 +6,34 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, FastAPI
-from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 
 from corral.api.first_answers import Health
 from corral.api.parts import Parts
 from corral.api.rest import cluster, following, images, jobs, routing
-from corral.api.rest.answers import Error, handle_errors
+from corral.api.rest.answers import DOCUMENTED, handle_errors
 from corral.api.workers import joining
-
-MODULES = (jobs, following, images, cluster)
 
 
 def application(
     *, attempts: APIRouter, health: Health, parts: Parts, metrics: APIRouter
 ) -> FastAPI:
     app = FastAPI(
-        title="Corral", version=parts.version, docs_url=None, redoc_url=None, openapi_url=None
+        title="Corral",
+        version=parts.version,
+        summary="One place to send GPU work to.",
+        description=(
+            'Every error is `{"error": {code, message, job_id, details}}`; codes are stable. '
+            "Give the token as `Authorization: Bearer …`."
+        ),
+        openapi_url=None,
     )
     # Before all others, which are gone through for each request: attempts ask most.
     app.include_router(attempts)
     handle_errors(app)
-    for router in (router for module in MODULES for router in module.routes(parts)):
-        app.include_router(router)
+    for module in (jobs, following, images, cluster):
+        for router in module.routes(parts):
+            app.include_router(router)
     about = routing.router(parts, "about")
 
     @about.get("/openapi.json", summary="This document", include_in_schema=False)
@@ -51,19 +56,9 @@ def application(
 def document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document: FastAPI's of the routes, and msgspec's of what they answer."""
     if app.openapi_schema is None:
-        found = get_openapi(
-            title="Corral",
-            version=app.version,
-            summary="One place to send GPU work to.",
-            description=(
-                'Every error is `{"error": {code, message, job_id, details}}`; codes are stable. '
-                "Give the token as `Authorization: Bearer …`."
-            ),
-            routes=app.routes,
-        )
-        structs = [Error, *(struct for module in MODULES for struct in module.STRUCTS)]
+        found = app.openapi()
         _, schemas = msgspec.json.schema_components(
-            structs, ref_template="#/components/schemas/{name}"
+            DOCUMENTED.values(), ref_template="#/components/schemas/{name}"
         )
         components = found.setdefault("components", {})
         components.setdefault("schemas", {}).update(schemas)
@@ -72,5 +67,4 @@ def document(app: FastAPI) -> dict[str, Any]:
         for operation in (one for path in found["paths"].values() for one in path.values()):
             if operation["operationId"].startswith("health"):
                 operation["security"] = []
-        app.openapi_schema = found
-    return app.openapi_schema
+    return app.openapi()

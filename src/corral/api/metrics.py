@@ -61,7 +61,7 @@ class Metrics:
         )
         async def metrics(request: Request) -> Response:
             token = bearer(request.headers.get("authorization"))
-            self._parts.access.caller(token).needs(ROUTES["GET", "/metrics"])
+            self._parts.access.caller(token).needs(ROUTES["GET /metrics"])
             return Response(await self.text(), media_type=CONTENT_TYPE)
 
         return router
@@ -202,24 +202,17 @@ class Metrics:
             "Workers that are connected now.",
             sum(worker.connected for worker in workers),
         )
-        yield _gauge(
-            "corral_worker_connected",
-            "1 while this worker is connected.",
-            ((worker.name, int(worker.connected)) for worker in workers),
-            "worker",
-        )
-        yield _gauge(
-            "corral_worker_last_seen_timestamp_seconds",
-            "When this worker was last heard of.",
-            ((worker.name, worker.seen_at) for worker in workers),
-            "worker",
-        )
-        yield _gauge(
-            "corral_worker_circuit_open",
-            "1 while this worker gets nothing, or one probe at most, after failures of its own.",
-            ((worker.name, int(worker.id in opened)) for worker in workers),
-            "worker",
-        )
+        told = "1 while this worker gets nothing, or one probe at most, after failures of its own."
+        read: dict[tuple[str, str], Callable[[Worker], float]] = {
+            ("connected", "1 while this worker is connected."): lambda one: one.connected,
+            ("last_seen_timestamp_seconds", "When this worker was last heard of."): (
+                lambda one: one.seen_at
+            ),
+            ("circuit_open", told): lambda one: one.id in opened,
+        }
+        for (name, told), value in read.items():
+            samples = [(one.name, value(one)) for one in workers]
+            yield _gauge(f"corral_worker_{name}", told, samples, "worker")
 
     def _bytes(self) -> Iterator[Metric]:
         path, blobs = self._parts.store.journal.path, self._parts.blobs

@@ -14,15 +14,16 @@ import msgspec
 
 from corral.api.parts import Parts
 from corral.contract import corral_pb2 as pb
-from corral.controller.auth.tokens import Token
+from corral.controller.auth.worker_admin import WorkerAdmin
 from corral.controller.history.listing import Counted
-from corral.controller.images.learning_runs import Run, StartedRun
+from corral.controller.images.learning_runs import StartedRun
 from corral.controller.images.plans import BuiltBatch
 from corral.controller.images.presets import Preset
-from corral.controller.jobs.batches import BatchProgress
+from corral.controller.jobs.batches import look
 from corral.controller.output.pages import Seen
 from corral.controller.store import Store
 from corral.controller.why import explain
+from corral.core.access import Role
 from corral.core.errors import JobNotFound
 from corral.core.events import (
     ArtifactStored,
@@ -38,7 +39,6 @@ from corral.core.events import (
     Journaled,
 )
 from corral.core.frames import OutputFrame, ProgressFrame, decode_frame
-from corral.core.images.learning import Rating
 from corral.core.images.pipeline import spelled_out
 from corral.core.job import (
     Blob,
@@ -49,7 +49,7 @@ from corral.core.job import (
     Workload,
     decode_document,
 )
-from corral.core.worker import GPU, Reading, Worker
+from corral.core.worker import Worker
 from corral.scheduler.fit import Room
 
 M = TypeVar("M")
@@ -79,7 +79,7 @@ def event_of(seen: Seen, names: Mapping[str, str]) -> pb.JobEvent | None:
             event.output.stream = frame.stream
             event.output.data = frame.data or frame.text.encode()
         else:
-            event.progress.CopyFrom(_progress(frame))
+            event.progress.CopyFrom(filled(pb.Progress, frame))
     else:
         event.at = seen.fact.at
         if not _tell(event, seen.fact, names):
@@ -105,7 +105,7 @@ def _tell(event: pb.JobEvent, fact: Journaled, names: Mapping[str, str]) -> bool
         case JobStopping():
             event.state.state = State.STOPPING
         case ArtifactStored():
-            event.artifact.CopyFrom(artifact_view(fact))
+            event.artifact.CopyFrom(filled(pb.ArtifactView, fact))
         case JobSucceeded() | JobFailed() | JobCancelled() | JobRejected():
             event.ended.CopyFrom(ended_of(fact))
         case _:
@@ -118,8 +118,10 @@ def ended_of(fact: JobSucceeded | JobFailed | JobCancelled | JobRejected) -> pb.
         case JobSucceeded():
             return pb.Ended(state=State.SUCCEEDED, seconds=fact.seconds, result=_blob(fact.result))
         case JobFailed():
-            code = _signed(fact.failure.exit_code)
-            failure = _filled(pb.Failure, fact.failure, exit_code=code)
+            code = fact.failure.exit_code
+            if code is not None and code >= 2**31:
+                code -= 2**32  # Windows names crashes by large numbers: the same bits with a sign
+            failure = filled(pb.Failure, fact.failure, exit_code=code)
             return pb.Ended(state=State.FAILED, seconds=fact.seconds, failure=failure)
         case JobCancelled():
             return pb.Ended(state=State.CANCELLED, seconds=fact.seconds)
@@ -135,7 +137,7 @@ def _alike(message: Any, source: Any) -> tuple[str, ...]:
     return tuple(name for name in source.__struct_fields__ if name in known)
 
 
-def _filled(message: Callable[..., M], *sources: msgspec.Struct, **other: Any) -> M:
+def filled(message: Callable[..., M], *sources: msgspec.Struct, **other: Any) -> M:
     """A message with the sources' fields of the same names, but for those that are given."""
     for source in sources:
         for name in _alike(message, type(source)):
@@ -144,29 +146,14 @@ def _filled(message: Callable[..., M], *sources: msgspec.Struct, **other: Any) -
     return message(**other)
 
 
-def _signed(code: int | None) -> int | None:
-    """Windows names crashes by large numbers, 0xC0000005 for one: the same 32 bits with a sign."""
-    return code - 2**32 if code is not None and code >= 2**31 else code
-
-
 def _blob(blob: Blob | None) -> pb.BlobRef | None:
     if blob is None:
         return None
     return pb.BlobRef(sha256=blob.sha256, size=blob.size, data=blob.data or b"")
 
 
-def artifact_view(fact: ArtifactStored) -> pb.ArtifactView:
-    return _filled(pb.ArtifactView, fact)
-
-
-def _progress(frame: ProgressFrame) -> pb.Progress:
-    return pb.Progress(
-        fraction=frame.fraction, message=frame.message, metrics=frame.metrics, step=frame.step
-    )
-
-
 def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) -> pb.JobView:
-    view = _filled(
+    view = filled(
         pb.JobView,
         *(head, head.shape, head.given, head.course),
         job_id=head.id,
@@ -175,7 +162,7 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
         models=head.shape.needs.models,
     )
     if progress is not None:
-        view.progress.CopyFrom(_progress(progress))
+        view.progress.CopyFrom(filled(pb.Progress, progress))
     if not head.attempt and not head.state.ended:
         return view  # nothing more to tell, and nothing to read
     artifacts: dict[str, ArtifactStored] = {}
@@ -189,7 +176,7 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
             break
         if isinstance(fact, ArtifactStored):
             artifacts.setdefault(fact.name, fact)
-    view.artifacts.extend(artifact_view(fact) for fact in reversed(artifacts.values()))
+    view.artifacts.extend(filled(pb.ArtifactView, one) for one in reversed(artifacts.values()))
     return view
 
 
@@ -234,13 +221,8 @@ def explanation_view(parts: Parts, job: JobId) -> pb.Explanation:
     loop = parts.loop
     now = loop.snapshot(time.time())
     reason = explain(parts.store, job, loop.workers(), paused=loop.why_paused(), now=now)
-    return pb.Explanation(
-        job_id=job,
-        state=reason.state,
-        summary=reason.summary,
-        workers=[pb.WhyWorker(worker=name, reason=why) for name, why in reason.workers.items()],
-        history=reason.history,
-    )
+    workers = [pb.WhyWorker(worker=name, reason=why) for name, why in reason.workers.items()]
+    return filled(pb.Explanation, reason, job_id=job, workers=workers)
 
 
 def queue_view(parts: Parts) -> pb.QueueView:
@@ -257,24 +239,40 @@ def queue_view(parts: Parts) -> pb.QueueView:
 def batch_view(name: str, counted: Counted) -> pb.BatchView:
     """A batch as lists show it."""
     over = counted.done == counted.total
-    return pb.BatchView(
+    return filled(
+        pb.BatchView,
+        counted,
         batch=name,
         jobs=counted.total,
-        states=counted.states,
         done=counted.done / counted.total,
-        submitted_at=counted.submitted_at,
         ended_at=counted.ended_at if over else 0.0,
-        seconds=counted.seconds,
     )
 
 
-def whole_batch_view(batch: BatchProgress) -> pb.BatchView:
+async def invitation_view(herd: WorkerAdmin, asked: pb.InviteRequest) -> pb.InviteReply:
+    """A new invitation: of a client where one is named, of workers otherwise."""
+    if asked.client:
+        client = await herd.invite_client(asked.client, asked.role or Role.SUBMIT, asked.expires_in)
+        return pb.InviteReply(invitation=client.text())
+    worker, expires_at = await herd.invite_worker(asked.expires_in, asked.uses, renew=asked.renew)
+    pin = herd.pin()
+    return pb.InviteReply(
+        invitation=worker.text(),
+        shell=worker.shell(pin),
+        powershell=worker.powershell(pin),
+        expires_at=expires_at,
+    )
+
+
+async def whole_batch_view(parts: Parts, name: str) -> pb.BatchView:
+    """One batch, with its workers and what is left."""
+    batch = await look(name, parts.listing, parts.store.world, parts.loop)
     view = batch_view(batch.name, batch.counted)
     view.model_switches = batch.model_switches
     if batch.left_s is not None:
         view.left_s = batch.left_s
     for worker, share in batch.shares.items():
-        view.workers.append(_filled(pb.BatchWorker, share, worker=worker))
+        view.workers.append(filled(pb.BatchWorker, share, worker=worker))
     return view
 
 
@@ -292,41 +290,30 @@ def preset_view(preset: Preset) -> pb.PresetView:
     return pb.PresetView(name=preset.name, saved_at=preset.saved_at, value=value)
 
 
-def token_view(token: Token) -> pb.TokenView:
-    return _filled(pb.TokenView, token)
-
-
-def rating_view(rating: Rating) -> pb.RatingView:
-    return _filled(pb.RatingView, rating)
-
-
-def run_view(run: Run, started: StartedRun | None = None) -> pb.LearningRunView:
-    if started is None:
-        return _filled(pb.LearningRunView, run)
-    return _filled(pb.LearningRunView, run, started, result=msgspec.json.encode(started.result))
-
-
-def gpu_view(gpu: GPU, free: float, reading: Reading | None) -> pb.GpuView:
-    sources = (gpu,) if reading is None else (gpu, reading)
-    return _filled(pb.GpuView, *sources, free=free)
+def run_view(started: StartedRun) -> pb.LearningRunView:
+    result = msgspec.json.encode(started.result)
+    return filled(pb.LearningRunView, started.run, started, result=result)
 
 
 def worker_view(parts: Parts, worker: Worker) -> pb.WorkerView:
     (seat,) = parts.store.world.seats([worker])
     can, room = worker.capabilities, Room(worker, seat.held)
-    readings = {one.uuid: one for one in worker.readings}
-    return _filled(
+    readings = {one.uuid: (one,) for one in worker.readings}
+    return filled(
         pb.WorkerView,
         *(worker, can),
         gpus=[
-            gpu_view(gpu, room.capacity.tenths[gpu.uuid] / 10, readings.get(gpu.uuid))
+            filled(
+                *(pb.GpuView, gpu, *readings.get(gpu.uuid, ())),
+                free=room.capacity.tenths[gpu.uuid] / 10,
+            )
             for gpu in can.gpus
         ],
         running=sum(held.count for held in seat.held if held.started),
         waiting=sum(held.count for held in seat.held if not held.started),
         circuit=seat.circuit.told(time.time(), seat.attempts),
-        models=[_filled(pb.ModelView, one) for one in worker.models],
-        servers=[_filled(pb.ImageServerView, one) for one in worker.servers],
+        models=[filled(pb.ModelView, one) for one in worker.models],
+        servers=[filled(pb.ImageServerView, one) for one in worker.servers],
     )
 
 

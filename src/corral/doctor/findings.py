@@ -33,14 +33,18 @@ def fail(said: str, next_: str, *, check: str = "") -> Finding:
     return Finding(check, "fail", said, next_)
 
 
+def named(check: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Those that have no other name under this one."""
+    return (replace(finding, check=finding.check or check) for finding in findings)
+
+
 def examined(checks: Iterable[Check]) -> Iterator[Finding]:
-    """Every check in turn, its findings under its own name where they have no other. One that
-    breaks is a finding too, and ends nothing."""
+    """Every check in turn, its findings under its own name. One that breaks is a finding too, and
+    ends nothing."""
     for check in checks:
         name = check.__name__.replace("_", " ")
         try:
-            for finding in check():
-                yield replace(finding, check=finding.check or name)
+            yield from named(name, check())
         except Exception as error:
             said = f"could not be checked: {type(error).__name__}: {error}"
             next_ = "Look at what it says, or tell us: this check should not break."

@@ -36,7 +36,13 @@ class Place:
 
     def home(self) -> Iterator[Finding]:
         home = self._home
-        if not self._closed() and not os.path.lexists(home):
+        if self._closed():
+            yield fail(
+                f"{home} cannot be read and written by you.",
+                f"sudo chown -R $(id -un) {home}, or set another CORRAL_HOME.",
+            )
+            return
+        if not os.path.lexists(home):
             parent = next(folder for folder in home.absolute().parents if os.path.exists(folder))
             if os.access(parent, os.W_OK):
                 yield ok(f"{home} does not exist yet; `corral up` makes it")
@@ -46,16 +52,12 @@ class Place:
                     "Choose a place of your own with CORRAL_HOME.",
                 )
             return
-        if self._closed():
-            yield fail(
-                f"{home} cannot be read and written by you.",
-                f"sudo chown -R $(id -un) {home}, or set another CORRAL_HOME.",
-            )
-            return
         if not home.is_dir():
             yield fail(f"{home} is no folder.", "Move it away, or set another CORRAL_HOME.")
             return
-        odd = [path.name for path in self._folders() if path.exists() and not path.is_dir()]
+        paths = self._paths
+        folders = (paths.journal, paths.blobs, paths.spool, paths.log, paths.worker)
+        odd = [path.name for path in folders if path.exists() and not path.is_dir()]
         if odd:
             yield fail(f"In {home} these are no folders: {', '.join(odd)}.", "Move them away.")
         yield from self._private()
@@ -70,10 +72,6 @@ class Place:
             return False
         yours = os.access(self._home, os.R_OK | os.W_OK | os.X_OK)
         return self._home.is_dir() and not yours
-
-    def _folders(self) -> list[Path]:
-        paths = self._paths
-        return [paths.journal, paths.blobs, paths.spool, paths.log, paths.worker]
 
     def _private(self) -> Iterator[Finding]:
         """Others on this machine must not read jobs, results, or the token."""

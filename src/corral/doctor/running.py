@@ -6,13 +6,13 @@ import contextlib
 import socket
 import time
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from corral import __version__, settings
 from corral.contract.views import WorkerView
 from corral.core.errors import CorralError, Forbidden, Unauthorized
-from corral.doctor.findings import Finding, fail, ok, warn
+from corral.doctor.findings import Finding, fail, named, ok, warn
 from corral.home import Home, read_json
 from corral.joining import trust
 from corral.sdk.client import Client
@@ -83,31 +83,14 @@ class ControllerChecks:
         door = locate(home=self._home)
         url = str(self._card.get("http", ""))
         if url and not self._elsewhere:
-            yield _http(url, str(self._card.get("certificate") or ""))
+            yield from named("http", [_http(url, self._card.get("certificate"))])
         try:
             with Client(home=self._home) as client:
                 began = time.perf_counter()
                 health = client.health()
                 took = (time.perf_counter() - began) * 1000
                 yield ok(f"{door.address} answers in {took:.0f} ms: {health.status}", check="grpc")
-                if health.status == "full":
-                    yield fail(
-                        f"No new work is accepted or started: {health.reason}",
-                        "Free some space, or lower retention.* in corral.yaml.",
-                        check="room",
-                    )
-                if health.status == "damaged":
-                    yield fail(
-                        health.reason,
-                        "`corral down`, then restore a backup, or run `corral repair`.",
-                        check="journal",
-                    )
-                if health.status == "degraded":
-                    yield warn(
-                        health.reason,
-                        "Its jobs wait; look after its platform, and they go on by themselves.",
-                        check="engines",
-                    )
+                yield from _condition(health.status, health.reason)
                 if health.version == __version__:
                     yield ok(f"the controller has {health.version} too", check="versions")
                 else:
@@ -133,18 +116,20 @@ class ControllerChecks:
 
     def _work(self, client: Client) -> Iterator[Finding]:
         workers = client.workers()
+        yield from named("workers", self._workers(workers))
+        yield from named("jobs", _stuck(client, workers))
+        yield from named("queue", [_paused(client)])
+        if not self._elsewhere:
+            yield from self._webhooks(client)
+
+    def _workers(self, workers: Sequence[WorkerView]) -> Iterator[Finding]:
         if not workers:
             yield warn(
                 "The controller knows no worker.",
                 "Wait a moment, or see worker.enabled in the settings.",
-                check="workers",
             )
         for worker in workers:
             yield from self._worker(worker)
-        yield from _stuck(client, workers)
-        yield _paused(client)
-        if not self._elsewhere:
-            yield from self._webhooks(client)
 
     def _webhooks(self, client: Client) -> Iterator[Finding]:
         """What is signed with a secret that is not there is not sent at all."""
@@ -163,18 +148,16 @@ class ControllerChecks:
     def _worker(self, worker: WorkerView) -> Iterator[Finding]:
         silence = time.time() - worker.seen_at
         if worker.left:
-            yield ok(f"{worker.name} was stopped {silence:.0f} s ago", check="workers")
+            yield ok(f"{worker.name} was stopped {silence:.0f} s ago")
         elif not worker.connected:
             yield warn(
                 f"{worker.name} is away since {silence:.0f} s.",
                 "Start it again; its jobs wait or go elsewhere.",
-                check="workers",
             )
         elif silence > SILENT_BEATS * self._config.heartbeat_s + 1:
             yield warn(
                 f"{worker.name} is connected but silent for {silence:.0f} s.",
                 "See whether its machine is overloaded or asleep.",
-                check="workers",
             )
         elif worker.version and worker.version != __version__:
             yield warn(
@@ -184,9 +167,7 @@ class ControllerChecks:
             )
         else:
             gpus = f", {len(worker.gpus)} GPUs" if worker.gpus else ""
-            yield ok(
-                f"{worker.name}: {worker.cpus:g} processors{gpus}, heard just now", check="workers"
-            )
+            yield ok(f"{worker.name}: {worker.cpus:g} processors{gpus}, heard just now")
         for server in worker.servers if worker.connected else ():
             if server.trouble:
                 yield warn(
@@ -194,6 +175,18 @@ class ControllerChecks:
                     f"Start the {server.kind}, or correct its entry in `worker.backends` there.",
                     check="images",
                 )
+
+
+def _condition(status: str, reason: str) -> Iterator[Finding]:
+    if status == "full":
+        said = f"No new work is accepted or started: {reason}"
+        yield fail(said, "Free some space, or lower retention.* in corral.yaml.", check="room")
+    if status == "damaged":
+        next_ = "`corral down`, then restore a backup, or run `corral repair`."
+        yield fail(reason, next_, check="journal")
+    if status == "degraded":
+        next_ = "Its jobs wait; look after its platform, and they go on by themselves."
+        yield warn(reason, next_, check="engines")
 
 
 def _alive(card: dict[str, object]) -> bool:
@@ -219,38 +212,30 @@ def _holder(port: int) -> str:
     return ""
 
 
-def _http(url: str, certificate: str) -> Finding:
+def _http(url: str, certificate: object) -> Finding:
     try:
-        pem = Path(certificate).read_text(encoding="ascii") if certificate else ""
-        with trust.opener(pem).open(f"{url}/health", timeout=5) as answer:
-            answer.read()
+        trust.health_of(url, certificate, timeout=5)
     except urllib.error.HTTPError as error:
         said = error.read().decode("utf-8", "replace")[:200]
-        return warn(
-            f"{url}/health answers {error.code}: {said}", "See what it says there.", check="http"
-        )
+        return warn(f"{url}/health answers {error.code}: {said}", "See what it says there.")
     except (OSError, ValueError) as error:
         return fail(
             f"{url} does not answer ({error}), so workers cannot reach it either.",
             "See the controller's log; `corral down` and `corral up`.",
-            check="http",
         )
-    return ok(f"{url} answers", check="http")
+    return ok(f"{url} answers")
 
 
 def _paused(client: Client) -> Finding:
     view = client.admin.queue()
     if not view.paused:
-        return ok("not paused", check="queue")
+        return ok("not paused")
     by = f" by {view.paused_by}" if view.paused_by else ""
-    return warn(
-        f"The queue is paused{by}: nothing new is started.",
-        "`corral queue resume` goes on.",
-        check="queue",
-    )
+    said = f"The queue is paused{by}: nothing new is started."
+    return warn(said, "`corral queue resume` goes on.")
 
 
-def _stuck(client: Client, workers: list[WorkerView]) -> Iterator[Finding]:
+def _stuck(client: Client, workers: Sequence[WorkerView]) -> Iterator[Finding]:
     """Jobs that wait although workers have nothing to do: those would wait for ever."""
     if any(worker.running or worker.waiting for worker in workers if worker.connected):
         return
@@ -266,7 +251,6 @@ def _stuck(client: Client, workers: list[WorkerView]) -> Iterator[Finding]:
         yield warn(
             f"No worker here can run job {stuck[0]}{more}.",
             "`corral why JOB` says more; add such a worker, or `corral cancel` it.",
-            check="jobs",
         )
     elif workers:
-        yield ok("none waits in vain", check="jobs")
+        yield ok("none waits in vain")

@@ -135,6 +135,14 @@ def context(pem: str) -> ssl.SSLContext:
     return made
 
 
+def health_of(url: str, certificate: object, timeout: float) -> bytes:
+    """What the controller of this machine says of itself; the certificate is a file of its home."""
+    pem = Path(str(certificate)).read_text(encoding="ascii") if certificate else ""
+    with opener(pem).open(f"{url}/health", timeout=timeout) as answer:
+        found: bytes = answer.read()
+        return found
+
+
 def opener(pem: str = "") -> OpenerDirector:
     """Asks by HTTP, with a certificate its holder alone. A proxy for the web has no business on the
     way to a controller."""

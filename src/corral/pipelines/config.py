@@ -10,9 +10,10 @@ from itertools import product
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from corral.core.errors import TooManyRecords
-from corral.core.images.pipeline import Factor, Lora, Name, Pixels, Prompt, Share, Steps
+from corral.core.images.pipeline import STAGES, Factor, Lora, Name, Pixels, Prompt, Share, Steps
 from corral.pipelines.mistakes import convert
 
 GivenSeed = Annotated[int, Meta(ge=-1, lt=2**32)]
@@ -118,24 +119,20 @@ class Overrides(Section, frozen=True):
 
 
 S = TypeVar("S", bound=Section)
-_SETTINGS: dict[str, type[Section]] = {
-    "txt2img": Txt2ImgSettings,
-    "img2img": Img2ImgSettings,
-    "adetailer": ADetailerSettings,
-    "upscale": UpscaleSettings,
-}
 
 
 def merge(base: PlanConfig, overrides: Overrides) -> PlanConfig:
     """A stage's override holds where it is switched on; what is null in it keeps the base."""
     changes: dict[str, Any] = {}
-    for stage, settings in _SETTINGS.items():
+    for stage in STAGES:
         override = getattr(overrides, stage)
         if override is None or not override.apply:
             continue
-        given = {name: getattr(override, name) for name in settings.__struct_fields__}
+        given = asdict(override)
+        del given["apply"]
         if any(value is not None for value in given.values()):
-            changes[stage] = settings(**given)
+            # An override is the settings of its stage with a switch.
+            changes[stage] = type(override).__bases__[0](**given)
     return overlay(base, PlanConfig(**changes))
 
 

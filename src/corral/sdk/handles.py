@@ -82,16 +82,10 @@ class AsyncHandle:
 
     async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         """The job's value; its failure raises. TimeoutError leaves the job running."""
-        try:
-            async with asyncio.timeout(timeout):
-                ended = await self._wait()
-                workload = self._workload or (await self.status()).workload or Workload.PYTHON
-                return await value(self._connection, ended, workload)
-        except TimeoutError:
-            raise TimeoutError(
-                f"Job {self.id} has not ended within {timeout:g} s; it goes on. Ask again, or "
-                "cancel() it."
-            ) from None
+        async with within(timeout, f"Job {self.id}"):
+            ended = await self._wait()
+            workload = self._workload or (await self.status()).workload or Workload.PYTHON
+            return await value(self._connection, ended, workload)
 
     async def _wait(self) -> views.Ended:
         if self._ended is None:
@@ -167,6 +161,18 @@ class AsyncHandle:
         )
         self._workload = view.workload
         return view
+
+
+@contextlib.asynccontextmanager
+async def within(seconds: float | None, what: str) -> AsyncIterator[None]:
+    """A wait that ends nothing but itself."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise TimeoutError(
+            f"{what} has not ended within {seconds:g} s; it goes on. Ask again, or cancel() it."
+        ) from None
 
 
 async def _each(lists: AsyncGenerator[list[T], None]) -> AsyncIterator[T]:

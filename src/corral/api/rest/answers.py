@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 import structlog
@@ -64,24 +64,30 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     found: dict[int | str, dict[str, Any]] = {}
     for status in statuses:
         codes = (f"`{code}`" for code, cls in sorted(BY_CODE.items()) if cls.status == status)
-        found[status] = answer("Error", f"One of {', '.join(codes)}.")
+        found[status] = answer(Error, f"One of {', '.join(codes)}.")
     return found
 
 
-def answer(name: str, description: str, *, many: bool = False) -> dict[str, Any]:
-    """A view, for the documentation of a route."""
-    schema = {"type": "array", "items": _ref(name)} if many else _ref(name)
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
+def answer(kind: Any, description: str) -> dict[str, Any]:
+    """A view or a list of such, for the documentation of a route."""
+    return {"description": description, "content": {"application/json": {"schema": _schema(kind)}}}
 
 
-def _ref(name: str) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{name}"}
+DOCUMENTED: dict[str, Any] = {}
+"""The structs that routes take and answer with, as they named them."""
 
 
-def body(*structs: str, example: Any = None) -> dict[str, Any]:
+def _schema(kind: Any) -> dict[str, Any]:
+    if get_origin(kind) is list:
+        return {"type": "array", "items": _schema(get_args(kind)[0])}
+    DOCUMENTED[kind.__name__] = kind
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+
+def body(*structs: Any, example: Any = None) -> dict[str, Any]:
     """The body of a request, for the documentation of a route: one of these, or any object."""
-    schema = {"anyOf": [_ref(name) for name in structs]} if structs else {"type": "object"}
-    content = {"schema": _ref(structs[0]) if len(structs) == 1 else schema}
+    schemas = [_schema(struct) for struct in structs] or [{"type": "object"}]
+    content = {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}
     if example is not None:
         content["example"] = example
     return {"requestBody": {"required": True, "content": {"application/json": content}}}

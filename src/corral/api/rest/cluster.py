@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -16,9 +16,10 @@ from corral.api.parts import Parts
 from corral.api.rest import routing
 from corral.api.rest.answers import answer, body, body_of, encoded, errors, json
 from corral.api.rest.routing import caller_of
-from corral.api.views import queue_view, token_view, worker_pages, worker_view
+from corral.api.views import filled, invitation_view, queue_view, worker_pages, worker_view
+from corral.contract import corral_pb2 as pb
 from corral.contract import views
-from corral.contract.read_views import read
+from corral.contract.read_views import read, read_as
 from corral.core.errors import WorkerNotFound
 from corral.core.job import State
 
@@ -85,12 +86,6 @@ class NewInvitation(views.InvitationView, frozen=True):
     """For `corral worker join` or `corral login`."""
 
 
-STRUCTS: tuple[Any, ...] = (
-    *(ClusterStatus, TokenBody, NewToken, WorkerChange, InvitationBody, NewInvitation),
-    *(views.WorkerView, views.QueueView, views.TokenView),
-)
-
-
 def routes(parts: Parts) -> list[APIRouter]:
     router = routing.router(parts, "cluster")
     _cluster(router, parts)
@@ -105,7 +100,7 @@ def _cluster(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/cluster/status",
         summary="Workers, queue, active jobs, success rate and average duration",
-        responses={200: answer("ClusterStatus", "Now, and the last 24 hours.")},
+        responses={200: answer(ClusterStatus, "Now, and the last 24 hours.")},
     )
     async def status() -> Response:
         workers = parts.loop.workers()
@@ -138,7 +133,7 @@ def _looking_at_workers(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/workers",
         summary="Every worker: what it has and what runs there",
-        responses={200: answer("WorkerView", "All of them.", many=True), **errors(429)},
+        responses={200: answer(list[views.WorkerView], "All of them."), **errors(429)},
     )
     async def workers() -> Response:
         parts.streams.check()
@@ -157,7 +152,7 @@ def _looking_at_workers(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/workers/{name}",
         summary="One worker, by its name or id",
-        responses={200: answer("WorkerView", "This one."), **errors(404)},
+        responses={200: answer(views.WorkerView, "This one."), **errors(404)},
     )
     async def worker(name: str) -> Response:
         for worker in parts.loop.workers():
@@ -170,8 +165,11 @@ def _changing_workers(router: APIRouter, parts: Parts) -> None:
     @router.patch(
         "/workers/{name}",
         summary="Drain or resume a worker, give it another name or other labels",
-        responses={200: answer("WorkerView", "As it is now."), **errors(404, 408, 409, 413, 507)},
-        openapi_extra=body("WorkerChange"),
+        responses={
+            200: answer(views.WorkerView, "As it is now."),
+            **errors(404, 408, 409, 413, 507),
+        },
+        openapi_extra=body(WorkerChange),
     )
     async def change_worker(name: str, request: Request) -> Response:
         wanted = body_of(await incoming.whole(request, parts.limits), WorkerChange)
@@ -183,7 +181,7 @@ def _changing_workers(router: APIRouter, parts: Parts) -> None:
     @router.delete(
         "/workers/{name}",
         summary="Revoke a worker: it is cut off at once",
-        responses={200: answer("WorkerView", "As it was."), **errors(404, 409, 507)},
+        responses={200: answer(views.WorkerView, "As it was."), **errors(404, 409, 507)},
     )
     async def revoke_worker(name: str) -> Response:
         return json(read(worker_view(parts, await parts.herd.revoke(name))))
@@ -192,27 +190,21 @@ def _changing_workers(router: APIRouter, parts: Parts) -> None:
         "/invitations",
         status_code=201,
         summary="A string with which a worker joins or a client logs in",
-        responses={201: answer("NewInvitation", "A secret."), **errors(408, 409, 413, 507)},
-        openapi_extra=body("InvitationBody"),
+        responses={201: answer(NewInvitation, "A secret."), **errors(408, 409, 413, 507)},
+        openapi_extra=body(InvitationBody),
     )
     async def invite(request: Request) -> Response:
         wanted = body_of(await incoming.whole(request, parts.limits), InvitationBody)
-        if wanted.client:
-            client = await parts.herd.invite_client(wanted.client, wanted.role, wanted.expires_in)
-            return json(NewInvitation(client.text()), 201)
-        worker, expires_at = await parts.herd.invite_worker(
-            wanted.expires_in, wanted.uses, renew=wanted.renew
-        )
-        pin = parts.herd.pin()
-        told = NewInvitation(worker.text(), worker.shell(pin), worker.powershell(pin), expires_at)
-        return json(told, 201)
+        asked = pb.InviteRequest(**msgspec.structs.asdict(wanted))
+        told = await invitation_view(parts.herd, asked)
+        return json(read_as(NewInvitation, told), 201)
 
 
 def _queue(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/queue",
         summary="How many jobs wait by class, and whether the queue is paused",
-        responses={200: answer("QueueView", "The queue.")},
+        responses={200: answer(views.QueueView, "The queue.")},
     )
     async def queue() -> Response:
         return json(read(queue_view(parts)))
@@ -220,7 +212,7 @@ def _queue(router: APIRouter, parts: Parts) -> None:
     @router.post(
         "/queue/pause",
         summary="Start nothing new, also after a restart",
-        responses={200: answer("QueueView", "What workers hold goes on."), **errors(507)},
+        responses={200: answer(views.QueueView, "What workers hold goes on."), **errors(507)},
     )
     async def pause(request: Request) -> Response:
         await parts.loop.hold(True, by=caller_of(request).name)
@@ -229,7 +221,7 @@ def _queue(router: APIRouter, parts: Parts) -> None:
     @router.post(
         "/queue/resume",
         summary="Go on",
-        responses={200: answer("QueueView", "The queue."), **errors(507)},
+        responses={200: answer(views.QueueView, "The queue."), **errors(507)},
     )
     async def resume(request: Request) -> Response:
         await parts.loop.hold(False, by=caller_of(request).name)
@@ -240,27 +232,27 @@ def _tokens(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/tokens",
         summary="Tokens of clients, without the tokens themselves",
-        responses={200: answer("TokenView", "All of them.", many=True)},
+        responses={200: answer(list[views.TokenView], "All of them.")},
     )
     async def tokens() -> Response:
-        return json([read(token_view(token)) for token in parts.access.tokens()])
+        return json([read(filled(pb.TokenView, one)) for one in parts.access.tokens()])
 
     @router.post(
         "/tokens",
         status_code=201,
         summary="Make a token with a role",
-        responses={201: answer("NewToken", "Shown this once."), **errors(408, 409, 413, 507)},
-        openapi_extra=body("TokenBody"),
+        responses={201: answer(NewToken, "Shown this once."), **errors(408, 409, 413, 507)},
+        openapi_extra=body(TokenBody),
     )
     async def create_token(request: Request) -> Response:
         wanted = body_of(await incoming.whole(request, parts.limits), TokenBody)
         token, kept = await parts.access.create(wanted.name, wanted.role, wanted.expires_in)
-        return json(NewToken(token, read(token_view(kept))), 201)
+        return json(NewToken(token, read(filled(pb.TokenView, kept))), 201)
 
     @router.delete(
         "/tokens/{name}",
         summary="Revoke a token",
-        responses={200: answer("TokenView", "Good for nothing now."), **errors(404, 507)},
+        responses={200: answer(views.TokenView, "Good for nothing now."), **errors(404, 507)},
     )
     async def revoke_token(name: str) -> Response:
-        return json(read(token_view(await parts.access.revoke(name))))
+        return json(read(filled(pb.TokenView, await parts.access.revoke(name))))

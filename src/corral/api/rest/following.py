@@ -19,7 +19,8 @@ from corral.api.http_protocol import hold_little
 from corral.api.parts import Parts
 from corral.api.rest import routing
 from corral.api.rest.answers import BINARY, STREAMED, answer, errors, json
-from corral.api.views import artifact_view, event_of
+from corral.api.views import event_of, filled
+from corral.contract import corral_pb2 as pb
 from corral.contract import views
 from corral.contract.plain import plain_event
 from corral.contract.read_views import read, read_event
@@ -38,7 +39,6 @@ MAX_ATTEMPT = 1_000_000
 Read = Callable[[int, int], AsyncIterator[bytes]]
 """Bytes from a place to behind another."""
 
-STRUCTS: tuple[Any, ...] = (views.Artifact,)
 _RANGED: dict[int | str, dict[str, Any]] = {
     200: {"description": "Everything.", "content": {"application/octet-stream": BINARY}},
     206: {"description": "The range.", "content": {"application/octet-stream": BINARY}},
@@ -149,7 +149,7 @@ def _files(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/jobs/{job}/artifacts",
         summary="The artifacts of a job",
-        responses={200: answer("Artifact", "A page of them.", many=True), **errors(404)},
+        responses={200: answer(list[views.Artifact], "A page of them."), **errors(404)},
     )
     async def artifacts(
         job: str,
@@ -160,7 +160,7 @@ def _files(router: APIRouter, parts: Parts) -> None:
         found = await parts.queue.find(job)
         limit = min(limit or parts.limits.page, parts.limits.page)
         page = await parts.artifact_index.page(found, after=after, limit=limit)
-        return json([read(artifact_view(one)) for one in page])
+        return json([read(filled(pb.ArtifactView, one)) for one in page])
 
     @router.get(
         "/jobs/{job}/artifacts/{name:path}",
@@ -249,21 +249,16 @@ def _messages(seen: Sequence[Seen], names: Mapping[str, str]) -> bytes:
     """As they are sent; of a page that many see, made once."""
     kept = seen.encoded if isinstance(seen, Page) else {}
     if "messages" not in kept:
-        sent = [event for one in seen if (event := event_of(one, names)) is not None]
-        told = [read_event(one) for one in sent]
-        kept["messages"] = b"".join(_message(event) for event in told if event is not None)
+        sent = (event for one in seen if (event := event_of(one, names)) is not None)
+        told = (plain_event(read) for one in sent if (read := read_event(one)) is not None)
+        kept["messages"] = b"".join(map(_message, told))
     messages: bytes = kept["messages"]
     return messages
 
 
-def _message(event: views.Event) -> bytes:
-    plain = plain_event(event)
-    data = msgspec.json.encode(plain)
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (
-        event.cursor.encode(),
-        str(plain["event"]).encode(),
-        data,
-    )
+def _message(event: dict[str, Any]) -> bytes:
+    told = (event["cursor"].encode(), event["event"].encode(), msgspec.json.encode(event))
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % told
 
 
 async def _followed(parts: Parts, job: str, stream: str) -> AsyncIterator[bytes]:

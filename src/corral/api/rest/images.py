@@ -18,13 +18,13 @@ from corral.api.rest import routing
 from corral.api.rest.answers import STREAMED, answer, body, body_of, errors, json
 from corral.api.rest.jobs import Moment, moment
 from corral.api.rest.routing import caller_of
-from corral.api.views import batch_view, rating_view, run_view, whole_batch_view
+from corral.api.views import batch_view, filled, run_view, whole_batch_view
+from corral.contract import corral_pb2 as pb
 from corral.contract import views
 from corral.contract.read_views import read
 from corral.controller.images.learning import LearningFilters
 from corral.controller.images.plans import BuiltBatch
 from corral.controller.images.presets import Preset
-from corral.controller.jobs.batches import look
 
 
 class BatchPage(msgspec.Struct):
@@ -61,10 +61,6 @@ class RatingBody(msgspec.Struct, forbid_unknown_fields=True):
     note: str = ""
 
 
-STRUCTS: tuple[Any, ...] = (
-    *(BatchPage, views.BatchView, BatchCancelled, BatchBuilt, PresetList, Preset),
-    *(RatingBody, views.RatingView, views.LearningRunView),
-)
 _PLAN = body(
     example={
         "name": "castles",
@@ -85,7 +81,7 @@ _LEARNING_PLAN = body(
         "base": {"txt2img": {"model": "sketch"}},
     }
 )
-_RATING = body("RatingBody", example={"rating": 4, "note": "good light"})
+_RATING = body(RatingBody, example={"rating": 4, "note": "good light"})
 _LINES = {"schema": {"type": "string"}}
 
 
@@ -108,8 +104,8 @@ def _building(router: APIRouter, parts: Parts) -> None:
         status_code=202,
         summary="Build image jobs from a plan and submit them as one batch",
         responses={
-            202: answer("BatchBuilt", "Accepted, durably."),
-            200: answer("BatchBuilt", "What a dry run built."),
+            202: answer(BatchBuilt, "Accepted, durably."),
+            200: answer(BatchBuilt, "What a dry run built."),
             **errors(404, 408, 409, 413, 507),
         },
         openapi_extra=_PLAN,
@@ -137,7 +133,7 @@ def _batches(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/batches",
         summary="List batches, newest first",
-        responses={200: answer("BatchPage", "One page.")},
+        responses={200: answer(BatchPage, "One page.")},
     )
     async def listed(
         limit: Annotated[int, Query(ge=1)] = 100,
@@ -152,16 +148,15 @@ def _batches(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/batches/{batch:path}",
         summary="One batch",
-        responses={200: answer("BatchView", "Its jobs by state and by worker."), **errors(404)},
+        responses={200: answer(views.BatchView, "Its jobs by state and by worker."), **errors(404)},
     )
     async def show(batch: str) -> Response:
-        found = await look(batch, parts.listing, parts.store.world, parts.loop)
-        return json(read(whole_batch_view(found)))
+        return json(read(await whole_batch_view(parts, batch)))
 
     @router.post(
         "/batches/{batch:path}/cancel",
         summary="Cancel everything of a batch that lives",
-        responses={200: answer("BatchCancelled", "How many."), **errors(404, 507)},
+        responses={200: answer(BatchCancelled, "How many."), **errors(404, 507)},
     )
     async def cancel(batch: str) -> Response:
         await parts.listing.batch(batch)  # one that never was is told so
@@ -172,7 +167,7 @@ def _presets(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/presets",
         summary="List presets",
-        responses={200: answer("PresetList", "All of them.")},
+        responses={200: answer(PresetList, "All of them.")},
     )
     async def listed() -> Response:
         return json(PresetList([views.PresetView(*one) for one in parts.plans.presets.names()]))
@@ -180,7 +175,7 @@ def _presets(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/presets/{name}",
         summary="One preset",
-        responses={200: answer("Preset", "With its settings by stage."), **errors(404, 507)},
+        responses={200: answer(Preset, "With its settings by stage."), **errors(404, 507)},
     )
     async def show(name: str) -> Response:
         return json(parts.plans.presets.get(name))
@@ -188,7 +183,7 @@ def _presets(router: APIRouter, parts: Parts) -> None:
     @router.put(
         "/presets/{name}",
         summary="Save a preset, in the place of an older one",
-        responses={200: answer("Preset", "Saved."), **errors(404, 408, 409, 413, 507)},
+        responses={200: answer(Preset, "Saved."), **errors(404, 408, 409, 413, 507)},
         openapi_extra=_PRESET,
     )
     async def save(request: Request, name: str) -> Response:
@@ -198,7 +193,7 @@ def _presets(router: APIRouter, parts: Parts) -> None:
     @router.delete(
         "/presets/{name}",
         summary="Remove a preset",
-        responses={200: answer("Preset", "As it was."), **errors(404, 507)},
+        responses={200: answer(Preset, "As it was."), **errors(404, 507)},
     )
     async def remove(name: str) -> Response:
         return json(await parts.plans.presets.remove(name))
@@ -209,7 +204,7 @@ def _ratings(router: APIRouter, parts: Parts) -> None:
         "/jobs/{job}/rating",
         summary="Rate the images of a job, 1 to 5",
         responses={
-            200: answer("RatingView", "It counts instead of those before."),
+            200: answer(views.RatingView, "It counts instead of those before."),
             **errors(404, 408, 409, 413, 507),
         },
         openapi_extra=_RATING,
@@ -220,7 +215,7 @@ def _ratings(router: APIRouter, parts: Parts) -> None:
         found = await parts.learnings.find(job, parts.queue.find)
         by = caller_of(request).name
         rating = await parts.learnings.rate(found, told.rating, told.note, by=by)
-        return json(read(rating_view(rating)))
+        return json(read(filled(pb.RatingView, rating)))
 
     @router.get(
         "/learnings",
@@ -257,8 +252,8 @@ def _runs(router: APIRouter, parts: Parts) -> None:
         status_code=202,
         summary="Try one setting at several values, as one batch",
         responses={
-            200: answer("LearningRunView", "What a dry run would be."),
-            202: answer("LearningRunView", "Submitted, or the run that this plan is already."),
+            200: answer(views.LearningRunView, "What a dry run would be."),
+            202: answer(views.LearningRunView, "Submitted, or the run that this plan is already."),
             **errors(404, 408, 409, 413, 507),
         },
         openapi_extra=_LEARNING_PLAN,
@@ -269,24 +264,23 @@ def _runs(router: APIRouter, parts: Parts) -> None:
     ) -> Response:
         data = await incoming.whole(request, parts.limits)
         started = await parts.learning_runs.start(data, caller_of(request), dry_run=dry_run)
-        return json(read(run_view(started.run, started)), 200 if dry_run else 202)
+        return json(read(run_view(started)), 200 if dry_run else 202)
 
     @router.get(
         "/learning-runs",
         summary="List learning runs, newest last",
-        responses={200: answer("LearningRunView", "Without results.", many=True)},
+        responses={200: answer(list[views.LearningRunView], "Without results.")},
     )
     async def listed() -> Response:
-        return json([read(run_view(run)) for run in parts.learning_runs.all()])
+        return json([read(filled(pb.LearningRunView, run)) for run in parts.learning_runs.all()])
 
     @router.get(
         "/learning-runs/{name}",
         summary="One learning run and what came of it until now",
-        responses={200: answer("LearningRunView", "Steps in their order."), **errors(404, 507)},
+        responses={200: answer(views.LearningRunView, "Steps in their order."), **errors(404, 507)},
     )
     async def show(name: str) -> Response:
-        shown = await parts.learning_runs.show(name)
-        return json(read(run_view(shown.run, shown)))
+        return json(read(run_view(await parts.learning_runs.show(name))))
 
 
 def _told(built: BuiltBatch, batch: str, records: Sequence[dict[str, Any]] = ()) -> BatchBuilt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -74,12 +74,7 @@ class StoredAsset(msgspec.Struct):
     size: int
 
 
-STRUCTS: tuple[Any, ...] = (
-    *(Submitted, JobPage, StoredPackage, JobBody, JobsBody),
-    *(AssetBody, FoundAsset, StoredAsset),
-    *(views.JobView, views.Explanation),
-)
-_BODY = body("JobBody", "JobsBody", example={"script": {"source": "print(6 * 7)"}, "gpus": 1})
+_BODY = body(JobBody, JobsBody, example={"script": {"source": "print(6 * 7)"}, "gpus": 1})
 Moment = Annotated[str, Query(description="Seconds since the epoch, or ISO 8601.", max_length=64)]
 
 
@@ -98,7 +93,7 @@ def _submitting(router: APIRouter, parts: Parts) -> None:
         "/jobs",
         status_code=202,
         summary="Submit one job or many",
-        responses={202: answer("Submitted", "Accepted, durably."), **errors(408, 409, 413, 507)},
+        responses={202: answer(Submitted, "Accepted, durably."), **errors(408, 409, 413, 507)},
         openapi_extra=_BODY,
     )
     async def submit(
@@ -124,7 +119,7 @@ def _listing(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/jobs",
         summary="List jobs, newest first",
-        responses={200: answer("JobPage", "One page.")},
+        responses={200: answer(JobPage, "One page.")},
     )
     async def listed(
         state: Annotated[list[str], Query(description="Repeatable: any of them.")] = [],  # noqa: B006
@@ -168,7 +163,7 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/jobs/{job}",
         summary="One job",
-        responses={200: answer("JobView", "As `corral show --json`."), **errors(404)},
+        responses={200: answer(views.JobView, "As `corral show --json`."), **errors(404)},
     )
     async def show(job: str) -> Response:
         """By its id, an unambiguous beginning of it, or `last`."""
@@ -178,7 +173,7 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
     @router.post(
         "/jobs/{job}/cancel",
         summary="Cancel a job, waiting or running",
-        responses={200: answer("JobView", "Asked to end."), **errors(404, 409, 507)},
+        responses={200: answer(views.JobView, "Asked to end."), **errors(404, 409, 507)},
     )
     async def cancel(job: str) -> Response:
         found = await parts.queue.find(job)
@@ -189,7 +184,7 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
         "/jobs/{job}/retry",
         status_code=202,
         summary="Submit an ended job again, as a new one",
-        responses={202: answer("JobView", "The new job."), **errors(404, 409, 413, 507)},
+        responses={202: answer(views.JobView, "The new job."), **errors(404, 409, 413, 507)},
     )
     async def retry(
         request: Request,
@@ -207,7 +202,7 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
     @router.post(
         "/jobs/{job}/front",
         summary="Move a waiting job to the front of its line",
-        responses={200: answer("JobView", "It is next."), **errors(404, 409, 507)},
+        responses={200: answer(views.JobView, "It is next."), **errors(404, 409, 507)},
     )
     async def front(job: str) -> Response:
         """Before all others of its class and priority, also after a restart."""
@@ -218,7 +213,7 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/jobs/{job}/why",
         summary="Why a job waits, runs where it runs, or ended as it did",
-        responses={200: answer("Explanation", "With a reason for each worker."), **errors(404)},
+        responses={200: answer(views.Explanation, "With a reason for each worker."), **errors(404)},
     )
     async def why(job: str) -> Response:
         found = await parts.queue.find(job)
@@ -230,7 +225,7 @@ def _packages(router: APIRouter, parts: Parts) -> None:
         "/packages",
         status_code=201,
         summary="Store bytes ahead of the jobs that name them",
-        responses={201: answer("StoredPackage", "Stored."), **errors(408, 413, 507)},
+        responses={201: answer(StoredPackage, "Stored."), **errors(408, 413, 507)},
         openapi_extra=BYTES,
     )
     async def put_package(
@@ -238,11 +233,8 @@ def _packages(router: APIRouter, parts: Parts) -> None:
         sha256: Annotated[str, Query(description="Refused if the bytes have another.")] = "",
     ) -> Response:
         parts.queue.check_room()
-        blob = await parts.blobs.put(
-            incoming.pieces(request, parts.limits),
-            limit=parts.package_limit,
-            expected=sha256 or None,
-        )
+        pieces, limit = incoming.pieces(request, parts.limits), parts.package_limit
+        blob = await parts.blobs.put(pieces, limit=limit, expected=sha256 or None)
         return json(StoredPackage(blob.sha256, blob.size), 201)
 
 
@@ -250,8 +242,8 @@ def _assets(router: APIRouter, parts: Parts) -> None:
     @router.post(
         "/assets",
         summary="Whether an input file is here, and where it goes if not",
-        responses={200: answer("FoundAsset", "Here or not."), **errors(404, 408, 413, 507)},
-        openapi_extra=body("AssetBody"),
+        responses={200: answer(FoundAsset, "Here or not."), **errors(404, 408, 413, 507)},
+        openapi_extra=body(AssetBody),
     )
     async def find(request: Request) -> Response:
         asked = body_of(await incoming.whole(request, parts.limits), AssetBody)
@@ -266,7 +258,7 @@ def _assets(router: APIRouter, parts: Parts) -> None:
         "/assets",
         status_code=201,
         summary="Store an input file",
-        responses={201: answer("StoredAsset", "Stored."), **errors(408, 413, 507)},
+        responses={201: answer(StoredAsset, "Stored."), **errors(408, 413, 507)},
         openapi_extra=BYTES,
     )
     async def put(

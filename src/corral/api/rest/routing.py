@@ -22,7 +22,7 @@ def router(parts: Parts, tag: str) -> APIRouter:
     class Guarded(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
-            roles = {method: ROUTES[method, self.path] for method in self.methods or ()}
+            roles = {method: ROUTES[f"{method} {self.path}"] for method in self.methods or ()}
             known = [field.alias for field in self.dependant.query_params]
 
             async def checked(request: Request) -> Response:

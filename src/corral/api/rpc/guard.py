@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from inspect import signature
+from typing import Any, Concatenate, TypeVar
 
 import grpc
 
@@ -62,17 +63,18 @@ def checked(request: Request) -> Request:
 
 
 def answers(
-    method: Callable[[Any, Request, Caller], Awaitable[Reply]],
+    method: Callable[Concatenate[Any, Request, ...], Awaitable[Reply]],
 ) -> Callable[[Any, Request, Context], Awaitable[Reply]]:
-    """Checks the caller's role and turns errors into statuses, for a method with one answer."""
-    role = METHODS[method.__name__]
+    """Checks the caller's role and turns errors into statuses, for a method with one answer. It is
+    told who calls where it has a parameter for that."""
+    role, wants_caller = METHODS[method.__name__], "caller" in signature(method).parameters
 
     @wraps(method)
     async def guarded(self: Any, request: Request, context: Context) -> Reply:
         correlation_id = _enter(context)
         try:
             caller = self.caller(context.invocation_metadata(), role)
-            return await method(self, checked(request), caller)
+            return await method(self, checked(request), *(caller,) * wants_caller)
         except CorralError as error:
             await _abort(context, error, method.__name__, correlation_id)
             raise
@@ -81,10 +83,10 @@ def answers(
 
 
 def streams(
-    method: Callable[[Any, Request, Caller], AsyncIterator[Reply]],
+    method: Callable[Concatenate[Any, Request, ...], AsyncIterator[Reply]],
 ) -> Callable[[Any, Request, Context], AsyncIterator[Reply]]:
     """The same for a method whose answer streams; there may be only so many of them at once."""
-    role = METHODS[method.__name__]
+    role, wants_caller = METHODS[method.__name__], "caller" in signature(method).parameters
 
     @wraps(method)
     async def guarded(self: Any, request: Request, context: Context) -> AsyncIterator[Reply]:
@@ -93,7 +95,7 @@ def streams(
             caller = self.caller(context.invocation_metadata(), role)
             checked(request)
             with self._parts.streams.one():
-                async for reply in method(self, request, caller):
+                async for reply in method(self, request, *(caller,) * wants_caller):
                     yield reply
         except CorralError as error:
             await _abort(context, error, method.__name__, correlation_id)

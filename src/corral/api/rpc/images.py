@@ -8,14 +8,13 @@ from corral.api.rpc.guard import Calls, answers, streams
 from corral.api.views import (
     batch_view,
     built_view,
+    filled,
     preset_view,
-    rating_view,
     run_view,
     whole_batch_view,
 )
 from corral.contract import corral_pb2 as pb
 from corral.controller.images.learning import LearningFilters
-from corral.controller.jobs.batches import look
 from corral.core.access import Caller
 
 MOST_BATCHES = 1_000
@@ -36,39 +35,32 @@ class ImageCalls(Calls):
             yield pb.BuildBatchReply(records=lines)
 
     @answers
-    async def GetBatch(self, request: pb.BatchRequest, caller: Caller) -> pb.BatchView:
-        found = await look(
-            request.batch, self._parts.listing, self._parts.store.world, self._parts.loop
-        )
-        return whole_batch_view(found)
+    async def GetBatch(self, request: pb.BatchRequest) -> pb.BatchView:
+        return await whole_batch_view(self._parts, request.batch)
 
     @answers
-    async def ListBatches(
-        self, request: pb.ListBatchesRequest, caller: Caller
-    ) -> pb.ListBatchesReply:
+    async def ListBatches(self, request: pb.ListBatchesRequest) -> pb.ListBatchesReply:
         most = min(request.limit or MOST_BATCHES, MOST_BATCHES)
         found = await self._parts.listing.batches(limit=most)
         return pb.ListBatchesReply(batches=[batch_view(*one) for one in found])
 
     @answers
-    async def SavePreset(self, request: pb.SavePresetRequest, caller: Caller) -> pb.PresetView:
+    async def SavePreset(self, request: pb.SavePresetRequest) -> pb.PresetView:
         return preset_view(await self._parts.plans.presets.save(request.name, request.value))
 
     @answers
-    async def ListPresets(
-        self, request: pb.ListPresetsRequest, caller: Caller
-    ) -> pb.ListPresetsReply:
+    async def ListPresets(self, request: pb.ListPresetsRequest) -> pb.ListPresetsReply:
         listed = self._parts.plans.presets.names()
         return pb.ListPresetsReply(
             presets=[pb.PresetView(name=name, saved_at=at) for name, at in listed]
         )
 
     @answers
-    async def GetPreset(self, request: pb.PresetRequest, caller: Caller) -> pb.PresetView:
+    async def GetPreset(self, request: pb.PresetRequest) -> pb.PresetView:
         return preset_view(self._parts.plans.presets.get(request.name))
 
     @answers
-    async def RemovePreset(self, request: pb.PresetRequest, caller: Caller) -> pb.PresetView:
+    async def RemovePreset(self, request: pb.PresetRequest) -> pb.PresetView:
         return preset_view(await self._parts.plans.presets.remove(request.name))
 
     # --- learning ---
@@ -76,13 +68,12 @@ class ImageCalls(Calls):
     @answers
     async def RateJob(self, request: pb.RateJobRequest, caller: Caller) -> pb.RatingView:
         job = await self._parts.learnings.find(request.job_id, self._parts.queue.find)
-        return rating_view(
-            await self._parts.learnings.rate(job, request.rating, request.note, by=caller.name)
-        )
+        rating = await self._parts.learnings.rate(job, request.rating, request.note, by=caller.name)
+        return filled(pb.RatingView, rating)
 
     @streams
     async def ListLearnings(
-        self, request: pb.ListLearningsRequest, caller: Caller
+        self, request: pb.ListLearningsRequest
     ) -> AsyncIterator[pb.LearningLines]:
         chosen = LearningFilters(request.since, request.until, request.batch, request.run)
         async for lines in self._parts.learnings.exported(chosen):
@@ -95,19 +86,16 @@ class ImageCalls(Calls):
         started = await self._parts.learning_runs.start(
             request.plan, caller, dry_run=request.dry_run
         )
-        return run_view(started.run, started)
+        return run_view(started)
 
     @answers
-    async def GetLearningRun(
-        self, request: pb.LearningRunRequest, caller: Caller
-    ) -> pb.LearningRunView:
-        shown = await self._parts.learning_runs.show(request.name)
-        return run_view(shown.run, shown)
+    async def GetLearningRun(self, request: pb.LearningRunRequest) -> pb.LearningRunView:
+        return run_view(await self._parts.learning_runs.show(request.name))
 
     @answers
     async def ListLearningRuns(
-        self, request: pb.ListLearningRunsRequest, caller: Caller
+        self, request: pb.ListLearningRunsRequest
     ) -> pb.ListLearningRunsReply:
         return pb.ListLearningRunsReply(
-            runs=[run_view(run) for run in self._parts.learning_runs.all()]
+            runs=[filled(pb.LearningRunView, run) for run in self._parts.learning_runs.all()]
         )

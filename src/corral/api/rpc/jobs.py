@@ -62,9 +62,7 @@ class JobCalls(Calls):
         return reply
 
     @streams
-    async def WatchJobs(
-        self, request: pb.WatchRequest, caller: Caller
-    ) -> AsyncIterator[pb.JobEvents]:
+    async def WatchJobs(self, request: pb.WatchRequest) -> AsyncIterator[pb.JobEvents]:
         cursor = Cursor.parse(request.after)
         if bool(request.job_id) == bool(request.batch):
             raise InvalidJob("Watch one job (job_id) or one batch (batch).")
@@ -91,12 +89,12 @@ class JobCalls(Calls):
     # --- looking and changing ---
 
     @answers
-    async def GetJobStatus(self, request: pb.JobRequest, caller: Caller) -> pb.JobView:
+    async def GetJobStatus(self, request: pb.JobRequest) -> pb.JobView:
         job = await self._parts.queue.find(request.job_id)
         return shown_in_full(self._parts, job)
 
     @answers
-    async def ListJobs(self, request: pb.ListJobsRequest, caller: Caller) -> pb.ListJobsReply:
+    async def ListJobs(self, request: pb.ListJobsRequest) -> pb.ListJobsReply:
         asked = {name: getattr(request, name) for name in JobFilters.__struct_fields__}
         filters = JobFilters.checked(**{**asked, "labels": tuple(request.labels)})
         limit = min(request.limit or 100, self._parts.limits.page)
@@ -104,13 +102,13 @@ class JobCalls(Calls):
         return pb.ListJobsReply(jobs=[view async for view in views_of(self._parts, found)])
 
     @answers
-    async def CancelJob(self, request: pb.JobRequest, caller: Caller) -> pb.JobView:
+    async def CancelJob(self, request: pb.JobRequest) -> pb.JobView:
         job = await self._parts.queue.find(request.job_id)
         await self._parts.queue.cancel(job)
         return shown(self._parts, job)
 
     @answers
-    async def CancelBatch(self, request: pb.BatchRequest, caller: Caller) -> pb.CancelBatchReply:
+    async def CancelBatch(self, request: pb.BatchRequest) -> pb.CancelBatchReply:
         if not request.batch:
             raise InvalidJob("Name the batch to cancel.")
         return pb.CancelBatchReply(cancelled=await self._parts.queue.cancel_batch(request.batch))
@@ -125,12 +123,12 @@ class JobCalls(Calls):
         return shown(self._parts, again)
 
     @answers
-    async def MoveToFront(self, request: pb.JobRequest, caller: Caller) -> pb.JobView:
+    async def MoveToFront(self, request: pb.JobRequest) -> pb.JobView:
         job = await self._parts.queue.find(request.job_id)
         await self._parts.queue.to_front(job)
         return shown(self._parts, job)
 
     @answers
-    async def ExplainJob(self, request: pb.JobRequest, caller: Caller) -> pb.Explanation:
+    async def ExplainJob(self, request: pb.JobRequest) -> pb.Explanation:
         job = await self._parts.queue.find(request.job_id)
         return explanation_view(self._parts, job)

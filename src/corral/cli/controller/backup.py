@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,13 +78,10 @@ def restore(
     home = Home(settings.default_home())
     if not file.is_file():
         raise BackupRefused(f"There is no file {file}.")
-    bar = Bar()
-    try:
+    with closing(Bar()) as bar:
         folder, found = restoring.prepare(
             home, file, progress=lambda share: bar.update(share, "proving the backup")
         )
-    finally:
-        bar.close()
     try:
         process = up.controller_of(home.path)
         if not yes and not _agreed(home.path, restoring.when(found.made_at), process):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,12 +43,9 @@ def bench(
 
 def _with_a_worker(client: Client) -> Health:
     """A controller that has just been started may still wait for its own."""
-    deadline = time.monotonic() + CONTROLLER_WITHIN_S
-    while not (health := client.health()).workers:
-        if time.monotonic() > deadline:
-            raise Unavailable("No worker is connected, so nothing would run. See `corral workers`.")
-        time.sleep(0.1)
-    return health
+    if not output.waited(lambda: client.health().workers, CONTROLLER_WITHIN_S):
+        raise Unavailable("No worker is connected, so nothing would run. See `corral workers`.")
+    return client.health()
 
 
 _SHOWN = (

@@ -22,7 +22,6 @@ START_S = 120.0
 WORKER_S = 15.0
 """How long this machine's own worker is waited for then, as the controller does with a submission;
 it goes on by itself."""
-_POLL_S = 0.05
 
 
 def up(
@@ -98,7 +97,7 @@ def _start_detached(home: Path, given: list[str], *, worker: bool, as_json: bool
                 if card.get("certificate"):
                     output.say("`corral invite` prints the command that adds another machine.")
             return 0
-        time.sleep(_POLL_S)
+        time.sleep(output.POLL_S)
     if process.poll() is None:
         output.say(f"The controller is not healthy after {START_S:g} s; see {log}.", style="red")
         return 1
@@ -110,11 +109,7 @@ def _start_detached(home: Path, given: list[str], *, worker: bool, as_json: bool
 
 def _await_worker(process: subprocess.Popen[bytes], card: dict[str, Any]) -> None:
     """For a moment: whoever submits right behind this is not told that nobody can run it."""
-    deadline = time.monotonic() + WORKER_S
-    while process.poll() is None and time.monotonic() < deadline:
-        if health_of(card).get("workers"):
-            return
-        time.sleep(_POLL_S)
+    output.waited(lambda: process.poll() is not None or health_of(card).get("workers"), WORKER_S)
 
 
 def _said(log: Path, begin: int) -> list[str]:
@@ -184,13 +179,8 @@ def with_spinner(message: str, done: Callable[[], bool], patience_s: float) -> b
     from rich.console import Console
     from rich.text import Text
 
-    deadline = time.monotonic() + patience_s
     with Console(stderr=True).status(Text(message)):
-        while not done():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_S)
-    return True
+        return output.waited(done, patience_s)
 
 
 def controller_of(home: Path) -> Any:
@@ -267,11 +257,8 @@ def health_of(card: dict[str, Any]) -> dict[str, Any]:
         return {}
     from corral.joining import trust
 
-    kept = card.get("certificate")
     try:
-        pem = Path(kept).read_text(encoding="ascii") if kept else ""
-        with trust.opener(pem).open(f"{url}/health", timeout=2) as answer:
-            health = json.load(answer)
+        health = json.loads(trust.health_of(url, card.get("certificate"), timeout=2))
     except (OSError, ValueError):
         return {}
     return health if isinstance(health, dict) else {}

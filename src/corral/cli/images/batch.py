@@ -67,7 +67,7 @@ async def _preview(plan: Path) -> None:
     output.warn(built.warnings)
     for record in records:
         output.show_json_line(record)
-    output.say(f"{_jobs(built.count)}, {_estimated(built.estimate_s)}. Nothing was submitted.")
+    output.say(f"{_meant(built)} Nothing was submitted.")
 
 
 async def _batch(plan: Path, key: str | None, *, follow: bool, as_json: bool) -> int:
@@ -75,7 +75,9 @@ async def _batch(plan: Path, key: str | None, *, follow: bool, as_json: bool) ->
     from corral.sdk.images import batches
 
     async with AsyncClient() as client:
-        built, _ = await batches.build(client._connection, plan, key=key, before=_announce)
+        built, _ = await batches.build(
+            client._connection, plan, key=key, before=lambda built: output.say(_meant(built))
+        )
         output.warn(built.warnings)
         output.say(f"Submitted as {built.id}.")
         if follow:
@@ -88,10 +90,6 @@ async def _batch(plan: Path, key: str | None, *, follow: bool, as_json: bool) ->
         elif not follow:
             output.show(built.id)
         return 0
-
-
-def _announce(built: AsyncBatchHandle) -> None:
-    output.say(f"{_jobs(built.count)}, {_estimated(built.estimate_s)}.")
 
 
 async def follow_batch(handle: AsyncBatchHandle, *, as_json: bool) -> int | None:
@@ -253,14 +251,12 @@ def _counts(view: BatchView) -> str:
     return ", ".join([*told, f"{waiting} waiting"] if waiting else told)
 
 
-def _jobs(count: int) -> str:
-    return f"{count:,} job{'s' * (count != 1)}"
-
-
-def _estimated(seconds: float | None) -> str:
-    if seconds is None:
-        return "how long it takes is unknown: nothing like it was made here yet, or nobody can now"
-    return f"about {output.span(seconds)} if nothing else runs"
+def _meant(built: AsyncBatchHandle) -> str:
+    """How much it is, and about how long it takes."""
+    told = "how long it takes is unknown: nothing like it was made here yet, or nobody can now"
+    if built.estimate_s is not None:
+        told = f"about {output.span(built.estimate_s)} if nothing else runs"
+    return f"{built.count:,} job{'s' * (built.count != 1)}, {told}."
 
 
 # --- once more ---------------------------------------------------------------------------------

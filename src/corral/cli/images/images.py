@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +25,7 @@ def images(
 
     folder = out or Path(folder_name(batch))
     missing: list[str] = []
-    bar = Bar()
-    try:
+    with closing(Bar()) as bar:
         with client_of_this_home() as client:
             handle = client.open_batch(batch)
             view = handle.progress()
@@ -42,23 +42,15 @@ def images(
         ]
         bar.update(1.0, "the contact sheet")
         sheet = contact_sheet.write(folder, batch, entries, overwrite=force)
-    finally:
-        bar.close()
     if missing:
         said = f"{len(missing)} files could not be had, and were left out; the first: {missing[0]}"
         output.say(said, style="yellow")
     if as_json:
-        output.show_json(
-            {
-                "batch": batch,
-                "folder": str(folder),
-                "sheet": str(sheet),
-                "images": [
-                    {"job_id": one.job_id, "path": str(one.path), "worker": one.worker}
-                    for one in entries
-                ],
-            }
-        )
+        made = [
+            {"job_id": one.job_id, "path": str(one.path), "worker": one.worker} for one in entries
+        ]
+        told = {"batch": batch, "folder": str(folder), "sheet": str(sheet), "images": made}
+        output.show_json(told)
         return
     if not view.ended:
         left = view.jobs - round(view.done * view.jobs)

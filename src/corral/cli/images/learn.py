@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from corral.cli.terminal import output
 from corral.cli.terminal.arguments import AsJson, JobArgument, client_of_this_home, find, moment
 from corral.cli.terminal.bar import Bar
 from corral.core.errors import InvalidJob
+from corral.home import write_durably
 
 if TYPE_CHECKING:
     from corral.contract.views import LearningRunView
@@ -119,17 +120,14 @@ def learn(
 
 def _follow(client: Client, run: LearningRunView, *, quiet: bool) -> LearningRunView:
     """The run at its end. Ctrl-C leaves it running."""
-    bar = Bar(enabled=not quiet)
     try:
-        client.learning.follow(
-            run, lambda done, jobs: bar.update(done / max(jobs, 1), f"{done} of {jobs} jobs")
-        )
+        with closing(Bar(enabled=not quiet)) as bar:
+            client.learning.follow(
+                run, lambda done, jobs: bar.update(done / max(jobs, 1), f"{done} of {jobs} jobs")
+            )
     except KeyboardInterrupt:
-        bar.close()
         output.say(f"{run.name} goes on. Come back with `corral learn --show {run.name}`.")
         raise
-    finally:
-        bar.close()
     return client.learning.show(run.name)
 
 
@@ -172,24 +170,19 @@ def _number(value: float | None) -> str:
 
 def _export(chunks: Iterable[bytes], target: Path) -> int:
     """How many. A file that is there is replaced when all of it has arrived."""
-    if str(target) == "-":
-        return _write(chunks, sys.stdout.buffer)
-    incoming = target.with_name(f".{target.name}.partial")
-    try:
-        with incoming.open("wb") as file:
-            count = _write(chunks, file)
-        os.replace(incoming, target)
-    finally:
-        incoming.unlink(missing_ok=True)
-    return count
-
-
-def _write(chunks: Iterable[bytes], file: BinaryIO) -> int:
     count = 0
-    for chunk in chunks:
-        file.write(chunk)
-        count += chunk.count(b"\n")
-    file.flush()
+
+    def counted() -> Iterator[bytes]:
+        nonlocal count
+        for chunk in chunks:
+            count += chunk.count(b"\n")
+            yield chunk
+
+    if str(target) == "-":
+        sys.stdout.buffer.writelines(counted())
+        sys.stdout.buffer.flush()
+    else:
+        write_durably(target, counted(), 0o666)
     return count
 
 

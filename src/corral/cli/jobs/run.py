@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
+import inspect
 import re
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -23,127 +24,124 @@ if TYPE_CHECKING:
     from corral.contract.views import Ended, Event
     from corral.sdk.aio import AsyncClient
     from corral.sdk.handles import AsyncHandle
-
-Target = Annotated[
-    Path, typer.Argument(metavar="TARGET", help="A script, or a folder with an entry.")
-]
-Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="ARGS", help="Passed to the script as they are.")
-]
-Entry = Annotated[
-    str | None,
-    typer.Option(help="What to run in a folder: a file, or package.module:function. [main.py]"),
-]
-GpuMemory = Annotated[float | None, typer.Option(help="A share of one GPU, 0.1 to 1.0 in tenths.")]
-MemoryGb = Annotated[float | None, typer.Option(help="Memory reserved for it, and its limit.")]
-Model = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="A model that it works with. Repeatable."),
-]
-WorkerLabel = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="LABEL", help="A label the worker must have: key or key=value. Repeatable."
-    ),
-]
-Duration = Annotated[
-    str, typer.Option(help="After this long it is ended: seconds, or 90s, 30m, 12h, 2d.")
-]
-With = Annotated[
-    list[str] | None,
-    typer.Option("--with", metavar="REQ", help="A requirement, as numpy>=2. Repeatable."),
-]
-Env = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable. Repeatable.")]
-Secret = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="A secret that it finds as a variable. Repeatable."),
-]
-InputFile = Annotated[
-    list[str] | None,
-    typer.Option("--input", metavar="NAME=FILE", help="A file that it finds as NAME. Repeatable."),
-]
-Notify = Annotated[
-    str | None, typer.Option(metavar="URL", help="Told when it fails and when its batch is done.")
-]
-QueueClassName = Annotated[
-    str | None, typer.Option("--class", metavar="CLASS", help="interactive or batch.")
-]
-Label = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A label of the job. Repeatable.")
-]
-Key = Annotated[
-    str | None, typer.Option(help="Idempotency key: the same key again is the same job.")
-]
-Fresh = Annotated[bool, typer.Option("--fresh", help="A new process, never a warm one.")]
-Wait = Annotated[
-    bool | None,
-    typer.Option("--wait/--no-wait", help="Wait for a worker that can take it, or be refused."),
-]
+SAME = (
+    *("gpus", "gpu_memory", "vram_gb", "cpus", "memory_gb", "worker", "priority", "retries"),
+    *("name", "user", "batch", "fresh", "notify", "wait"),
+)
+"""Options that are called so in the SDK too."""
 
 
-def _options(
-    target: Target,
-    args: Arguments = None,
-    entry: Entry = None,
-    gpus: Annotated[int | None, typer.Option(help="Whole GPUs.")] = None,
-    gpu_memory: GpuMemory = None,
-    vram_gb: Annotated[float | None, typer.Option(help="VRAM that each GPU must have.")] = None,
-    cpus: Annotated[float | None, typer.Option(help="Processors. [1]")] = None,
-    memory_gb: MemoryGb = None,
-    worker: Annotated[str, typer.Option(help="auto, local, or a worker's name.")] = "auto",
-    worker_label: WorkerLabel = None,
-    model: Model = None,
-    duration: Duration = "1h",
-    with_: With = None,
-    requirements: Annotated[Path | None, typer.Option(help="A requirements file.")] = None,
-    env: Env = None,
-    secret: Secret = None,
-    input_: InputFile = None,
-    notify: Notify = None,
-    queue_class: QueueClassName = None,
-    priority: Annotated[int, typer.Option(help="-100 to 100; higher is earlier.")] = 0,
-    retries: Annotated[int, typer.Option(help="Further tries when it fails.")] = 0,
-    name: Annotated[str | None, typer.Option(help="What to call it. [the script's name]")] = None,
-    label: Label = None,
-    user: Annotated[str | None, typer.Option(help="Who it is for.")] = None,
-    key: Key = None,
-    batch: Annotated[str | None, typer.Option(help="The batch it belongs to.")] = None,
-    fresh: Fresh = False,
-    wait: Wait = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass
+class Asked:
     """What `run` and `submit` may be given."""
 
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="A script, or a folder with an entry.")
+    ]
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="Passed to the script as they are.")
+    ] = None
+    entry: Annotated[
+        str | None,
+        typer.Option(help="What to run in a folder: a file, or package.module:function. [main.py]"),
+    ] = None
+    gpus: Annotated[int | None, typer.Option(help="Whole GPUs.")] = None
+    gpu_memory: Annotated[
+        float | None, typer.Option(help="A share of one GPU, 0.1 to 1.0 in tenths.")
+    ] = None
+    vram_gb: Annotated[float | None, typer.Option(help="VRAM that each GPU must have.")] = None
+    cpus: Annotated[float | None, typer.Option(help="Processors. [1]")] = None
+    memory_gb: Annotated[
+        float | None, typer.Option(help="Memory reserved for it, and its limit.")
+    ] = None
+    worker: Annotated[str, typer.Option(help="auto, local, or a worker's name.")] = "auto"
+    worker_label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL", help="A label the worker must have: key or key=value. Repeatable."
+        ),
+    ] = None
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A model that it works with. Repeatable."),
+    ] = None
+    duration: Annotated[
+        str, typer.Option(help="After this long it is ended: seconds, or 90s, 30m, 12h, 2d.")
+    ] = "1h"
+    with_: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="REQ", help="A requirement, as numpy>=2. Repeatable."),
+    ] = None
+    requirements: Annotated[Path | None, typer.Option(help="A requirements file.")] = None
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable. Repeatable.")
+    ] = None
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A secret that it finds as a variable. Repeatable."),
+    ] = None
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="NAME=FILE", help="A file that it finds as NAME. Repeatable."
+        ),
+    ] = None
+    notify: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Told when it fails and when its batch is done."),
+    ] = None
+    queue_class: Annotated[
+        str | None, typer.Option("--class", metavar="CLASS", help="interactive or batch.")
+    ] = None
+    priority: Annotated[int, typer.Option(help="-100 to 100; higher is earlier.")] = 0
+    retries: Annotated[int, typer.Option(help="Further tries when it fails.")] = 0
+    name: Annotated[str | None, typer.Option(help="What to call it. [the script's name]")] = None
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A label of the job. Repeatable.")
+    ] = None
+    user: Annotated[str | None, typer.Option(help="Who it is for.")] = None
+    key: Annotated[
+        str | None, typer.Option(help="Idempotency key: the same key again is the same job.")
+    ] = None
+    batch: Annotated[str | None, typer.Option(help="The batch it belongs to.")] = None
+    fresh: Annotated[bool, typer.Option("--fresh", help="A new process, never a warm one.")] = False
+    wait: Annotated[
+        bool | None,
+        typer.Option("--wait/--no-wait", help="Wait for a worker that can take it, or be refused."),
+    ] = None
+    as_json: AsJson = False
 
-def _command(act: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
-    """A command that takes those, and hears of them by name."""
+
+def _command(act: Callable[[Asked], None]) -> Callable[..., None]:
+    """A command that takes those."""
 
     def command(**asked: Any) -> None:
-        act(asked)
+        act(Asked(**asked))
 
-    functools.update_wrapper(command, _options, assigned=("__annotations__",))
     command.__name__, command.__doc__ = act.__name__, act.__doc__
+    command.__signature__ = inspect.signature(Asked, eval_str=True)  # type: ignore[attr-defined]
+    command.__annotations__ = get_type_hints(Asked, include_extras=True)
     return command
 
 
 @_command
-def run(asked: dict[str, Any]) -> None:
+def run(asked: Asked) -> None:
     """Runs a script or folder on a worker, shows its output and passes its exit code on."""
-    raise typer.Exit(asyncio.run(_run(asked, as_json=asked["as_json"])))
+    raise typer.Exit(asyncio.run(_run(asked, as_json=asked.as_json)))
 
 
 @_command
-def submit(asked: dict[str, Any]) -> None:
+def submit(asked: Asked) -> None:
     """Hands a script or folder over and prints its job id."""
     handle = asyncio.run(_submit(asked))
-    if asked["as_json"]:
+    if asked.as_json:
         output.show_json({"job_id": handle.id, "warnings": handle.warnings})
     else:
         output.warn(handle.warnings)
         output.show(handle.id)
 
 
-async def _run(asked: dict[str, Any], *, as_json: bool) -> int:
+async def _run(asked: Asked, *, as_json: bool) -> int:
     from corral.sdk.aio import AsyncClient
 
     async with AsyncClient() as client:
@@ -153,36 +151,33 @@ async def _run(asked: dict[str, Any], *, as_json: bool) -> int:
         return await follow(handle, as_json=as_json)
 
 
-async def _submit(asked: dict[str, Any]) -> AsyncHandle:
+async def _submit(asked: Asked) -> AsyncHandle:
     from corral.sdk.aio import AsyncClient
 
     async with AsyncClient() as client:
         return await _hand_over(client, asked, default_class="batch")
 
 
-async def _hand_over(
-    client: AsyncClient, asked: dict[str, Any], *, default_class: Any
-) -> AsyncHandle:
+async def _hand_over(client: AsyncClient, asked: Asked, *, default_class: str) -> AsyncHandle:
     from corral.sdk.submit.requirements import resolve
 
-    same = ("gpus", "gpu_memory", "vram_gb", "cpus", "memory_gb", "worker", "priority", "retries")
+    queue_class: Any = asked.queue_class or default_class  # which of both, the SDK checks
     try:
         return await client.submit_script(
-            asked["target"],
-            asked["args"] or (),
-            entry=asked["entry"],
-            requirements=[*resolve(asked["with_"]), *resolve(asked["requirements"])],
-            worker_labels=asked["worker_label"] or (),
-            models=asked["model"] or (),
-            duration=seconds(asked["duration"]),
-            env=pairs("--env", asked["env"]),
-            labels=pairs("--label", asked["label"]),
-            secrets=asked["secret"] or (),
-            inputs=await inputs_of(client, asked["input_"]),
-            queue_class=asked["queue_class"] or default_class,
-            idempotency_key=asked["key"],
-            **{word: asked[word] for word in same},
-            **{word: asked[word] for word in ("name", "user", "batch", "fresh", "notify", "wait")},
+            asked.target,
+            asked.args or (),
+            entry=asked.entry,
+            requirements=[*resolve(asked.with_), *resolve(asked.requirements)],
+            worker_labels=asked.worker_label or (),
+            models=asked.model or (),
+            duration=seconds(asked.duration),
+            env=pairs("--env", asked.env),
+            labels=pairs("--label", asked.label),
+            secrets=asked.secret or (),
+            inputs=await inputs_of(client, asked.input_),
+            queue_class=queue_class,
+            idempotency_key=asked.key,
+            **{word: getattr(asked, word) for word in SAME},
         )
     except CorralError as error:
         error.message = in_options(error.message)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+POLL_S = 0.05
 
 
 class Commands(typer.Typer):
@@ -143,14 +144,15 @@ def show_table(
 
     listed = [tuple(map(printable, row)) for row in rows]
     room = terminal_width()
-    kept = list(columns)
+    kept = list(zip(columns, *listed, strict=True))
     for column in spare:
-        if table_width(kept, listed_of(columns, kept, listed)) > room:
-            kept.remove(column)
+        if table_width(kept) > room:
+            kept = [one for one in kept if one[0] != column]
+    names, *lines = zip(*kept, strict=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in kept:
-        table.add_column(column, overflow="fold", no_wrap=column == columns[0])
-    for row in listed_of(columns, kept, listed):
+    for name in names:
+        table.add_column(name, overflow="fold", no_wrap=name == columns[0])
+    for row in lines:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
     console = Console(width=room, highlight=False)
     if sys.stdout.isatty():
@@ -180,22 +182,25 @@ def show_list(
         say(none)
 
 
+def waited(done: Callable[[], object], patience_s: float) -> bool:
+    """Looks again and again until it is done, or for as long as that."""
+    deadline = time.monotonic() + patience_s
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
 def terminal_width() -> int:
     """Columns of the terminal; a pipe has as many as anybody needs."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
 
 
-def table_width(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
-    lines = zip(columns, *rows, strict=True)
-    return sum(max(len(line) for cell in one for line in cell.split("\n")) + 2 for one in lines) - 2
-
-
-def listed_of(
-    columns: Sequence[str], kept: Sequence[str], rows: Iterable[Sequence[str]]
-) -> list[tuple[str, ...]]:
-    """The cells of the kept columns."""
-    places = [columns.index(column) for column in kept]
-    return [tuple(row[place] for place in places) for row in rows]
+def table_width(columns: Iterable[Sequence[str]]) -> int:
+    return (
+        sum(max(len(line) for cell in one for line in cell.split("\n")) + 2 for one in columns) - 2
+    )
 
 
 def show_pairs(pairs: Iterable[tuple[str, str]]) -> None:

@@ -262,11 +262,9 @@ def _stop(home: Path) -> None:
     output.say("Its running jobs get a moment to end …")
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    until = time.monotonic() + settings.load().settings.shutdown_grace_s + STOP_S
-    while is_locked(folder / "lock"):
-        if time.monotonic() > until:
-            raise Unavailable(f"The worker (pid {pid}) does not end. End it, then leave again.")
-        time.sleep(0.1)
+    patience_s = settings.load().settings.shutdown_grace_s + STOP_S
+    if not output.waited(lambda: not is_locked(folder / "lock"), patience_s):
+        raise Unavailable(f"The worker (pid {pid}) does not end. End it, then leave again.")
 
 
 def enrol(url: str, token: str, name: str, pem: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def workers(as_json: AsJson = False) -> None:
     columns = ("WORKER", "STATE", "ENGINE", "CPUS", "MEMORY", "GPUS", "JOBS", "LABELS", "ENFORCED")
     rows = [_worker_row(one) for one in found]
     output.show_table(columns, rows, spare=("ENFORCED", "ENGINE", "LABELS"))
-    if output.table_width(columns, rows) > output.terminal_width():
+    if output.table_width(zip(columns, *rows, strict=True)) > output.terminal_width():
         output.show()
         for row in rows:
             output.show(f"{row[0]} enforces {row[-1]}")

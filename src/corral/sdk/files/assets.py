@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import http.client
 import os
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ class Asset:
 def shared(path: str | os.PathLike[str]) -> Asset:
     """A file of the shared root by its place there, as `shared("checkpoints/base.safetensors")`.
     The controller finds its size and sha256 when a job names it."""
-    known = settings.client_assets()
+    known = settings.load().settings.assets
     inside = named_in_root(os.fspath(path), (known.root, *known.spellings))
     return Asset(sha256="", size=0, name=inside.rpartition("/")[2], path=inside)
 
@@ -71,7 +70,7 @@ async def put(connection: Connection, path: str | os.PathLike[str]) -> Asset:
     if not file.is_file():
         raise FileNotFoundError(f"There is no file {os.fspath(path)!r} to put.")
     sha256, size = await asyncio.to_thread(_digest_of, file)
-    root = settings.client_assets(connection.door.home).root
+    root = settings.load(connection.door.home).settings.assets.root
     resolved = str(Path(root).expanduser().resolve()) if root else ""
     inside = inside_root(str(file.resolve()), resolved) or ""
     asked = pb.AssetRequest(sha256=sha256, size=size, path=inside)
@@ -102,14 +101,12 @@ async def _pieces(file: Path) -> AsyncIterator[bytes]:
 def _put_to_bucket(url: str, file: Path, size: int) -> None:
     """To a URL that the controller signed. It opens the bucket for a while: nobody prints it."""
     parts = urlsplit(url)
-    kind: Any = http.client.HTTPConnection
-    options: dict[str, Any] = {}
-    if parts.scheme == "https":
-        kind, options = http.client.HTTPSConnection, {"context": ssl.create_default_context()}
+    secure = parts.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
     host = parts.hostname or ""
     try:
         with (
-            closing(kind(parts.netloc, timeout=BUCKET_TIMEOUT_S, **options)) as connection,
+            closing(kind(parts.netloc, timeout=BUCKET_TIMEOUT_S)) as connection,
             file.open("rb") as body,
         ):
             target = f"{parts.path}?{parts.query}"

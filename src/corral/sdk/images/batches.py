@@ -28,7 +28,7 @@ from corral.core.errors import (
 from corral.core.job import Workload
 from corral.sdk.bridge import Bridged, bridged, one_by_one, shared_bridge
 from corral.sdk.files import downloads
-from corral.sdk.handles import AsyncHandle, value
+from corral.sdk.handles import AsyncHandle, value, within
 from corral.sdk.images.plan_files import whole_plan
 from corral.sdk.transport.connection import ClientCalls, Connection
 
@@ -77,15 +77,9 @@ class AsyncBatchHandle:
 
     async def wait(self, timeout: float | None = None) -> views.BatchView:  # noqa: ASYNC109
         """Until all of it has ended. TimeoutError leaves it running."""
-        try:
-            async with asyncio.timeout(timeout):
-                async for _ in self.ends():
-                    pass
-        except TimeoutError:
-            raise TimeoutError(
-                f"The batch {self.id} has not ended within {timeout:g} s; it goes on. Ask again, "
-                "or cancel() it."
-            ) from None
+        async with within(timeout, f"The batch {self.id}"):
+            async for _ in self.ends():
+                pass
         return await self.progress()
 
     async def ends(self) -> AsyncGenerator[views.Ended, None]:

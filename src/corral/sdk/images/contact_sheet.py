@@ -11,7 +11,6 @@ import errno
 import io
 import json
 import os
-import uuid
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -20,6 +19,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from corral.home import write_durably
 from corral.sdk.images.record_words import described
 
 NAME = "index.html"
@@ -92,9 +92,7 @@ def write(
             "</main></body></html>",
         ]
     )
-    incoming = folder / f".{NAME}.{uuid.uuid4().hex[:8]}.part"
-    incoming.write_text(page, encoding="utf-8", errors="replace")
-    incoming.replace(target)
+    write_durably(target, page.encode("utf-8", "replace"), 0o666)
     return target
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 import json
 import os
 import random
@@ -181,12 +182,14 @@ class Connection:
     async def call(
         self, method: str, request: Any, *, again: bool = True, correlation_id: str = ""
     ) -> Any:
-        """One question, one answer. `again=False` where asking twice would do it twice."""
+        """One question, one answer. `again=False` where asking twice would do it twice. Messages
+        that stream are made by a function, anew for each try."""
         patience = self.patience()
         while True:
             try:
+                sent = request() if inspect.isfunction(request) else request
                 metadata = self.metadata(correlation_id)
-                reply = await self._method(method)(request, metadata=metadata)
+                reply = await self._method(method)(sent, metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 translated = self._translate(error)
                 if not again:
@@ -259,16 +262,8 @@ class Connection:
     async def put_file(self, method: str, pieces: Callable[[], AsyncIterator[bytes]]) -> str:
         """Stores a file that is read piece by piece, from its beginning after an interruption;
         the sha256 of what was stored."""
-        patience = self.patience()
-        while True:
-            chunks = (pb.Chunk(data=piece) async for piece in pieces())
-            try:
-                stored = await self._method(method)(chunks, metadata=self.metadata())
-            except grpc.aio.AioRpcError as error:
-                await patience.pause(self._translate(error))
-            else:
-                self.met = True
-                return str(stored.sha256)
+        stored = await self.call(method, lambda: (pb.Chunk(data=piece) async for piece in pieces()))
+        return str(stored.sha256)
 
     async def get(
         self, job_id: str, name: str, sha256: str, write: Callable[[bytes], object]
