@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -251,6 +253,35 @@ async def test_after_a_restart_the_rest_is_told(tmp_path: Path, receiver: Receiv
     async with notified(tmp_path, webhook) as made:
         await failed(made)
         assert len(await until(receiver, 9)) == 9
+
+
+async def test_what_is_known_at_the_stop_is_what_stays_written(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an older word was on its way to the disk when the controller stopped."""
+    begun, newer = threading.Event(), threading.Event()
+    replace, slow = os.replace, iter([True])
+
+    def slowly(source: str, target: str) -> None:
+        if Path(target).name != "notify.json":
+            replace(source, target)
+        elif next(slow, False):
+            begun.set()
+            newer.wait(1.0)
+            replace(source, target)
+        else:
+            replace(source, target)
+            newer.set()
+
+    async with notified(tmp_path, Webhook(url=receiver.url)) as made:
+        monkeypatch.setattr(os, "replace", slowly)
+        await failed(made)
+        await until(receiver, 1)
+        await asyncio.to_thread(begun.wait)
+        last = await failed(made)
+        await until(receiver, 2)
+        seq = made.store.journal.last_seq()
+    assert json.loads((tmp_path / "notify.json").read_bytes())["seq"] == seq, last
 
 
 async def test_a_webhook_named_later_hears_nothing_of_earlier(

@@ -130,6 +130,7 @@ class Notifier:
         """Where each webhook was that had something to be told when this was written."""
         self._caught_up = False
         self._written: dict[str, Any] | None = None
+        self._writing: asyncio.Task[None] | None = None
         self._behind: tuple[int, int] | None = None
         """Records that could not be heard of, behind the first and up to the second."""
         store.listen(self._committed, missed=self._missed)
@@ -358,8 +359,10 @@ class Notifier:
         cursors = self._cursors()
         if not self._caught_up or cursors == self._written:
             return
+        writing = asyncio.to_thread(write_private_json, self._path, cursors)
+        self._writing = asyncio.create_task(writing)
         try:
-            await asyncio.to_thread(write_private_json, self._path, cursors)
+            await asyncio.shield(self._writing)
         except OSError as error:
             log.warning("notify_cursor_not_written", error=str(error))
             return
@@ -378,6 +381,8 @@ class Notifier:
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         for task in tasks:
             task.cancel()
+        if self._writing is not None:  # its thread goes on where `run` was cancelled meanwhile
+            tasks.append(self._writing)
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._remember()
 
