@@ -115,13 +115,6 @@ def no_python(own: str, wanted: str, said: str) -> Failure:
     }
 
 
-def odd_python(wanted: str) -> Failure:
-    return {
-        "code": "wrong_document",
-        "message": f"The job's Python must be like '3.11', not {wanted!r}.",
-    }
-
-
 def of_error(failure: Failure, *, is_code: bool) -> Failure:
     """What a runner said, where a job may say so."""
     if failure["code"] in (OF_JOBS if is_code else OF_PIPELINES):

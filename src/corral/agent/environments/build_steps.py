@@ -20,17 +20,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import structlog
 from msgspec import Struct
 
-from corral.agent import system
 from corral.agent.environments import manifest
 from corral.agent.inventory import GIB
 from corral.agent.runners.cgroups import Cgroup, Cgroups
 from corral.agent.runners.process_tree import Tree
 from corral.runtime.environments import uv
 from corral.runtime.environments.kit import compiled
+from corral.runtime.process import system
 
 log = structlog.get_logger("corral.agent.environments.build_steps")
 
@@ -155,17 +154,17 @@ class BuildSteps:
         if group is not None:
             config["cgroup"] = group.path
         process = await asyncio.create_subprocess_exec(
-            *_supervised(command, config),
+            *uv.supervised(command, config),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={
                 **self._environ,
-                **system.temporary_folder(str(place.temporary)),
+                **dict.fromkeys(system.TEMPORARY, str(place.temporary)),
                 **(environ or {}),
             },
             cwd=os.path.abspath(os.sep),  # uv obeys, or may not read, a project around its place
-            **system.apart(),
+            **system.APART,
         )
         try:
             if group is not None:
@@ -200,15 +199,6 @@ class BuildSteps:
             saying.cancel()
             raise
         return saying.result()
-
-
-def _supervised(command: list[str], config: dict[str, object]) -> list[str]:
-    if sys.platform == "win32":
-        return command
-    from corral.runtime.sandbox import run_command
-
-    told = msgspec.json.encode(config).decode()
-    return [sys.executable, "-I", "-S", run_command.__file__, told, *command]
 
 
 async def _enter(process: asyncio.subprocess.Process, group: Cgroup) -> None:

@@ -55,7 +55,7 @@ class StandaloneRunner:
             env={name: text for name, text in environ if not name.startswith(NOT_FOR_JOBS)},
             cwd=folder,
             pass_fds=tuple(one.fileno() for one in inherited),
-            **_apart(),
+            **system.APART,
         )
         for one in inherited:
             one.close()
@@ -182,13 +182,11 @@ def _environ(
     programs, path = os.path.dirname(environment.python), os.environ.get("PATH", "")
     work, tmp = os.path.join(folder, "work"), os.path.join(folder, "tmp")
     document, models = order.document, ticket.model_paths
-    homes = ("USERPROFILE", "HOME") if sys.platform == "win32" else ("HOME",)
-    temporary = ("TEMP", "TMP") if sys.platform == "win32" else ("TMPDIR",)
     told = {
         "PATH": f"{programs}{os.pathsep}{path}" if path else programs,
         "VIRTUAL_ENV": environment.path,
-        **dict.fromkeys(homes, work),
-        **dict.fromkeys(temporary, tmp),
+        **dict.fromkeys(system.HOMES, work),
+        **dict.fromkeys(system.TEMPORARY, tmp),
         **(document.get("env", {}) if document["work"]["type"] != "pipeline" else {}),
         **({"CORRAL_MODEL_PATHS": os.pathsep.join(models)} if models else {}),
     }
@@ -197,13 +195,6 @@ def _environ(
         devices = ",".join(ticket.devices)
         told |= {"CUDA_VISIBLE_DEVICES": devices, "HIP_VISIBLE_DEVICES": devices}
     return told
-
-
-def _apart() -> dict[str, Any]:
-    """How a process is started that Ctrl-C in our terminal does not concern."""
-    if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
-    return {"start_new_session": True}
 
 
 def _line(told: Mapping[str, Any]) -> bytes:
