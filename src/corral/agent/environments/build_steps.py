@@ -233,18 +233,13 @@ async def _end(process: asyncio.subprocess.Process, group: Cgroup | None) -> Non
         log.warning("processes_survived", group=group.path)
 
 
-def site_packages(environment: Path) -> list[Path]:
-    pattern = "Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"
-    return sorted(environment.glob(pattern))
-
-
 def damaged_packages(environment: Path) -> list[str]:
     """Packages with files that are missing, or of another size than the lists say that came in
     their wheels: uv takes what lies in its cache on trust, and after a power cut that may be empty
     files."""
     return [
         about.name.partition("-")[0]
-        for folder in site_packages(environment)
+        for folder in map(Path, uv.site_packages(str(environment)))
         for about in sorted(folder.glob("*.dist-info"))
         if _NAME.match(about.name) and not _is_whole(folder, about / "RECORD")
     ]

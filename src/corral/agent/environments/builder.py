@@ -24,7 +24,7 @@ import structlog
 from msgspec import Struct
 
 from corral.agent.environments import manifest
-from corral.agent.environments.build_steps import BuildSteps, Workplace, site_packages
+from corral.agent.environments.build_steps import BuildSteps, Workplace
 from corral.agent.inventory import DIFFUSERS_EXTRA, GIB
 from corral.home import make_folder
 from corral.runtime import endings
@@ -300,8 +300,8 @@ def _show_own_packages(building: Path) -> None:
     """Corral itself may live in a virtual environment, with PyTorch beside it: uv links only the
     Python underneath, so these are named by hand."""
     text = "\n".join(site.getsitepackages()) + "\n"
-    for folder in site_packages(building):
-        (folder / "corral-worker.pth").write_text(text, encoding="utf-8")
+    for folder in uv.site_packages(str(building)):
+        Path(folder, "corral-worker.pth").write_text(text, encoding="utf-8")
 
 
 def _size(path: Path) -> int:

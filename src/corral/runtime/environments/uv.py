@@ -61,16 +61,18 @@ def install(uv: str, python: str, listing: str) -> list[str]:
 def compilations(interpreter: str, environment: str) -> list[list[str]]:
     """Inside a job the environment is read-only, so bytecode is made now or never kept. By the
     interpreter itself, which heeds no `.pth` file of a package."""
-    pattern = "Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"
     what = [interpreter, "-I", "-S", "-m", "compileall", "-q", "-j", "0"]
-    return [[*what, folder] for folder in glob.glob(os.path.join(environment, pattern))]
+    return [[*what, folder] for folder in site_packages(environment)]
+
+
+def site_packages(environment: str) -> list[str]:
+    pattern = "Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"
+    return sorted(glob.glob(os.path.join(glob.escape(environment), pattern)))
 
 
 def python_in(environment: str) -> str:
-    return os.path.join(environment, *(("Scripts", "python.exe") if os.name == "nt" else PYTHON))
-
-
-PYTHON = ("bin", "python")
+    where = ("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")
+    return os.path.join(environment, *where)
 
 
 def supervised(command: list[str], config: dict[str, Any]) -> list[str]:
