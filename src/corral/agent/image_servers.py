@@ -168,26 +168,19 @@ def survey(entry: Server) -> Offer:
     )
 
 
-def listening(backends: Sequence[Entry]) -> Callable[[], Collection[int]]:
-    """Asks which processes are the servers of this machine, by the addresses in the settings: what
+def listening(backends: Sequence[Entry]) -> Collection[int]:
+    """Which processes are the servers of this machine, by the addresses in the settings: what
     they hold of a GPU is held for our jobs, whoever started them."""
     urls = [urlsplit(one.url) for one in servers_of(backends)]
     here = [url for url in urls if url.hostname in HERE]
     ports = {url.port or (443 if url.scheme == "https" else 80) for url in here}
-
-    def ask() -> Collection[int]:
-        if not ports:
-            return ()
-        return {
-            one.pid
-            for one in psutil.net_connections("tcp")
-            if one.status == psutil.CONN_LISTEN
-            and one.laddr
-            and one.laddr.port in ports
-            and one.pid
-        }
-
-    return ask
+    if not ports:
+        return ()
+    return {
+        one.pid
+        for one in psutil.net_connections("tcp")
+        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port in ports and one.pid
+    }
 
 
 class Restarts:

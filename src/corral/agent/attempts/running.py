@@ -237,12 +237,8 @@ class Running:
             elif isinstance(frame, Fetching):
                 if attempt.can(PhaseStep.FETCHES):
                     attempt.step(PhaseStep.FETCHES)
-            elif isinstance(frame, OutputLine):
-                reports.output(attempt, runner, frame)
-            elif isinstance(frame, ProgressLine):
-                reports.progress(attempt, runner, frame)
-            elif isinstance(frame, Metric):
-                reports.metric(attempt, runner, frame)
+            elif isinstance(frame, (OutputLine, ProgressLine, Metric)):
+                reports.told(attempt, runner, frame)
 
     def _ended(self, attempt: HeldAttempt, runner: Runner, frame: Result | ErrorFrame) -> None:
         if attempt.ending is not None:  # which decides how it ended
