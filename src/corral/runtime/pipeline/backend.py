@@ -92,6 +92,8 @@ def times(side: int, factor: float, multiple_of: int = 1) -> int:
     return max(side * round(factor * 1000) // 1000 // multiple_of, 1) * multiple_of
 
 
+NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+"""Words of every kind of program whose memory, or whose GPU's, is full."""
 AUTOMATIC = {
     "dpm2": "karras",
     "dpm2a": "karras",
