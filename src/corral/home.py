@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from corral.core.errors import HomeUnusable
+from corral.locks import lock_file
 from corral.permissions import READ_FILE, USE_FILE
-
-LOCKED_BYTE = 1 << 30
 
 
 class KeptFolder(NamedTuple):
@@ -142,39 +141,6 @@ class Home:
             self.controller.unlink(missing_ok=True)
             os.close(self._lock_fd)
             self._lock_fd = None
-
-
-def lock_file(fd: int) -> bool:
-    """Whether this process now holds the file alone; the system frees it when the process ends."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        # Nobody else may even read a locked byte there, so it is one far behind the text.
-        os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
-        try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a living process holds that file, be it stopped."""
-    try:
-        fd = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        return not lock_file(fd)
-    finally:
-        os.close(fd)
 
 
 def write_private_json(path: Path, value: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from corral.agent.connection import (
 )
 from corral.agent.runners.runner import LINE_LIMIT
 from corral.core.worker import MOST_MODELS, NAMES_BYTES, Capabilities, Model, kept
-from corral.home import lock_file
+from corral.locks import lock_file
 from corral.protocol import messages as wire
 from corral.settings import load
 from tests import kit

@@ -348,5 +348,5 @@ def test_image_servers_are_found_by_where_they_listen() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         entries = (WebUIEntry(url=f"http://127.0.0.1:{port}"), ComfyUIEntry(url="http://far:80"))
-        assert listening(entries)() == {os.getpid()}
-    assert not listening(entries)()
+        assert listening(entries) == {os.getpid()}
+    assert not listening(entries)

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from corral.core.images.pipeline import Record
+from corral.digests import Digests
 from corral.runtime.pipeline.backend import StageFailed, times
 from corral.runtime.pipeline.diffusers.errors import meaning
-from corral.runtime.pipeline.diffusers.models import Shelf, WeightDigests
+from corral.runtime.pipeline.diffusers.models import Shelf, digest_of
 from corral.runtime.pipeline.diffusers.prompts import said_of, warnings_of
 from corral.runtime.pipeline.diffusers.schedulers import choose
 
@@ -61,12 +62,12 @@ def test_what_nobody_foresaw_has_none() -> None:
 
 
 def test_a_digest_is_read_again_when_the_file_changed(tmp_path: Path) -> None:
-    file, digests = tmp_path / "a.safetensors", WeightDigests()
+    file, digests = tmp_path / "a.safetensors", Digests()
     for content in (b"one", b"longer"):
         file.write_bytes(content)
-        assert digests.of(file) == hashlib.sha256(content).hexdigest()
-    listed = f"a.safetensors {digests.of(file)}\n"
-    assert digests.of(tmp_path) == hashlib.sha256(listed.encode()).hexdigest()
+        assert digest_of(file, digests) == hashlib.sha256(content).hexdigest()
+    listed = f"a.safetensors {digest_of(file, digests)}\n"
+    assert digest_of(tmp_path, digests) == hashlib.sha256(listed.encode()).hexdigest()
 
 
 def test_a_model_that_is_not_here_is_missing() -> None:

@@ -30,7 +30,8 @@ from corral.agent.keeper import UPDATE
 from corral.agent.parts import AgentParts
 from corral.agent.updates import Updates
 from corral.core.worker import GPU, MOST_MODELS, ImageServer, Model, kept
-from corral.home import Home, KeptFolder, is_locked, read_json, write_private_json
+from corral.home import Home, KeptFolder, read_json, write_private_json
+from corral.locks import is_locked
 from corral.protocol import messages as wire
 from corral.reopening import keep_open
 from corral.settings import Config

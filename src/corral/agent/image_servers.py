@@ -20,13 +20,14 @@ import psutil
 import structlog
 from msgspec import Struct
 
-from corral.agent import system
+from corral.agent.system import beside
 from corral.core.images.backends import ComfyUIEntry, Entry, WebUIEntry, tasks_of
 from corral.core.images.pipeline import STAGES
 from corral.core.worker import MOST_MODELS, ImageServer, Model
 from corral.runtime.files.models import model_name
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.kinds import offer_of
+from corral.runtime.process import system
 
 log = structlog.get_logger("corral.agent.image_servers")
 
@@ -128,7 +129,7 @@ class ServerOffers:
     async def _look(self) -> None:
         for one in self._servers:
             try:
-                offer = await system.beside(partial(survey, one), "image server")
+                offer = await beside(partial(survey, one), "image server")
             except Exception as error:
                 self._say(one.url, str(error)[:TROUBLE])
                 if isinstance(error, StageFailed) and error.code == "backend_down":
@@ -167,26 +168,19 @@ def survey(entry: Server) -> Offer:
     )
 
 
-def listening(backends: Sequence[Entry]) -> Callable[[], Collection[int]]:
-    """Asks which processes are the servers of this machine, by the addresses in the settings: what
+def listening(backends: Sequence[Entry]) -> Collection[int]:
+    """Which processes are the servers of this machine, by the addresses in the settings: what
     they hold of a GPU is held for our jobs, whoever started them."""
     urls = [urlsplit(one.url) for one in servers_of(backends)]
     here = [url for url in urls if url.hostname in HERE]
     ports = {url.port or (443 if url.scheme == "https" else 80) for url in here}
-
-    def ask() -> Collection[int]:
-        if not ports:
-            return ()
-        return {
-            one.pid
-            for one in psutil.net_connections("tcp")
-            if one.status == psutil.CONN_LISTEN
-            and one.laddr
-            and one.laddr.port in ports
-            and one.pid
-        }
-
-    return ask
+    if not ports:
+        return ()
+    return {
+        one.pid
+        for one in psutil.net_connections("tcp")
+        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port in ports and one.pid
+    }
 
 
 class Restarts:
@@ -233,7 +227,7 @@ class Restarts:
                     stdout=said,
                     stderr=said,
                     env=self._environ,
-                    **system.apart(),
+                    **system.APART,
                 )
             code = await process.wait()
         except (OSError, ValueError) as error:

@@ -19,7 +19,8 @@ from corral import logs
 from corral.agent import inventory, system
 from corral.agent.agent import TAKEN, Agent
 from corral.core.errors import CorralError
-from corral.home import Home, KeptFolder, lock_file
+from corral.home import Home, KeptFolder
+from corral.locks import lock_file
 from corral.reopening import reopen
 from corral.settings import Config, load
 

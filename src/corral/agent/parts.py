@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,7 +146,7 @@ class AgentParts:
             ours=self.runners.with_gpus,
             changed=self._agent.others_changed,
             found=self._agent.gpus_found,
-            servers=listening(worker.backends),
+            servers=partial(listening, worker.backends),
         )
         self.models = ModelFiles(
             worker.model_paths, self._home / "models.json", self._agent.tell_at_once

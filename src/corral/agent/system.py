@@ -1,5 +1,5 @@
-"""What the agent asks of its system, in one place for both kinds: how runners are started, how it
-is told to stop, which event loop it has, and what it asks in a thread.
+"""What the agent asks of its system, in one place for both kinds: how it is told to
+stop, which event loop it has, and what it asks in a thread.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import ctypes
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -22,15 +21,6 @@ T = TypeVar("T")
 def spawns(settings: WorkerSettings) -> bool:
     """Whether job processes are started anew instead of forked."""
     return sys.platform == "win32" or settings.spawn
-
-
-def apart() -> dict[str, Any]:
-    """How a process is started that Ctrl-C in our terminal does not concern."""
-    if sys.platform == "win32":
-        # A console of its own that nobody sees: Ctrl-Break reaches what shares a console.
-        flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
-        return {"creationflags": flags}
-    return {"start_new_session": True}
 
 
 def on_stop(stop: Callable[[], None], interrupt: Callable[[], None]) -> None:
@@ -94,15 +84,3 @@ def scopes_signals() -> bool:
     from corral.runtime.sandbox import rules
 
     return rules.landlock_version() >= rules.SCOPES_SINCE
-
-
-def own_folders(home: str, temporary: str) -> dict[str, str]:
-    """Variables that name a process's home and where it puts what it does not keep."""
-    if sys.platform == "win32":
-        return {"USERPROFILE": home, "HOME": home, **temporary_folder(temporary)}
-    return {"HOME": home, **temporary_folder(temporary)}
-
-
-def temporary_folder(path: str) -> dict[str, str]:
-    names = ("TEMP", "TMP") if sys.platform == "win32" else ("TMPDIR",)
-    return dict.fromkeys(names, path)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import structlog
 
-from corral.home import Home, is_locked, read_json, write_private_json
+from corral.home import Home, read_json, write_private_json
+from corral.locks import is_locked
 from corral.variables import agent_environment
 
 log = structlog.get_logger()

@@ -28,7 +28,8 @@ from corral.core.worker import Capabilities, Capacity, Holding, Worker
 from corral.engines.engine import Attempt, EngineContext
 from corral.engines.posted import Mailbox
 from corral.engines.reports import Key
-from corral.home import is_locked, lock_file, make_folder, read_json
+from corral.home import make_folder, read_json
+from corral.locks import is_locked, lock_file
 from corral.settings import WorkerSettings
 from corral.variables import build_environment
 

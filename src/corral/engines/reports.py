@@ -97,15 +97,7 @@ def moment(at: float, now: float) -> float:
 
 
 def _short(failure: Failure) -> Failure:
-    """The same, where it is no longer than any that a runner makes."""
-    if (
-        len(failure.code) <= CODE
-        and len(failure.type) <= TYPE
-        and len(failure.message) <= MESSAGE
-        and len(failure.traceback) <= TRACEBACK
-        and len(failure.pickled or b"") <= PICKLED
-    ):
-        return failure
+    """No longer than any that a runner makes."""
     return replace(
         failure,
         code=failure.code[:CODE],

@@ -4,6 +4,8 @@ agent and for a process that runs an attempt without one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from corral.runtime.failures import Failure, signal_name
 
 CANCELLED: Failure = {
@@ -115,13 +117,6 @@ def no_python(own: str, wanted: str, said: str) -> Failure:
     }
 
 
-def odd_python(wanted: str) -> Failure:
-    return {
-        "code": "wrong_document",
-        "message": f"The job's Python must be like '3.11', not {wanted!r}.",
-    }
-
-
 def of_error(failure: Failure, *, is_code: bool) -> Failure:
     """What a runner said, where a job may say so."""
     if failure["code"] in (OF_JOBS if is_code else OF_PIPELINES):
@@ -131,8 +126,20 @@ def of_error(failure: Failure, *, is_code: bool) -> Failure:
     return {**failure, "code": code, "message": message}
 
 
-def of_death(code: int | None, said: str, *, began: bool, started: bool = True) -> Failure:
+def of_death(
+    code: int | None,
+    stderr: bytes,
+    secrets: Mapping[str, str],
+    *,
+    began: bool,
+    started: bool = True,
+) -> Failure:
     """A runner ended without saying how the attempt did; `started` where there was one at all."""
+    said = stderr.decode(errors="replace").strip()
+    if said and secrets:
+        from corral.runtime.channels.redaction import Redactor
+
+        said = Redactor(secrets).text(said)
     kind = "process_died"
     if code is not None and code < 0:
         name = signal_name(-code)

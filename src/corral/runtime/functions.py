@@ -143,8 +143,7 @@ def _load(data: bytes, what: str) -> Any:
             "bad_package",
             f"The {what} of the job cannot be unpickled: {message_of(error)}. "
             "Client and worker need the same Python version; submit the job again from there.",
-            type=type_name(type(error)),
-            traceback=traceback_of(error),
+            **_shown(error),
         ) from error
 
 
@@ -157,8 +156,7 @@ def _missing(error: ImportError | AttributeError, what: str) -> AttemptFailed:
         "exception",
         f"The {what} of the job needs {named}, which this worker's environment does not have "
         f"({message_of(error)}). {hints.add_requirement(top)}",
-        type=type_name(type(error)),
-        traceback=traceback_of(error),
+        **_shown(error),
         **pickled(error),
     )
 
@@ -176,6 +174,9 @@ def _dump(value: Any) -> bytes:
             "unpicklable_result",
             f"The function returned a {type(value).__qualname__}, which cannot be pickled: "
             f"{message_of(error)}. Return plain data, or save it with job.artifact(path).",
-            type=type_name(type(error)),
-            traceback=traceback_of(error),
+            **_shown(error),
         ) from error
+
+
+def _shown(error: BaseException) -> dict[str, str]:
+    return {"type": type_name(type(error)), "traceback": traceback_of(error)}

@@ -11,7 +11,6 @@ from corral.agent.inventory import GIB
 from corral.agent.runners.runner import Runner
 from corral.core.job import Failure, Workload
 from corral.runtime import endings
-from corral.runtime.channels.redaction import Redactor
 
 OTHER_DOCUMENT = Failure(
     code="wrong_document",
@@ -23,12 +22,10 @@ CODE_REFUSED = Failure(
     message="This worker does not run code (worker.allow_code is off); "
     "another worker must take the job.",
 )
-IMAGES_REFUSED = Failure(**endings.IMAGES_REFUSED)
 CANCELLED = Failure(**endings.CANCELLED)
 REVOKED = Failure(code="worker_lost", message="The worker was revoked.")
 CANCELLED_BEFORE = Failure(**endings.CANCELLED_BEFORE)
 STOPPING = Failure(**endings.STOPPING)
-GARBLED = Failure(**endings.GARBLED)
 
 NEAR_LIMIT = 0.9
 
@@ -39,7 +36,7 @@ def refused(workload: Workload) -> Failure:
         case Workload.PYTHON:
             return CODE_REFUSED
         case Workload.PIPELINE:
-            return IMAGES_REFUSED
+            return Failure(**endings.IMAGES_REFUSED)
         case _:
             assert_never(workload)
 
@@ -49,18 +46,6 @@ def unreadable_document(error: Exception) -> Failure:
         code="wrong_document",
         message=f"The job document cannot be read by this worker: {error}.",
     )
-
-
-def survived(failure: Failure) -> Failure:
-    return Failure(**endings.survived(asdict(failure)))
-
-
-def no_runner(error: Exception) -> Failure:
-    return Failure(**endings.no_runner(error))
-
-
-def over_duration(attempt: HeldAttempt) -> Failure:
-    return Failure(**endings.over_duration(attempt.dispatch.duration_s))
 
 
 def over_memory(attempt: HeldAttempt) -> Failure:
@@ -88,11 +73,10 @@ def _at_memory_limit(attempt: HeldAttempt) -> bool:
 def of_death(runner: Runner, attempt: HeldAttempt) -> Failure:
     """The runner ended without saying how the attempt did."""
     if runner.garbled:
-        return GARBLED
+        return Failure(**endings.GARBLED)
     if runner.code is not None and runner.code < 0 and _at_memory_limit(attempt):
         return over_memory(attempt)
-    said = runner.stderr.decode(errors="replace").strip()
-    if said and attempt.dispatch.secrets:
-        said = Redactor(attempt.dispatch.secrets).text(said)
     began, started = attempt.started is not None, runner.tree is not None
-    return Failure(**endings.of_death(runner.code, said, began=began, started=started))
+    secrets = attempt.dispatch.secrets
+    told = endings.of_death(runner.code, runner.stderr, secrets, began=began, started=started)
+    return Failure(**told)

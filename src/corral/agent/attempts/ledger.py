@@ -31,6 +31,7 @@ from corral.core.malformed import MALFORMED
 from corral.core.worker import Capabilities, Capacity
 from corral.protocol.messages import JobCancel, JobDispatch, JobRecall, Message
 from corral.runtime.endings import not_prepared
+from corral.runtime.environments import uv
 from corral.runtime.failures import AttemptFailed
 from corral.runtime.files.downloads import Abandoned
 from corral.runtime.order import Cancel
@@ -184,7 +185,9 @@ class Ledger:
         failure: Failure | None = None
         try:
             if self._environments.ready(attempt.spec) is None:
-                await self._build(attempt)
+                spec = attempt.spec
+                self.reports.say(attempt, uv.building(spec.python, spec.requirements))
+                await self._environments.get(spec)
             for wanted in attempt.recipe.inputs:
                 await self._fetch(attempt, wanted)
         except AttemptFailed as error:
@@ -201,14 +204,6 @@ class Ledger:
             return self.running.fail(attempt, failure)
         self.roll.prepared(attempt)
         self.running.start_ready()
-
-    async def _build(self, attempt: HeldAttempt) -> None:
-        count = len(attempt.spec.requirements)
-        what = (
-            f"{count} requirement{'s' * (count != 1)}" if count else f"Python {attempt.spec.python}"
-        )
-        self.reports.say(attempt, f"building environment ({what})")
-        await self._environments.get(attempt.spec)
 
     async def _fetch(self, attempt: HeldAttempt, wanted: Input) -> None:
         def say(have: int, size: int) -> None:

@@ -9,6 +9,7 @@ from corral.agent.attempts import endings
 from corral.agent.attempts.attempt import HeldAttempt
 from corral.agent.inventory import GIB
 from corral.core.job import Failure, JobId
+from corral.runtime.endings import over_duration
 
 SWEEP_S = 0.1
 WEIGH_S = 0.5
@@ -50,7 +51,8 @@ class Limits:
         ]
         for attempt in running:
             if now > attempt.deadline:
-                self._end(attempt, endings.over_duration(attempt), KILL_GRACE_S)
+                failure = Failure(**over_duration(attempt.dispatch.duration_s))
+                self._end(attempt, failure, KILL_GRACE_S)
         if now - self._weighed_at >= WEIGH_S and self._weighing is None:
             limited = [attempt for attempt in running if attempt.dispatch.needs.memory_gb > 0]
             if limited:

@@ -108,26 +108,23 @@ class Reports:
         told = JobProgress(*attempt.key, message=message, n=attempt.told)
         self._send_output(told, len(message) + MESSAGE_COST)
 
-    def output(self, attempt: HeldAttempt, runner: Runner, frame: OutputLine) -> None:
-        self.runs(attempt, runner)
-        attempt.told += told_by(frame.text, frame.data)
-        message = JobOutput(*attempt.key, frame.stream, frame.text, frame.data, attempt.told)
-        self._forward(runner, message, len(frame.text) + len(frame.data))
-
-    def progress(self, attempt: HeldAttempt, runner: Runner, frame: ProgressLine) -> None:
-        self.runs(attempt, runner)
-        attempt.told += 1
-        told = JobProgress(*attempt.key, frame.fraction, frame.message, n=attempt.told)
-        self._forward(runner, told, len(frame.message))
-
-    def metric(self, attempt: HeldAttempt, runner: Runner, frame: Metric) -> None:
-        self.runs(attempt, runner)
-        attempt.told += 1
-        told = JobProgress(*attempt.key, metrics=frame.values, step=frame.step, n=attempt.told)
-        self._forward(runner, told, 64 * len(frame.values))
-
-    def _forward(self, runner: Runner, message: JobOutput | JobProgress, size: int) -> None:
+    def told(
+        self, attempt: HeldAttempt, runner: Runner, frame: OutputLine | ProgressLine | Metric
+    ) -> None:
         """On to the controller; a job that talks faster than that way is wide has to wait."""
+        self.runs(attempt, runner)
+        attempt.told += told_by(frame.text, frame.data) if isinstance(frame, OutputLine) else 1
+        key, n = attempt.key, attempt.told
+        message: JobOutput | JobProgress
+        if isinstance(frame, OutputLine):
+            message = JobOutput(*key, frame.stream, frame.text, frame.data, n)
+            size = len(frame.text) + len(frame.data)
+        elif isinstance(frame, ProgressLine):
+            message = JobProgress(*key, frame.fraction, frame.message, n=n)
+            size = len(frame.message)
+        else:
+            message = JobProgress(*key, metrics=frame.values, step=frame.step, n=n)
+            size = 64 * len(frame.values)
         if self._send_output(message, size + MESSAGE_COST):
             runner.pause()
             self._paused.add(runner)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import structlog
+from msgspec.structs import asdict
 
 from corral.agent.attempts import endings
 from corral.agent.attempts.attempt import HeldAttempt, Phase, PhaseStep
@@ -37,6 +38,7 @@ from corral.agent.runners.pool import Runners
 from corral.agent.runners.runner import Makeup, Runner
 from corral.core.job import Failure
 from corral.core.worker import Holding
+from corral.runtime.endings import no_runner, survived
 
 log = structlog.get_logger("corral.agent.attempts.running")
 
@@ -91,7 +93,7 @@ class Running:
         try:
             runner = self._runner_for(attempt, environment, holding)
         except OSError as error:
-            return self.fail(attempt, endings.no_runner(error))
+            return self.fail(attempt, Failure(**no_runner(error)))
         self._roll.capacity.take(holding)
         self._roll.active[runner] = None
         attempt.runner = runner
@@ -235,12 +237,8 @@ class Running:
             elif isinstance(frame, Fetching):
                 if attempt.can(PhaseStep.FETCHES):
                     attempt.step(PhaseStep.FETCHES)
-            elif isinstance(frame, OutputLine):
-                reports.output(attempt, runner, frame)
-            elif isinstance(frame, ProgressLine):
-                reports.progress(attempt, runner, frame)
-            elif isinstance(frame, Metric):
-                reports.metric(attempt, runner, frame)
+            elif isinstance(frame, (OutputLine, ProgressLine, Metric)):
+                reports.told(attempt, runner, frame)
 
     def _ended(self, attempt: HeldAttempt, runner: Runner, frame: Result | ErrorFrame) -> None:
         if attempt.ending is not None:  # which decides how it ended
@@ -338,8 +336,9 @@ class Running:
             self._give_up_unheard(runner)
             runner.orders.clear()
             self._roll.active.pop(runner, None)
-            assert attempt.ending is not None
-            self.fail(attempt, attempt.ending if ended else endings.survived(attempt.ending))
+            failure = attempt.ending
+            assert failure is not None
+            self.fail(attempt, failure if ended else Failure(**survived(asdict(failure))))
 
     @contextmanager
     def _releasing(self, attempt: HeldAttempt) -> Iterator[None]:

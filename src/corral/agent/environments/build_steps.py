@@ -20,17 +20,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import structlog
 from msgspec import Struct
 
-from corral.agent import system
 from corral.agent.environments import manifest
 from corral.agent.inventory import GIB
 from corral.agent.runners.cgroups import Cgroup, Cgroups
 from corral.agent.runners.process_tree import Tree
 from corral.runtime.environments import uv
 from corral.runtime.environments.kit import compiled
+from corral.runtime.process import system
 
 log = structlog.get_logger("corral.agent.environments.build_steps")
 
@@ -155,17 +154,17 @@ class BuildSteps:
         if group is not None:
             config["cgroup"] = group.path
         process = await asyncio.create_subprocess_exec(
-            *_supervised(command, config),
+            *uv.supervised(command, config),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={
                 **self._environ,
-                **system.temporary_folder(str(place.temporary)),
+                **dict.fromkeys(system.TEMPORARY, str(place.temporary)),
                 **(environ or {}),
             },
             cwd=os.path.abspath(os.sep),  # uv obeys, or may not read, a project around its place
-            **system.apart(),
+            **system.APART,
         )
         try:
             if group is not None:
@@ -202,15 +201,6 @@ class BuildSteps:
         return saying.result()
 
 
-def _supervised(command: list[str], config: dict[str, object]) -> list[str]:
-    if sys.platform == "win32":
-        return command
-    from corral.runtime.sandbox import run_command
-
-    told = msgspec.json.encode(config).decode()
-    return [sys.executable, "-I", "-S", run_command.__file__, told, *command]
-
-
 async def _enter(process: asyncio.subprocess.Process, group: Cgroup) -> None:
     """Its supervisor starts nothing before it is told to."""
     await asyncio.to_thread(group.take_in, process.pid)
@@ -243,18 +233,13 @@ async def _end(process: asyncio.subprocess.Process, group: Cgroup | None) -> Non
         log.warning("processes_survived", group=group.path)
 
 
-def site_packages(environment: Path) -> list[Path]:
-    pattern = "Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"
-    return sorted(environment.glob(pattern))
-
-
 def damaged_packages(environment: Path) -> list[str]:
     """Packages with files that are missing, or of another size than the lists say that came in
     their wheels: uv takes what lies in its cache on trust, and after a power cut that may be empty
     files."""
     return [
         about.name.partition("-")[0]
-        for folder in site_packages(environment)
+        for folder in map(Path, uv.site_packages(str(environment)))
         for about in sorted(folder.glob("*.dist-info"))
         if _NAME.match(about.name) and not _is_whole(folder, about / "RECORD")
     ]

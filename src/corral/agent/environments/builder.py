@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import re
 import site
 import stat
 import sys
@@ -25,7 +24,7 @@ import structlog
 from msgspec import Struct
 
 from corral.agent.environments import manifest
-from corral.agent.environments.build_steps import BuildSteps, Workplace, site_packages
+from corral.agent.environments.build_steps import BuildSteps, Workplace
 from corral.agent.inventory import DIFFUSERS_EXTRA, GIB
 from corral.home import make_folder
 from corral.runtime import endings
@@ -41,7 +40,6 @@ FAILURE_KEPT_S = 10.0
 """For this long a failed build is not tried again: many jobs may wait for the same one."""
 KEEP_S = 30 * 86_400.0
 """How long an environment is kept that no job uses."""
-_PYTHON = re.compile(r"\d+\.\d+")
 
 
 class Spec(Struct, frozen=True):
@@ -122,7 +120,7 @@ class Environments:
         if known is None:
             known = Spec(
                 python=python or self._own,
-                requirements=tuple(sorted(line.strip() for line in requirements)),
+                requirements=uv.normal(requirements),
                 system_site_packages=self._system,
             )
             self._specs[python, requirements] = known
@@ -223,8 +221,7 @@ class Environments:
 
     async def _fill(self, spec: Spec, place: Workplace) -> Path:
         """Makes the environment; where its interpreter lives."""
-        if not _PYTHON.fullmatch(spec.python):
-            raise AttemptFailed(**endings.odd_python(spec.python))
+        uv.check_python(spec.python)
         await asyncio.to_thread(manifest.discard, place.path)
         place.make()
         building = place.environment
@@ -303,8 +300,8 @@ def _show_own_packages(building: Path) -> None:
     """Corral itself may live in a virtual environment, with PyTorch beside it: uv links only the
     Python underneath, so these are named by hand."""
     text = "\n".join(site.getsitepackages()) + "\n"
-    for folder in site_packages(building):
-        (folder / "corral-worker.pth").write_text(text, encoding="utf-8")
+    for folder in uv.site_packages(str(building)):
+        Path(folder, "corral-worker.pth").write_text(text, encoding="utf-8")
 
 
 def _size(path: Path) -> int:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from corral.agent.system import beside
 from corral.core.worker import MOST_MODELS, Model
 from corral.home import write_durably
-from corral.runtime.files.models import FoundModel, models_in
+from corral.runtime.files.models import FoundModel, folder_digest, models_in
 
 log = structlog.get_logger("corral.agent.models")
 
@@ -137,7 +137,7 @@ class ModelFiles:
         return known.sha256
 
     def _model(self, one: FoundModel) -> Model:
-        size, lines = 0, []
+        size, digests = 0, {}
         for file in one.files:
             try:
                 now = os.stat(file)
@@ -146,13 +146,11 @@ class ModelFiles:
             size += now.st_size
             digest = self._known_digest(file, now)
             if digest is not None:
-                lines.append(f"{os.path.relpath(file, one.root or None)} {digest}\n")
-        if len(lines) < len(one.files) or not lines:
+                digests[file] = digest
+        if len(digests) < len(one.files) or not digests:
             return Model(one.name, size)
-        if not one.root:
-            return Model(one.name, size, lines[0].split()[-1])
-        listed = "".join(sorted(lines)).replace(os.sep, "/")
-        return Model(one.name, size, hashlib.sha256(listed.encode()).hexdigest())
+        sha256 = folder_digest(one.root, digests.items()) if one.root else digests[one.files[0]]
+        return Model(one.name, size, sha256)
 
     def _say(self, what: str, about: str) -> None:
         if about not in self._said:

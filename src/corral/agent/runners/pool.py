@@ -18,16 +18,18 @@ from typing import Any
 import msgspec
 import structlog
 
-from corral.agent import inventory, system
+from corral.agent import inventory
 from corral.agent.environments.builder import OWN, Environment, own_packages
 from corral.agent.gpus.watch import Tenant
 from corral.agent.runners import process_tree
 from corral.agent.runners.cgroups import Cgroups
 from corral.agent.runners.runner import Listener, Makeup, RunDirectory, Runner
+from corral.agent.system import own_processor, spawns
 from corral.runtime.channels.configuration import encode
 from corral.runtime.channels.frames import SURVIVED
 from corral.runtime.environments.kit import RUNNER
 from corral.runtime.files.removal import remove_tree
+from corral.runtime.process import system
 from corral.settings import WorkerSettings
 from corral.variables import passed_environment
 
@@ -49,7 +51,7 @@ class Processors:
 
     def __init__(self, ids: Sequence[int], here: Callable[[], int] | None = None) -> None:
         self._load = dict.fromkeys(ids, 0)
-        self.here = here or system.own_processor()
+        self.here = here or own_processor()
         """The agent's own one. A runner is best there: the two take turns, and whoever talks to
         the agent has another one for itself."""
 
@@ -103,7 +105,7 @@ class Runners:
         """Where jobs may leave artifacts in the shared root."""
         self.turns = str(worker_home / "turns")
         """Where image pipelines take turns at a server."""
-        self._spawn = system.spawns(settings)
+        self._spawn = spawns(settings)
         self._passed = passed_environment()
         self.processors = Processors(inventory.processor_ids(pins=not self._spawn))
         self._max_idle = settings.warm_runners or int(settings.cpus or inventory.processors())
@@ -304,7 +306,8 @@ class Runners:
             **self._passed,
             "PATH": f"{programs}{os.pathsep}{inherited}" if inherited else programs,
             "VIRTUAL_ENV": str(environment.path),
-            **system.own_folders(runner.directory.work, runner.directory.tmp),
+            **dict.fromkeys(system.HOMES, runner.directory.work),
+            **dict.fromkeys(system.TEMPORARY, runner.directory.tmp),
             **dict(makeup.env),
             **({"CORRAL_MODEL_PATHS": os.pathsep.join(models)} if models else {}),
             # An attempt sees the GPUs it holds and no others, so these are not the user's to set.

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import msgspec
 
-from corral.agent import system
 from corral.agent.environments.builder import Environment
 from corral.agent.runners.cgroups import Cgroup
 from corral.agent.runners.frames import AnyFrame, Ready, decode_lines
 from corral.agent.runners.orders import way_of_orders
 from corral.agent.runners.process_tree import Tree
+from corral.agent.system import scopes_signals
 from corral.core.malformed import MALFORMED
 from corral.runtime.files.removal import remove_tree
 from corral.runtime.files.run_folder import PARTS, SETTLED_NS
+from corral.runtime.process import system
 
 if TYPE_CHECKING:
     from corral.agent.attempts.attempt import HeldAttempt
@@ -182,7 +183,7 @@ class Runner(asyncio.SubprocessProtocol):
             return "process_tree"  # which a job can leave: nothing keeps it from writing elsewhere
         if self.group is not None:
             return "cgroup"
-        return "landlock" if system.scopes_signals() else "process_tree"
+        return "landlock" if scopes_signals() else "process_tree"
 
     def order(self, attempt: HeldAttempt, line: bytes) -> None:
         self.orders.append(attempt)
@@ -231,7 +232,7 @@ class Runner(asyncio.SubprocessProtocol):
                 env=environ,
                 cwd=self.directory.path,
                 pass_fds=self._way.inherited,
-                **system.apart(),
+                **system.APART,
             )
             if self.group is not None:
                 await self._enter(self.group)

@@ -253,7 +253,8 @@ def leave() -> None:
 def _stop(home: Path) -> None:
     """Ends the agent that works here, however it was started; what it runs gets its grace."""
     from corral import settings
-    from corral.home import Home, is_locked, read_json
+    from corral.home import Home, read_json
+    from corral.locks import is_locked
 
     folder = Home(home).worker
     pid = read_json(folder / "up.json").get("pid")

@@ -52,13 +52,9 @@ def write(found: list[tuple[Path, bytes]], folder: Path) -> None:
         target = folder / inside
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
-    compile_kit(folder)
-
-
-def compile_kit(kit: Path) -> None:
-    """Bytecode beside the sources: inside a job the kit is read-only, so no runner could keep its
-    own, and each would compile again."""
-    for path in compiled(kit):
+    # Bytecode beside the sources: inside a job the kit is read-only, so no runner could keep its
+    # own, and each would compile again.
+    for path in compiled(folder):
         compile_one = compileall.compile_dir if path.is_dir() else compileall.compile_file
         compile_one(path, quiet=2)
 

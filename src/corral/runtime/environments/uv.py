@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
+import re
 import shutil
 import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from corral.runtime.failures import AttemptFailed
 
 # Copied, or shared by the file system where it can: no file of an environment is a second name of
 # one in a cache or in another environment.
+_VERSION = re.compile(r"\d+\.\d+")
 VARIABLES = {"UV_NO_PROGRESS": "1", "NO_COLOR": "1", "UV_LINK_MODE": "copy"}
 
 
@@ -24,6 +31,25 @@ def program() -> str:
     return str(find_uv_bin())
 
 
+def check_python(wanted: str) -> None:
+    if not _VERSION.fullmatch(wanted):
+        raise AttemptFailed(
+            "wrong_document", f"The job's Python must be like '3.11', not {wanted!r}."
+        )
+
+
+def normal(requirements: Iterable[str]) -> tuple[str, ...]:
+    """The same for all that mean the same environment."""
+    return tuple(sorted(line.strip() for line in requirements))
+
+
+def building(python: str, requirements: Sequence[str]) -> str:
+    """What is said of a job that waits for its environment."""
+    count = len(requirements)
+    what = f"{count} requirement{'s' * (count != 1)}" if count else f"Python {python}"
+    return f"building environment ({what})"
+
+
 def venv(uv: str, folder: str, *options: str) -> list[str]:
     return [uv, "venv", "--quiet", "--no-project", "--relocatable", *options, folder]
 
@@ -35,16 +61,28 @@ def install(uv: str, python: str, listing: str) -> list[str]:
 def compilations(interpreter: str, environment: str) -> list[list[str]]:
     """Inside a job the environment is read-only, so bytecode is made now or never kept. By the
     interpreter itself, which heeds no `.pth` file of a package."""
-    pattern = "Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"
     what = [interpreter, "-I", "-S", "-m", "compileall", "-q", "-j", "0"]
-    return [[*what, folder] for folder in glob.glob(os.path.join(environment, pattern))]
+    return [[*what, folder] for folder in site_packages(environment)]
+
+
+def site_packages(environment: str) -> list[str]:
+    pattern = "Lib/site-packages" if os.name == "nt" else "lib/python*/site-packages"
+    return sorted(glob.glob(os.path.join(glob.escape(environment), pattern)))
 
 
 def python_in(environment: str) -> str:
-    return os.path.join(environment, *(("Scripts", "python.exe") if os.name == "nt" else PYTHON))
+    where = ("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")
+    return os.path.join(environment, *where)
 
 
-PYTHON = ("bin", "python")
+def supervised(command: list[str], config: dict[str, Any]) -> list[str]:
+    """The same behind walls, where the system has any: code of whoever published a requirement may
+    run in it."""
+    if sys.platform == "win32":
+        return command
+    from corral.runtime.sandbox import run_command
+
+    return [sys.executable, "-I", "-S", run_command.__file__, json.dumps(config), *command]
 
 
 def own_python() -> str:

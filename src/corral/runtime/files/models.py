@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 SUFFIXES = (".safetensors", ".ckpt", ".pt", ".pth", ".gguf", ".onnx", ".bin")
@@ -63,6 +64,12 @@ def models_in(root: str) -> Iterator[FoundModel]:
                 yield FoundModel(model_name(entry.name), (entry.path,), "")
         below = [entry.path for entry in inside if entry.is_dir() and entry.name[0] != "."]
         folders.extend(reversed(below))
+
+
+def folder_digest(root: str, files: Iterable[tuple[str, str]]) -> str:
+    """Of a model that is a folder: of the list of its files and their digests."""
+    lines = sorted(f"{os.path.relpath(file, root)} {sha256}\n" for file, sha256 in files)
+    return hashlib.sha256("".join(lines).replace(os.sep, "/").encode()).hexdigest()
 
 
 def _files_below(folder: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ agent does it, after a stage failed with `backend_down`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -89,3 +90,28 @@ def seed_of(record: Record, place: int) -> int:
 def times(side: int, factor: float, multiple_of: int = 1) -> int:
     """A side so many times as long, cut to whole pixels the same way everywhere."""
     return max(side * round(factor * 1000) // 1000 // multiple_of, 1) * multiple_of
+
+
+NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+"""Words of every kind of program whose memory, or whose GPU's, is full."""
+AUTOMATIC = {
+    "dpm2": "karras",
+    "dpm2a": "karras",
+    "dpmpp2sa": "karras",
+    "dpmppsde": "karras",
+    "dpmpp2m": "karras",
+    "dpmpp2msde": "exponential",
+    "dpmpp2msdeheun": "exponential",
+    "dpmpp3msde": "exponential",
+}
+"""What the schedule `Automatic` means for a sampler in WebUI, since 1.9; `normal` for all others. A
+record that names none is rendered alike by every backend."""
+
+
+def key(name: str) -> str:
+    """The same for all spellings of a name: `DPM++ 2M`, `dpmpp_2m`."""
+    return re.sub(r"[^a-z0-9]", "", name.lower().replace("++", "pp"))
+
+
+def automatic(sampler: str) -> str:
+    return AUTOMATIC.get(key(sampler).replace("ancestral", "a"), "normal")

@@ -30,12 +30,14 @@ def plain(image: Image) -> Image:
     return image.convert("RGBA" if "A" in image.getbands() else "RGB")
 
 
-def to_png(image: Image, text: dict[str, str] | None = None) -> bytes:
+def to_png(
+    image: Image, text: dict[str, str] | None = None, *, compression: int = COMPRESSION
+) -> bytes:
     inside = PngInfo()
     for name, value in (text or {}).items():
         inside.add_itxt(name, value)
     held = io.BytesIO()
-    image.save(held, "PNG", pnginfo=inside, compress_level=COMPRESSION)
+    image.save(held, "PNG", pnginfo=inside, compress_level=compression)
     return held.getvalue()
 
 

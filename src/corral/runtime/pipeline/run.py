@@ -24,7 +24,7 @@ from corral.runtime.failures import AttemptFailed
 from corral.runtime.files.transfer import Transfer, TransferRefused
 from corral.runtime.pipeline import checkpoints, images
 from corral.runtime.pipeline.backend import Backend, Rendered, StageFailed, seed_of
-from corral.runtime.pipeline.checkpoints import Done, StageReport
+from corral.runtime.pipeline.checkpoints import MOST_IMAGES, Done, StageReport
 from corral.runtime.pipeline.kinds import choices, open_backend
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ SERVERS = frozenset({"webui", "comfyui"})
 """Backends that are somebody else's program: it may answer with anything."""
 ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What an answer of an unexpected form raises, wherever it is looked at."""
-MOST_IMAGES = 512
 PROGRESS_S = 0.05
 """Of progress told more often than that, some is left out."""
 

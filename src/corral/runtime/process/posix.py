@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
+    from typing import Any
 
 assert sys.platform != "win32"
 
@@ -36,6 +37,10 @@ F_ADD_SEALS, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 2, 4
 HIGH_FD = 200
 """Our own descriptors live up here, away from code that closes "3 and a few more"."""
 
+APART: dict[str, Any] = {"start_new_session": True}
+"""How a process is started that Ctrl-C in our terminal does not concern."""
+HOMES, TEMPORARY = ("HOME",), ("TMPDIR",)
+"""Variables that name a process's home, and where it puts what it does not keep."""
 OWN_GROUP = 0
 """Creation flags of a script's process; only Windows has them."""
 SIGKILL, SIGSTOP, SIGNALS = 9, 19, (15, 2)

@@ -15,7 +15,13 @@ import signal
 import subprocess
 import time
 from ctypes import wintypes
+from typing import Any
 
+# A console of its own that nobody sees: Ctrl-Break reaches what shares a console.
+APART: dict[str, Any] = {
+    "creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
+}
+HOMES, TEMPORARY = ("USERPROFILE", "HOME"), ("TEMP", "TMP")
 OWN_GROUP = subprocess.CREATE_NEW_PROCESS_GROUP
 """A script can then be sent Ctrl-Break without everybody else on its console hearing it."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGBREAK)

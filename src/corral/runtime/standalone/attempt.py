@@ -17,6 +17,7 @@ from corral.runtime import endings
 from corral.runtime.failures import AttemptFailed, Failure
 from corral.runtime.files.downloads import Abandoned, Download, Ticket
 from corral.runtime.files.removal import remove_tree
+from corral.runtime.hints import GIB
 from corral.runtime.order import Cancel, Order
 from corral.runtime.process import system
 from corral.runtime.standalone.door import DoorClient, Outbox, Over
@@ -25,7 +26,6 @@ from corral.runtime.standalone.run_directories import new_run_directory
 from corral.runtime.standalone.runner import Frame, StandaloneRunner, end_of, message_of
 from corral.runtime.standalone.ticket import AttemptOrder, AttemptTicket, taken
 
-GIB = 1 << 30
 KILL_GRACE_S = 5.0
 """Between terminating and killing what ran over its duration."""
 DEATH_S = 1.0
@@ -311,12 +311,8 @@ class StandaloneAttempt:
             runner.process.wait(DEATH_S)
         if runner.garbled:
             return endings.GARBLED
-        said = runner.stderr.decode(errors="replace").strip()
-        if said and self._order.secrets:
-            from corral.runtime.channels.redaction import Redactor
-
-            said = Redactor(self._order.secrets).text(said)
-        return endings.of_death(runner.process.returncode, said, began=self._began)
+        code, secrets = runner.process.returncode, self._order.secrets
+        return endings.of_death(code, runner.stderr, secrets, began=self._began)
 
     def _let_end(self, runner: StandaloneRunner, grace_s: float) -> None:
         """Asks it to end, and gives it so long; what it says then of its end no longer counts."""

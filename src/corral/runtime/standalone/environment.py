@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from corral.runtime.standalone.run_directories import locked
 from corral.runtime.standalone.ticket import AttemptTicket
 
 TAIL = 4000
-_PYTHON = re.compile(r"\d+\.\d+")
 
 
 @dataclass(frozen=True)
@@ -46,20 +44,17 @@ def prepared(
     """AttemptFailed where it cannot be made, or is `abandoned`: from then on the steps of a build
     are killed by others. In `folder` environments are kept."""
     python = document.get("python") or uv.own_minor()
-    requirements = tuple(sorted(line.strip() for line in document.get("requirements", ())))
+    requirements = uv.normal(document.get("requirements", ()))
     if document["work"]["type"] == "pipeline" or (python == uv.own_minor() and not requirements):
         return StandaloneEnvironment(sys.executable, sys.prefix, sys.base_prefix, failures.KIT)
-    if not _PYTHON.fullmatch(python):
-        raise AttemptFailed(**endings.odd_python(python))
+    uv.check_python(python)
     told = json.dumps([python, requirements]).encode()
     place = os.path.join(folder, "environments", hashlib.sha256(told).hexdigest()[:20])
     try:
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
         with locked(f"{place}.lock"):
             if not os.path.exists(place):
-                count = len(requirements)
-                what = f"{count} requirement{'s' * (count != 1)}" if count else f"Python {python}"
-                say(f"building environment ({what})")
+                say(uv.building(python, requirements))
                 _Build(place, python, requirements, ticket, folder, abandoned).run()
         base = os.path.realpath(uv.python_in(place))
         kept = kit.kept_in(os.path.join(folder, "kits"))
@@ -124,12 +119,11 @@ class _Build:
                 self._step(command)
 
     def _step(self, command: list[str]) -> tuple[int, str]:
-        """Its exit code and the end of what it said. Behind walls: code of whoever published a
-        requirement may run in it. Of one that others killed the exit code says nothing: they have
-        collected it."""
+        """Its exit code and the end of what it said. Of one that others killed the exit code says
+        nothing: they have collected it."""
         self._go_on()
         with subprocess.Popen(
-            self._supervised(command),
+            uv.supervised(command, self._walls()),
             stdin=subprocess.PIPE,  # held open: closed, it stands for our death
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -154,15 +148,10 @@ class _Build:
         if self._abandoned.is_set():
             raise AttemptFailed(**endings.CANCELLED_BEFORE)
 
-    def _supervised(self, command: list[str]) -> list[str]:
-        if sys.platform == "win32":
-            return command
-        from corral.runtime.sandbox import run_command
-
+    def _walls(self) -> dict[str, Any]:
         python_folder = os.path.dirname(os.path.dirname(os.path.realpath(uv.own_python())))
-        config = {
+        return {
             "isolate": self._ticket.isolate,
             "read_paths": [*self._ticket.read_paths, sys.prefix, sys.base_prefix, python_folder],
             "write_paths": [self._building, self._pythons],
         }
-        return [sys.executable, "-I", "-S", run_command.__file__, json.dumps(config), *command]

@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 
+from corral.locks import lock_file
 from corral.runtime.files.removal import remove_tree
 
 PREFIX = "attempt-"
@@ -46,33 +47,19 @@ def _hold(place: str) -> int | None:
     """None: another process holds it, or it is gone. Windows has no such locks: there they stay."""
     if sys.platform == "win32":
         return None
-    import fcntl
-
     try:
         fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return None
-    return fd
+    if lock_file(fd):
+        return fd
+    os.close(fd)
+    return None
 
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
     """For one process at a time; the others wait for it. Whoever dies lets go."""
     with open(path, "ab") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            while True:
-                with contextlib.suppress(OSError):  # it gives up after ten seconds
-                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-                    break
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
+        lock_file(file.fileno(), wait=True)
         yield

@@ -17,6 +17,7 @@ from typing import IO, Any
 from corral.runtime.channels.configuration import encode
 from corral.runtime.channels.frames import SURVIVED
 from corral.runtime.environments.kit import RUNNER
+from corral.runtime.hints import GIB
 from corral.runtime.order import Order
 from corral.runtime.process import system
 from corral.runtime.standalone.environment import StandaloneEnvironment
@@ -27,7 +28,6 @@ STDERR_KEPT = 4000
 LINE_LIMIT = 2 << 20
 SUPERVISOR_S = 6.0
 """How long a supervisor is waited for that ends what is below it; it gives up sooner itself."""
-GIB = 1 << 30
 NOT_FOR_JOBS = ("CORRAL_", "UV_", "PIP_", "GIT_", "XDG_")
 """What this process is told, and what builds need: how to reach registries, with which password."""
 
@@ -45,7 +45,11 @@ class StandaloneRunner:
         self._spawn = ticket.spawn or sys.platform == "win32"
         self.stderr = b""
         self.garbled = False
-        ours, word, inherited = self._orders()
+        self._way: socket.socket | None = None
+        theirs: socket.socket | None = None
+        if sys.platform != "win32" and not self._spawn:
+            self._way, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        word = "spawn" if theirs is None else str(theirs.fileno())
         environ = os.environ.items()  # of which the job finds this: whoever starts us decides
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", os.path.join(environment.kit, RUNNER), word],
@@ -54,12 +58,11 @@ class StandaloneRunner:
             stderr=subprocess.PIPE,
             env={name: text for name, text in environ if not name.startswith(NOT_FOR_JOBS)},
             cwd=folder,
-            pass_fds=tuple(one.fileno() for one in inherited),
-            **_apart(),
+            pass_fds=() if theirs is None else (theirs.fileno(),),
+            **system.APART,
         )
-        for one in inherited:
-            one.close()
-        self._way = ours
+        if theirs is not None:
+            theirs.close()
         self._saying = threading.Lock()
         self._listening = threading.Thread(target=self._hear_errors, daemon=True)
         self._listening.start()
@@ -67,12 +70,6 @@ class StandaloneRunner:
         self.limit: int = config["limits"]["memory_bytes"] or 0
         """Bytes that its processes may hold; 0: any number."""
         self._write(encode(config))
-
-    def _orders(self) -> tuple[socket.socket | None, str, list[socket.socket]]:
-        if self._spawn or sys.platform == "win32":
-            return None, "spawn", []
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return ours, str(theirs.fileno()), [theirs]
 
     def say(self, word: Mapping[str, Any]) -> None:
         self._write(_line(word))
@@ -182,13 +179,11 @@ def _environ(
     programs, path = os.path.dirname(environment.python), os.environ.get("PATH", "")
     work, tmp = os.path.join(folder, "work"), os.path.join(folder, "tmp")
     document, models = order.document, ticket.model_paths
-    homes = ("USERPROFILE", "HOME") if sys.platform == "win32" else ("HOME",)
-    temporary = ("TEMP", "TMP") if sys.platform == "win32" else ("TMPDIR",)
     told = {
         "PATH": f"{programs}{os.pathsep}{path}" if path else programs,
         "VIRTUAL_ENV": environment.path,
-        **dict.fromkeys(homes, work),
-        **dict.fromkeys(temporary, tmp),
+        **dict.fromkeys(system.HOMES, work),
+        **dict.fromkeys(system.TEMPORARY, tmp),
         **(document.get("env", {}) if document["work"]["type"] != "pipeline" else {}),
         **({"CORRAL_MODEL_PATHS": os.pathsep.join(models)} if models else {}),
     }
@@ -197,13 +192,6 @@ def _environ(
         devices = ",".join(ticket.devices)
         told |= {"CUDA_VISIBLE_DEVICES": devices, "HIP_VISIBLE_DEVICES": devices}
     return told
-
-
-def _apart() -> dict[str, Any]:
-    """How a process is started that Ctrl-C in our terminal does not concern."""
-    if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
-    return {"start_new_session": True}
 
 
 def _line(told: Mapping[str, Any]) -> bytes:

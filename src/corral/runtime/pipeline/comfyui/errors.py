@@ -7,20 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.backend import NO_MEMORY, StageFailed
 from corral.runtime.pipeline.comfyui.graphs import LOADERS
 from corral.runtime.pipeline.comfyui.names import EXTENSIONS
 
 EXCERPT = 500
 """Characters of a server's own words in a message of ours."""
 MEMORY_TYPES = ("OutOfMemoryError", "MemoryError", "OOM_EXCEPTION")
-MEMORY_WORDS = (
-    "out of memory",
-    "can't allocate memory",
-    "not enough memory",
-    "allocation on device",
-    "failed to allocate",
-)
+MEMORY_WORDS = (*NO_MEMORY, "allocation on device", "failed to allocate")
 DEVICE_TYPES = ("AcceleratorError",)
 DEVICE_WORDS = ("cuda error", "hip error", "cudnn error", "cublas error", "device-side assert")
 """The card or its driver is in a bad way: no job's fault."""

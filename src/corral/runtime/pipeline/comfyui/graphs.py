@@ -12,13 +12,12 @@ from contextlib import suppress
 from typing import Any
 
 from corral.core.images.pipeline import ADetailer, Hires, Img2Img, Record, Refiner, Txt2Img, Upscale
-from corral.runtime.pipeline.backend import StageFailed, times
+from corral.runtime.pipeline.backend import StageFailed, key, times
 from corral.runtime.pipeline.comfyui.names import (
     EXTENSIONS,
     LATENT_RESIZES,
     OWN_VAE,
     RESIZES,
-    key,
     sampler_and_scheduler,
 )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from corral.runtime.pipeline.backend import automatic, key
+
 EXTENSIONS = (".safetensors", ".sft", ".ckpt", ".pt", ".pt2", ".pth", ".bin", ".gguf", ".onnx")
 SAMPLERS = {
     "": "euler",
@@ -13,18 +15,6 @@ SAMPLERS = {
     "dpmpp2sa": "dpmpp_2s_ancestral",
 }
 SCHEDULERS = {"uniform": "normal", "ddim": "ddim_uniform"}
-AUTOMATIC = {
-    "dpm_2": "karras",
-    "dpm_2_ancestral": "karras",
-    "dpmpp_2s_ancestral": "karras",
-    "dpmpp_sde": "karras",
-    "dpmpp_2m": "karras",
-    "dpmpp_2m_sde": "exponential",
-    "dpmpp_2m_sde_heun": "exponential",
-    "dpmpp_3m_sde": "exponential",
-}
-"""What WebUI makes of the scheduler `Automatic`; `normal` for all others. A record that names none
-is rendered alike by both."""
 SUFFIXES = ("karras", "exponential", "sgmuniform", "simple", "beta")
 """Schedulers that may stand at the end of a sampler's name: `DPM++ 2M Karras`."""
 OWN_VAE = ("", "none", "automatic")
@@ -49,11 +39,6 @@ LATENT_RESIZES = {
 }
 
 
-def key(name: str) -> str:
-    """The same for all spellings of a name: `DPM++ 2M`, `dpmpp_2m`."""
-    return re.sub(r"[^a-z0-9]", "", name.lower().replace("++", "pp"))
-
-
 def sampler_and_scheduler(sampler: str, scheduler: str) -> tuple[str, str]:
     """Both as ComfyUI spells them, as far as we know it; others are left as they are."""
     found, ending = key(sampler.removeprefix("k_")), ""
@@ -63,8 +48,7 @@ def sampler_and_scheduler(sampler: str, scheduler: str) -> tuple[str, str]:
     known = SAMPLERS.get(found, found)
     wanted = key(scheduler) or ending
     if wanted in ("", "automatic"):
-        automatic = {key(name): schedule for name, schedule in AUTOMATIC.items()}
-        return known, automatic.get(key(known), "normal")
+        return known, automatic(known)
     return known, SCHEDULERS.get(wanted, wanted)
 
 

@@ -13,9 +13,9 @@ import msgspec
 
 from corral.core.images.backends import Workflow
 from corral.core.images.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
-from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.backend import StageFailed, key
 from corral.runtime.pipeline.comfyui.graphs import LOADERS, Graph, Pick
-from corral.runtime.pipeline.comfyui.names import OWN_VAE, key, sampler_and_scheduler
+from corral.runtime.pipeline.comfyui.names import OWN_VAE, sampler_and_scheduler
 from corral.runtime.pipeline.comfyui.server import ComfyUIServer
 
 NUMBERS = ("steps", "cfg_scale", "width", "height", "clip_skip", "denoise", "factor")

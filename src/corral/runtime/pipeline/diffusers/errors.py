@@ -5,15 +5,9 @@ from __future__ import annotations
 import errno
 
 from corral.runtime.failures import OUT_OF_MEMORY_TYPES, is_gpu_error, type_name
-from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.backend import NO_MEMORY, StageFailed
 
-NO_MEMORY = (
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "out of memory",
-    "status_alloc_failed",
-)
+MEMORY_WORDS = (*NO_MEMORY, "cannot allocate memory", "status_alloc_failed")
 """Also what the libraries of the GPU say whose own room was taken (cuBLAS, cuDNN)."""
 
 
@@ -36,4 +30,4 @@ def _is_short(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    return any(words in str(error).lower() for words in NO_MEMORY)
+    return any(words in str(error).lower() for words in MEMORY_WORDS)

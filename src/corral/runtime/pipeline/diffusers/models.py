@@ -7,21 +7,19 @@ from elsewhere.
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
-import os
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 from corral import job
 from corral.core.images.pipeline import Lora
-from corral.runtime.files.models import model_name
+from corral.digests import Digests
+from corral.runtime.files.models import folder_digest, model_name
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.diffusers.errors import meaning
 
 INDEX = "model_index.json"
-CHUNK = 8 << 20
 NO_VAE = ("", "none", "automatic")
 ASKS = "requires_aesthetics_score"
 """What the refiner of SDXL says of itself. Its pipeline for text does not know that."""
@@ -78,10 +76,10 @@ class LoadedModel:
     def warnings(self) -> list[str]:
         return [*self._notes, *self._lora_notes]
 
-    def wear(self, loras: tuple[Lora, ...], digests: WeightDigests) -> dict[str, str]:
+    def wear(self, loras: tuple[Lora, ...], digests: Digests) -> dict[str, str]:
         """These LoRAs and no others; their hashes."""
         files = [_lora_file(lora) for lora in loras]
-        hashes = [digests.of(file) for file in files]
+        hashes = [digest_of(file, digests) for file in files]
         worn = tuple(zip(loras, hashes, strict=True))
         if worn != self._worn:  # another one may have taken the place of a file
             self._put_on(loras, files)
@@ -136,7 +134,7 @@ class Shelf:
         self._torch, self._diffusers = torch, diffusers
         self._device, self._dtype, self._room = device, dtype, room
         self._held: OrderedDict[tuple[str, str], LoadedModel] = OrderedDict()
-        self.digests = WeightDigests()
+        self.digests = Digests()
 
     def get(self, model: str, vae: str) -> tuple[LoadedModel, bool]:
         """It, and whether it had to be loaded."""
@@ -167,7 +165,7 @@ class Shelf:
             self._torch.cuda.empty_cache()
 
     def _load(self, model: str, where: Path, vae: str, vae_at: Path | None) -> LoadedModel:
-        hashes = {model: self.digests.of(where)}
+        hashes = {model: digest_of(where, self.digests)}
         try:
             settings = where if where.is_dir() else self._settings_of(where)
             index = json.loads((settings / INDEX).read_bytes())
@@ -179,7 +177,7 @@ class Shelf:
                 # It would put black images in the place of some; no record asks for it.
                 parts |= {"safety_checker": None, "requires_safety_checker": False}
             if vae_at is not None:
-                hashes[vae] = self.digests.of(vae_at)
+                hashes[vae] = digest_of(vae_at, self.digests)
                 parts["vae"] = self._vae(vae_at, settings)
                 _same_latents(parts["vae"], settings, vae)
             if where.is_dir():
@@ -238,29 +236,12 @@ class Shelf:
             ) from None
 
 
-class WeightDigests:
-    """The sha256 of a model, as workers tell it; read again only where a file has changed."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int, int], str] = {}
-
-    def of(self, where: Path) -> str:
-        if where.is_file():
-            return self._of_file(where)
-        files = sorted(str(file) for file in where.rglob("*") if file.is_file())
-        lines = (f"{os.path.relpath(file, where)} {self._of_file(Path(file))}\n" for file in files)
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-    def _of_file(self, file: Path) -> str:
-        now = file.stat()
-        known = (str(file), now.st_size, now.st_mtime_ns)
-        if known not in self._known:
-            digest = hashlib.sha256()
-            with file.open("rb", buffering=0) as opened:
-                while chunk := opened.read(CHUNK):
-                    digest.update(chunk)
-            self._known[known] = digest.hexdigest()
-        return self._known[known]
+def digest_of(where: Path, digests: Digests) -> str:
+    """The sha256 of a model, as workers tell it."""
+    if where.is_file():
+        return digests.of(str(where))[0]
+    files = [str(file) for file in where.rglob("*") if file.is_file()]
+    return folder_digest(str(where), ((file, digests.of(file)[0]) for file in files))
 
 
 def _place(name: str, what: str) -> Path:

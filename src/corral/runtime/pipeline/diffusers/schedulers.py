@@ -6,11 +6,11 @@ What it does not have is said; nothing is ever replaced by something else.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline import backend
+from corral.runtime.pipeline.backend import StageFailed, automatic
 
 SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
     "euler": ("EulerDiscreteScheduler", {}),
@@ -37,9 +37,6 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "sgmuniform": {"timestep_spacing": "trailing"},
 }
 OTHER_SCHEDULES = {"uniform": "normal", "trailing": "sgmuniform"}
-AUTOMATIC = {"dpm2": "karras", "dpm2a": "karras", "dpmpp2m": "karras", "dpmpp2msde": "exponential"}
-"""What WebUI makes of the schedule `Automatic`; `normal` for all others. A record that names none
-is meant alike by every backend."""
 SPACING = {"leading": ("ddim", "ddpm", "plms", "lcm")}
 """Where the steps lie: said here and not left to the model's own settings, so that a model means
 the same as a folder and as a file. `linspace` for all others."""
@@ -68,7 +65,7 @@ class Choice(NamedTuple):
 
 def key(name: str) -> str:
     """The same for all spellings of a name: `DPM++ 2M`, `dpmpp_2m`, `k_dpmpp_2m`."""
-    plain = re.sub(r"[^a-z0-9]", "", name.lower().replace("++", "pp"))
+    plain = backend.key(name)
     return plain[1:] if plain[1:] in SAMPLERS and plain.startswith("k") else plain
 
 
@@ -85,7 +82,7 @@ def choose(sampler: str, schedule: str) -> Choice:
         )
     wanted = key(schedule) or ending
     if wanted in ("", "automatic"):
-        wanted = AUTOMATIC.get(found, "normal")
+        wanted = automatic(found)
     wanted = OTHER_SCHEDULES.get(wanted, wanted)
     if wanted not in SCHEDULES and wanted not in FLOW_SCHEDULES:
         raise StageFailed(

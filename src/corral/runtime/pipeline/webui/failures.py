@@ -8,17 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from corral.runtime.pipeline.backend import StageFailed
+from corral.runtime.pipeline.backend import NO_MEMORY, StageFailed
 
-NO_MEMORY = (
-    "outofmemoryerror",
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "video memory",
-    "memoryerror",
-)
+MEMORY_WORDS = (*NO_MEMORY, "cannot allocate memory", "video memory", "memoryerror")
 LACKING = (
     "could not find checkpoint",
     "no checkpoints found",
@@ -48,7 +40,7 @@ def of_answer(url: str, status: int, text: str) -> StageFailed:
             f"The WebUI at {url} wants another username or password ({status}). Put those of its "
             "--api-auth into worker.backends as `username` and `password`.",
         )
-    if any(mark in said for mark in NO_MEMORY):
+    if any(mark in said for mark in MEMORY_WORDS):
         return StageFailed("out_of_memory", told)
     if body.get("detail") == "Not Found":
         return StageFailed(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from PIL.Image import Image
 
 from corral.core.images.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
 from corral.runtime.pipeline.backend import StageFailed, seed_of
+from corral.runtime.pipeline.images import to_png
 from corral.runtime.pipeline.webui.stock import ServerModel, ServerStock, Word
 
 SAMPLER = "Euler"
@@ -321,6 +321,4 @@ def grown(size: tuple[int, int], factor: float) -> tuple[int, int]:
 
 
 def encoded(image: Image) -> str:
-    held = io.BytesIO()
-    image.save(held, "PNG", compress_level=1)
-    return base64.b64encode(held.getvalue()).decode()
+    return base64.b64encode(to_png(image, compression=1)).decode()

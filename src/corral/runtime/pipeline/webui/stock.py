@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core.images.pipeline import ADETAILER, STAGES
+from corral.runtime.pipeline import backend
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.webui.server import WebUIServer
 
@@ -24,18 +25,6 @@ ENDINGS = re.compile(r"\.(safetensors|ckpt|pt|pth|bin|gguf)$", re.IGNORECASE)
 SHA_SHOWN = 10
 """Digits of a sha256 in a title."""
 HASH = re.compile(r"\s*\[[0-9a-f]{4,64}\]$", re.IGNORECASE)
-OWN = {
-    "dpmpp2m": "Karras",
-    "dpmppsde": "Karras",
-    "dpmpp2msde": "Exponential",
-    "dpmpp2msdeheun": "Exponential",
-    "dpmpp2sa": "Karras",
-    "dpmpp3msde": "Exponential",
-    "dpm2": "Karras",
-    "dpm2a": "Karras",
-}
-"""What `Automatic` means for a sampler since 1.9. Before, its plain name meant no schedule at all:
-a record means the same on both."""
 PLAINLY = ("normal", "uniform")
 """One schedule by two names, of which 1.9 has only the second; before, that of a plain name."""
 
@@ -217,7 +206,8 @@ class ServerStock:
         words = self.samplers()
         plainly = _word(sampler, words)
         if folded(schedule) in ("", folded(AUTOMATIC)):
-            own = OWN.get(folded(sampler), "")
+            # Before 1.9 a plain name meant no schedule at all: a record means the same on both.
+            own = backend.AUTOMATIC.get(folded(sampler), "").capitalize()
             return (own and _word(f"{sampler} {own}", words)) or self.sampler(sampler)
         if plainly is not None and folded(schedule) == folded(plainly.schedule):
             return plainly

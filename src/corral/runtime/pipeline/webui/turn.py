@@ -10,10 +10,10 @@ import tempfile
 from contextlib import suppress
 from typing import Any
 
+from corral.locks import lock_file
+
 SHARED = "/dev/shm"  # noqa: S108
 """Confined runners have temporary folders of their own; this one they share."""
-LOCKED_BYTE = 1 << 30
-"""Far behind the text: on Windows nobody else may read a locked byte."""
 
 
 class Turn:
@@ -29,7 +29,7 @@ class Turn:
 
     def take(self) -> bool:
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-        if not _locked(fd):
+        if not lock_file(fd):
             os.close(fd)
             return False
         self._fd = fd
@@ -59,19 +59,3 @@ def _owner() -> str:
     if sys.platform == "win32":
         return "me"
     return str(os.getuid())
-
-
-def _locked(fd: int) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
