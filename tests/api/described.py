@@ -19,7 +19,7 @@ def described() -> FastAPI:
     object.__setattr__(parts, "version", "0")
     object.__setattr__(parts, "limits", limits)
     return application(
-        attempts=AttemptDoor(parts, nothing, {}, artifact_limit=1, output_limit=1).routes(),
+        attempts=AttemptDoor(parts, nothing, {}, artifact_limit=1).routes(),
         health=nothing,
         parts=parts,
         metrics=Metrics(parts, nothing, nothing).routes(),

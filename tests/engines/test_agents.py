@@ -152,7 +152,7 @@ async def test_who_said_goodbye_has_left_and_is_not_missed() -> None:
 
 
 async def test_a_controller_that_stops_drains_its_own_machine_alone() -> None:
-    engine = agents(output_limit=1000, local_id="here")
+    engine = agents(local_id="here")
     here, there = Line(), Line()
     engine.join(here, register("here"))
     engine.join(there, register("there"))
@@ -368,7 +368,7 @@ async def test_nobody_hears_a_revoked_worker() -> None:
 async def test_a_worker_that_says_too_much_is_not_read_until_the_intake_is_there(
     message: wire.FromWorker,
 ) -> None:
-    engine = agents(grace_s=60, output_limit=1, placed_on=lambda job, attempt: "w")
+    engine = agents(grace_s=60, placed_on=lambda job, attempt: "w")
     line, again = Line(), Line()
     engine.join(line, register("w", ("j", 1)))
     engine.hear("w", [wire.WorkerHeartbeat()], INBOX_LIMIT + 1)
@@ -407,7 +407,7 @@ def receipts(line: Line) -> list[wire.FromController]:
 
 
 async def test_output_is_received_once_it_is_written_and_one_word_stands_for_much() -> None:
-    engine = agents(grace_s=60, output_limit=1)
+    engine = agents(grace_s=60)
     line = Line()
     engine.join(line, register("w"))
     engine.start(attempt("w"))
@@ -433,7 +433,7 @@ async def test_output_is_received_once_it_is_written_and_one_word_stands_for_muc
 
 async def test_output_that_nobody_wants_is_received_too() -> None:
     """Or its worker would keep it."""
-    engine = agents(grace_s=60, output_limit=1)
+    engine = agents(grace_s=60)
     line = Line()
     engine.join(line, register("w"))
     engine.hear("w", [output(7), output(8)])
@@ -443,7 +443,7 @@ async def test_output_that_nobody_wants_is_received_too() -> None:
 
 async def test_a_worker_that_numbers_nothing_hears_nothing_of_its_output() -> None:
     """It would not know the message."""
-    engine = agents(grace_s=60, output_limit=1)
+    engine = agents(grace_s=60)
     line = Line()
     engine.join(line, register("w"))
     engine.start(attempt("w"))

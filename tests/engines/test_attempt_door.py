@@ -153,7 +153,7 @@ async def test_an_attempt_whose_engine_is_not_there_asks_again_later() -> None:
         limits=InputLimits(),
     )
     tokens = AttemptTokens("key")
-    door = AttemptDoor(parts, tokens, {}, artifact_limit=0, output_limit=0)
+    door = AttemptDoor(parts, tokens, {}, artifact_limit=0)
     shown = f"Bearer {tokens.issue('j', 1, MESSAGES)}".encode()
     request = Request({"type": "http", "headers": [(b"authorization", shown)]})
     for asked in (door.order, door.messages):

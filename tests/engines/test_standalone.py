@@ -19,6 +19,7 @@ import pytest
 import corral
 from corral import Client, job
 from corral.core.errors import JobCancelled, JobFailed
+from tests.agent.test_builds import TRY, make_sdist
 from tests.agent.test_environments import make_wheel
 from tests.engines.losing_proxy import LosingProxy
 from tests.eventually import eventually
@@ -179,8 +180,7 @@ def test_a_duration_is_kept(client: Client) -> None:
 
 
 def test_requirements_are_installed_once(client: Client, here: LiveController) -> None:
-    (wheels := here.home.parent / "wheels").mkdir()
-    make_wheel(wheels, "lonely")
+    make_wheel(wheels_of(here), "lonely")
 
     def value() -> int:
         import lonely  # type: ignore[import-not-found]
@@ -189,9 +189,30 @@ def test_requirements_are_installed_once(client: Client, here: LiveController) -
 
     assert client.run(value, requirements=["lonely==1.0"]) == 42
     made = {path: path.stat().st_ino for path in kept(here)}
-    assert len(made) == 1
+    assert made
     assert client.run(value, requirements=["lonely==1.0"]) == 42
     assert {path: path.stat().st_ino for path in kept(here)} == made
+
+
+def test_a_build_writes_nothing_that_others_run(client: Client, here: LiveController) -> None:
+    folder = here.home / "standalone"
+    paths = [str(folder / name / "evil") for name in ("pythons", "environments")]
+    make_sdist(wheels_of(here), "gatecrasher", TRY.format(paths=paths))
+
+    def done() -> dict[str, str]:
+        import gatecrasher  # type: ignore[import-not-found]
+
+        found: dict[str, str] = gatecrasher.VALUE
+        return found
+
+    assert client.run(done, requirements=["gatecrasher==1.0"]) == dict.fromkeys(
+        paths, "PermissionError"
+    )
+
+
+def wheels_of(here: LiveController) -> Path:
+    (folder := here.home.parent / "wheels").mkdir(exist_ok=True)
+    return folder
 
 
 def kept(here: LiveController) -> list[Path]:

@@ -67,11 +67,10 @@ class AttemptDoor:
         engines: Mapping[str, Engine],
         *,
         artifact_limit: int,
-        output_limit: int,
     ) -> None:
         self._store, self._blobs, self._limits = parts.store, parts.blobs, parts.limits
         self._parts, self._tokens, self._engines = parts, tokens, engines
-        self._artifact_limit, self._output_limit = artifact_limit, output_limit
+        self._artifact_limit = artifact_limit
 
     def routes(self) -> APIRouter:
         router = APIRouter(prefix="/attempts/{job}/{attempt}", include_in_schema=False)
@@ -223,7 +222,6 @@ class AttemptDoor:
             duration_s=head.given.duration_s,
             checkpoint=head.course.checkpoint,
             correlation_id=head.given.correlation_id,
-            output_limit=self._output_limit,
             artifacts="bucket" if self._parts.artifacts.where == "bucket" else "",
             secrets=self._parts.vault.values(head.given.secrets) if head.given.secrets else {},
         )

@@ -43,7 +43,7 @@ class AgentsEngine:
 
     def __init__(self, context: EngineContext) -> None:
         settings, self._local_id = context.settings, context.local_id
-        self._output_limit, self._stop_grace_s = settings.output_limit, settings.cancel_grace_s
+        self._stop_grace_s = settings.cancel_grace_s
         self._placed_on = context.placed_on
         """Nobody has what was not placed on it, whatever it claims."""
         known = [worker for worker in context.known if context.is_enrolled(worker.id)]
@@ -91,7 +91,7 @@ class AgentsEngine:
                 # It left for good while this was placed, and was reported lost before that.
                 self._report(attempt.worker, AttemptReturned(*key, attempt.worker, LEFT))
             return  # or it just left, and returns or is lost within its grace
-        session.send(wire.JobDispatch.of(attempt, self._output_limit))
+        session.send(wire.JobDispatch.of(attempt))
         self._attempts[key] = attempt.worker  # of what could not even be said it has nothing
 
     async def stop(

@@ -187,12 +187,9 @@ class WorkerWelcome(Message, frozen=True):
 
 
 class JobDispatch(Assignment, Message, frozen=True):
-    output_limit: int = 2_000_000_000
-
     @classmethod
-    def of(cls, assignment: Assignment, output_limit: int) -> JobDispatch:
-        shared = astuple(assignment)[: len(Assignment.__struct_fields__)]
-        return cls(*shared, output_limit)  # type: ignore[call-arg] # it counts them too often
+    def of(cls, assignment: Assignment) -> JobDispatch:
+        return cls(*astuple(assignment)[: len(Assignment.__struct_fields__)])
 
 
 class JobCancel(JobMessage, frozen=True):

@@ -118,7 +118,6 @@ class Doors:
             storage.tokens,
             self._engines,
             artifact_limit=settings.artifact_limit,
-            output_limit=settings.output_limit,
         )
         return application(
             attempts=attempts.routes(),

@@ -18,6 +18,7 @@ from typing import Any
 from corral.runtime import endings, failures
 from corral.runtime.environments import kit, uv
 from corral.runtime.failures import AttemptFailed
+from corral.runtime.process import system
 from corral.runtime.standalone.run_directories import locked
 from corral.runtime.standalone.ticket import AttemptTicket
 
@@ -101,7 +102,8 @@ class _Build:
     def _fill(self) -> None:
         own = uv.own_minor()
         wanted = uv.own_python() if self._python == own else self._python
-        code, said = self._step(uv.venv(self._uv, self._environment, "--python", wanted))
+        making = uv.venv(self._uv, self._environment, "--python", wanted)
+        code, said = self._step(making, self._pythons)
         if code and self._python != own:
             raise AttemptFailed(**endings.no_python(own, self._python, said))
         if code:
@@ -118,12 +120,13 @@ class _Build:
             for command in uv.compilations(interpreter, self._environment):
                 self._step(command)
 
-    def _step(self, command: list[str]) -> tuple[int, str]:
+    def _step(self, command: list[str], *writes: str) -> tuple[int, str]:
         """Its exit code and the end of what it said. Of one that others killed the exit code says
-        nothing: they have collected it."""
+        nothing: they have collected it. What later builds use is written by the step alone that
+        runs nothing of a package."""
         self._go_on()
         with subprocess.Popen(
-            uv.supervised(command, self._walls()),
+            uv.supervised(command, self._walls(writes)),
             stdin=subprocess.PIPE,  # held open: closed, it stands for our death
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -132,7 +135,7 @@ class _Build:
                 **uv.VARIABLES,
                 "UV_CACHE_DIR": self._part("cache"),
                 "UV_PYTHON_INSTALL_DIR": self._pythons,
-                "TMPDIR": self._part("tmp"),
+                **dict.fromkeys(system.TEMPORARY, self._part("tmp")),
             },
             cwd=os.path.abspath(os.sep),
         ) as process:
@@ -148,10 +151,11 @@ class _Build:
         if self._abandoned.is_set():
             raise AttemptFailed(**endings.CANCELLED_BEFORE)
 
-    def _walls(self) -> dict[str, Any]:
+    def _walls(self, writes: tuple[str, ...]) -> dict[str, Any]:
         python_folder = os.path.dirname(os.path.dirname(os.path.realpath(uv.own_python())))
+        own = (sys.prefix, sys.base_prefix, self._pythons)
         return {
             "isolate": self._ticket.isolate,
-            "read_paths": [*self._ticket.read_paths, sys.prefix, sys.base_prefix, python_folder],
-            "write_paths": [self._building, self._pythons],
+            "read_paths": [*self._ticket.read_paths, *own, python_folder],
+            "write_paths": [self._building, *writes],
         }

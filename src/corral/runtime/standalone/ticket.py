@@ -57,7 +57,6 @@ class AttemptOrder:
     duration_s: float
     checkpoint: str = ""
     correlation_id: str = ""
-    output_limit: int = 0
     artifacts: str = ""
     """`bucket`, or empty: to the controller."""
     secrets: dict[str, str] = field(default_factory=dict)
