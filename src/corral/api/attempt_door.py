@@ -1,6 +1,5 @@
-"""The attempts' door: bytes of one attempt, for whoever holds its token; and for a process that
-runs one by itself an order to fetch, and messages to post. What is posted is answered when it is
-on disk, and the answer says whether to end."""
+"""The attempts' door: the bytes of one attempt, for whoever holds its token; for a process without
+an agent also its order, and messages, which are answered when on disk, with whether to end."""
 
 from __future__ import annotations
 
@@ -169,8 +168,7 @@ class AttemptDoor:
     async def placed_artifact(
         self, request: Request, job: str, attempt: int, name: str
     ) -> dict[str, object]:
-        """An artifact that goes elsewhere: without its digest, the URL to send it to; with it, the
-        word that it is there."""
+        """Without a digest: the URL to send an artifact to. With it: the word that it is there."""
         await self._head(request, job, attempt)
         name = _artifact_name(name, job)
         told = body_of(await incoming.whole(request, self._limits), Placed)

@@ -27,8 +27,7 @@ class OnlyOurHosts:
     def __init__(self, app: ASGIApp, own: Sequence[str], *, any_address: bool) -> None:
         self._app, self._own = app, LOOPBACK | {host.lower() for host in own if host}
         self._any_address = any_address
-        """Whether it is reached from other machines: by whatever number it has there. A page that
-        lies about its name cannot lie about a number."""
+        """Others may reach it by any of its addresses: a page can fake a name, but no number."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):

@@ -37,7 +37,7 @@ class Correlated:
 
 
 def refused(error: CorralError, call: str) -> CorralError:
-    """The error as it is answered, with the call's id in it; and its line in the log."""
+    """The error as it is answered, with the call's id in it; also writes its line in the log."""
     chosen = error.details.setdefault("correlation_id", correlation.current())
     told = {"job": error.job_id} if error.job_id else {}
     log.info(

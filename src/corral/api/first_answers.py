@@ -40,7 +40,7 @@ class Once(Generic[T]):
         try:
             return await asyncio.shield(self._making)
         except Exception:
-            self._making = None  # no descriptor to read it with, for one: the next one tries
+            self._making = None  # no file descriptor left, for one: the next caller tries again
             raise
 
 
@@ -78,8 +78,7 @@ class FirstAnswers:
             await rest(scope, self._one_at_a_time(receive), send)
 
     def _one_at_a_time(self, receive: Receive) -> Receive:
-        """Thousands of streams may end at once, when the program that held them does: each is
-        cleared away in a turn of its own."""
+        """Thousands of streams may end at once: each is cleared away in a turn of its own."""
 
         async def received() -> Message:
             message = await receive()

@@ -23,8 +23,8 @@ HELD_BY_THE_SYSTEM = 64 << 10
 
 
 def hold_little(scope: MutableMapping[str, Any]) -> None:
-    """From now on little waits for whoever is at the other end: a stream may have thousands of
-    readers who never read, and the system alone would take megabytes for each."""
+    """Buffers little from here on: a stream may have thousands of readers that never read, and the
+    kernel alone would hold megabytes for each."""
     transport: asyncio.WriteTransport | None = scope.get(TRANSPORT)
     if transport is None:
         return
@@ -35,9 +35,8 @@ def hold_little(scope: MutableMapping[str, Any]) -> None:
 
 
 class Limited(HttpToolsProtocol):
-    """uvicorn's protocol with a limit on each request's head. Without one, a client that sends a
-    byte now and then would keep its connection, and what it sent, for ever. Where there are more
-    connections than this, one on which nobody waits for an answer is closed for each new one."""
+    """uvicorn's protocol with limits: a client that sends a byte of its head now and then would
+    keep its connection for ever; and above `most_connections` each new one closes an idle one."""
 
     limits: Limits
     most_connections: int

@@ -13,8 +13,7 @@ from corral.core.limits import InputLimits as Limits
 
 
 async def whole(request: Request, limits: Limits, most: int = sys.maxsize) -> bytes:
-    """The body, if all of it arrives within `limits.body_s` and fits `limits.body_bytes`, and
-    `most` where less is enough."""
+    """The body, if all of it arrives within `limits.body_s` and fits the smaller of both sizes."""
     announced = request.headers.get("content-length", "")
     most = min(most, limits.body_bytes)
     if announced.isdigit() and len(announced) < 20 and int(announced) > most:

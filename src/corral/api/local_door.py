@@ -1,8 +1,8 @@
 """The local door: submissions of programs on the controller's own machine, over a socket in its
 home. The same words and the same checks as on gRPC, at a fifth of what a gRPC call costs.
 
-A job can connect, too: whoever is here is nobody until it has shown a token, and until then it gets
-a few bytes and a moment. See decision 0024.
+A job can connect, too: until it has shown a token, a caller gets a few bytes and a moment. See
+decision 0024.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from corral.protocol import parcels
 log = structlog.get_logger()
 
 LONGEST_PATH = 100
-"""What the name of a socket may have on every system; a deeper home has only the gRPC door."""
+"""Bytes that a socket's path may have on every system; a deeper home has only the gRPC door."""
 CALLS_AT_ONCE = 1024
 UNREAD_BYTES = 32 << 20
 BACKLOG = 128
@@ -89,8 +89,8 @@ class LocalDoor:
             asyncio.get_running_loop().add_reader(self._listening, self._accept)
 
     def _accept(self) -> None:
-        """An event loop's own server would take all that wait at once, before anybody counts them,
-        and try for ever where descriptors are used up."""
+        """Not an event loop's own server: that would take all that wait at once, before anybody
+        counts them, and try for ever where file descriptors are used up."""
         assert self._listening is not None
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTS_PER_TURN):
@@ -216,8 +216,8 @@ class _Visitor(asyncio.Protocol):
             self._slow_down()
 
     def _slow_down(self) -> None:
-        """Reads on once calls were answered; where none is, and what others hold leaves no room, it
-        is hung up on: halves of calls must not wait for each other."""
+        """Reads on once calls were answered. Where none is under way and others hold all the room,
+        it is hung up on: halves of calls must not wait for each other."""
         if self._transport is None or self._gone:
             return
         full = self._door.held_bytes > self._door.most_bytes

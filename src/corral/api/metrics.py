@@ -79,7 +79,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:
-        """Nothing is collected when the registry takes this in."""
+        """Empty, so that registering collects nothing."""
         return []
 
     # --- sizes on disk ---
@@ -275,7 +275,6 @@ def _filled(
 
 
 def _histograms(name: str, told: str, found: Mapping[Any, Histogram], *labels: str) -> Metric:
-    """By the values of their labels."""
     from prometheus_client.core import HistogramMetricFamily
 
     family = HistogramMetricFamily(name, told, labels=labels)

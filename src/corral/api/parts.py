@@ -35,7 +35,6 @@ class Streams:
         self.open = 0
 
     def check(self) -> None:
-        """TooManyStreams where not one more may be opened."""
         if self.open >= self._limit:
             raise TooManyStreams(
                 f"{self.open:,} streams are open, as many as limits.streams allows. Close some, or "
@@ -44,7 +43,6 @@ class Streams:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Counts an open stream while it is."""
         self.check()
         self.open += 1
         try:

@@ -54,7 +54,6 @@ _ENTRY = re.compile(r"[\w.]+:[\w.]+")
 def jobs_of(
     request: pb.SubmitJobsRequest, default: QueueClass, limits: Limits, caller: Caller
 ) -> list[Job]:
-    """The jobs of one submission, each as the caller's."""
     count = len(request.jobs) + len(request.calls)
     if not count:
         raise InvalidJob("A submission holds at least one job.")

@@ -61,8 +61,7 @@ PAGE_WORKERS, PAGE_BYTES = 50, 1 << 20
 kept of it came in frames (`limits.frame_bytes`)."""
 
 LOOKED_AT = 100
-"""The newest records of a job that are looked at for what it stored: whoever wants more artifacts
-than those asks for them page by page."""
+"""Newest records of a job that are searched for artifacts; who wants more asks page by page."""
 
 
 def event_of(seen: Seen, names: Mapping[str, str]) -> pb.JobEvent | None:
@@ -265,7 +264,6 @@ async def invitation_view(herd: WorkerAdmin, asked: pb.InviteRequest) -> pb.Invi
 
 
 async def whole_batch_view(parts: Parts, name: str) -> pb.BatchView:
-    """One batch, with its workers and what is left."""
     batch = await look(name, parts.listing, parts.store.world, parts.loop)
     view = batch_view(batch.name, batch.counted)
     view.model_switches = batch.model_switches
@@ -318,7 +316,7 @@ def worker_view(parts: Parts, worker: Worker) -> pb.WorkerView:
 
 
 def worker_page(parts: Parts, after: str = "") -> pb.ListWorkersReply:
-    """The next workers, by their ids, behind the one with the id `after`."""
+    """The next workers by id, behind `after`."""
     behind = (worker for worker in parts.loop.workers() if worker.id > after)
     found = nsmallest(PAGE_WORKERS + 1, behind, key=lambda worker: worker.id)
     reply, size = pb.ListWorkersReply(), 0

@@ -44,7 +44,6 @@ class Error(msgspec.Struct):
 
 
 def json(value: Any, status: int = 200) -> Response:
-    """A view, or builtins around views, as JSON."""
     return Response(encoded(value), status, media_type="application/json")
 
 
@@ -95,7 +94,6 @@ def body(*structs: Any, example: Any = None) -> dict[str, Any]:
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 BYTES = {"requestBody": {"required": True, "content": {"application/octet-stream": BINARY}}}
-"""The body of an upload."""
 STREAMED = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 """Headers of an answer that comes as it is made."""
 

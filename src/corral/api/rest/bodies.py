@@ -1,7 +1,5 @@
-"""What a submission over REST looks like, and the same submission as gRPC has it.
-
-From there on both take one road: `api.submissions` checks everything that is not mere form.
-"""
+"""What a submission over REST looks like, and the same as gRPC has it: from there on both take one
+way, and `api.submissions` checks everything that is not mere form."""
 
 from __future__ import annotations
 

@@ -32,12 +32,12 @@ from corral.core.frames import OutputFrame, decode_frame
 KEEP_ALIVE_S = 15.0
 """How often a quiet stream says that it is still there."""
 PIECE = 8 << 10
-"""Of a stream on its way to whoever follows it: what is not taken stays in memory."""
+"""Bytes of a stream in one piece: what its reader has not taken yet stays in memory."""
 CHUNK = 256 << 10
 MAX_ATTEMPT = 1_000_000
 
 Read = Callable[[int, int], AsyncIterator[bytes]]
-"""Bytes from a place to behind another."""
+"""Bytes from one offset up to another."""
 
 _RANGED: dict[int | str, dict[str, Any]] = {
     200: {"description": "Everything.", "content": {"application/octet-stream": BINARY}},
@@ -185,7 +185,6 @@ def _saved(request: Request, read: Read, sha256: str, size: int, name: str) -> R
 def _ranged(
     request: Request, read: Read, total: int, *, media_type: str, headers: Mapping[str, str] = {}
 ) -> Response:
-    """200 with everything or 206 with the range that was asked for."""
     start, end, status = 0, total, 200
     more = {**headers, "accept-ranges": "bytes", "x-content-type-options": "nosniff"}
     if (wanted := _wanted(request.headers.get("range"), total)) is not None:
@@ -196,10 +195,8 @@ def _ranged(
 
 
 def _wanted(header: str | None, total: int) -> tuple[int, int] | None:
-    """The one range that is asked for, from its first byte to behind its last; None for all.
-
-    Several ranges, and what is no range at all, are answered with everything, as HTTP allows.
-    """
+    """The one range that is asked for, its end excluded. None for all, also for several ranges and
+    what is no range, as HTTP allows."""
     match = _RANGE.fullmatch((header or "").strip())
     if match is None or match[1] == match[2] == "":
         return None

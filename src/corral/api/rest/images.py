@@ -1,6 +1,5 @@
-"""/batches: image jobs from a plan, and jobs that were submitted together, counted; /presets: bases
-of plans that are kept under a name; /learnings, /learning-runs and /jobs/{id}/rating: what was
-learned from image jobs."""
+"""/batches (of plans, or of jobs submitted together), /presets (bases of plans by name), and what
+was learned from image jobs: /learnings, /learning-runs, /jobs/{id}/rating."""
 
 from __future__ import annotations
 
@@ -123,9 +122,9 @@ def _building(router: APIRouter, parts: Parts) -> None:
         if not dry_run:
             built = await parts.plans.submit(await parts.plans.build(*asked))
             return json(_told(built, built.batch), 202)
-        async with previewing:  # each may hold hundreds of megabytes until it is written down
+        async with previewing:  # each may hold hundreds of megabytes until it is encoded
             shown = await parts.plans.build(*asked)
-            # Thousands of records are not written down while others wait.
+            # To encode thousands of records here would hold up everybody else.
             return await asyncio.to_thread(lambda: json(_told(shown, "", list(shown.records))))
 
 

@@ -1,5 +1,4 @@
-"""/jobs: submit, list, look, cancel, retry, move to the front, why; and the bytes that jobs name,
-stored ahead of them: /packages, and input files as /assets."""
+"""/jobs: submit, list, show, change, explain; and the bytes they name: /packages and /assets."""
 
 from __future__ import annotations
 

@@ -65,8 +65,7 @@ def checked(request: Request) -> Request:
 def answers(
     method: Callable[Concatenate[Any, Request, ...], Awaitable[Reply]],
 ) -> Callable[[Any, Request, Context], Awaitable[Reply]]:
-    """Checks the caller's role and turns errors into statuses, for a method with one answer. It is
-    told who calls where it has a parameter for that."""
+    """For one answer: checks the role, maps errors to statuses, passes `caller` if it is wanted."""
     role, wants_caller = METHODS[method.__name__], "caller" in signature(method).parameters
 
     @wraps(method)
@@ -85,7 +84,7 @@ def answers(
 def streams(
     method: Callable[Concatenate[Any, Request, ...], AsyncIterator[Reply]],
 ) -> Callable[[Any, Request, Context], AsyncIterator[Reply]]:
-    """The same for a method whose answer streams; there may be only so many of them at once."""
+    """The same for an answer that streams; only so many of them may be open at once."""
     role, wants_caller = METHODS[method.__name__], "caller" in signature(method).parameters
 
     @wraps(method)
@@ -120,7 +119,6 @@ class Calls:
         self._parts = parts
 
     def caller(self, metadata: Sequence[tuple[str, Any]] | None, role: Role) -> Caller:
-        """Who calls, or why it may not."""
         caller = self._parts.access.caller(bearer(dict(metadata or ()).get("authorization")))
         caller.needs(role)
         return caller

@@ -1,5 +1,4 @@
-"""For whoever operates the whole: workers and how machines become some, the queue, tokens, health,
-secrets, backups."""
+"""What operators call: workers, joining, the queue, tokens, health, secrets, backups."""
 
 from __future__ import annotations
 

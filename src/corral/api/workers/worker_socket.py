@@ -37,8 +37,8 @@ HANG_UP_S = 10.0
 MOST_UNREAD = 200_000
 """Messages that may wait for a worker to read them: all that it may hold, or claim, is less."""
 STRANGERS, STRANGER_BYTES = 64, 1 << 20
-"""How many may say who they are at the same time, and with how many bytes, whose credential no
-worker has: a revoked worker, for one, shall still hear that it was."""
+"""Connections with unknown credentials at a time, and the bytes that each may send: a revoked
+worker, for one, must still hear that it was revoked."""
 STIR_S = 2.0
 """How often a worker of which nothing is read hears that we are there."""
 SILENT_BEATS = 3
@@ -75,8 +75,8 @@ class Frames(WebSocketsSansIOProtocol):
         self.handle_parser_exception()
 
     def handle_parser_exception(self) -> None:
-        """What it did wrong is on its way to it, and lost where we hang up while it still speaks:
-        the system then answers with a reset. So for a moment that is taken, and dropped."""
+        """To hang up while it still sends would make the system answer with a reset, and it would
+        not read what it did wrong: so for a moment its bytes are taken, and dropped."""
         assert self.conn.close_sent is not None
         code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
@@ -101,8 +101,8 @@ class Frames(WebSocketsSansIOProtocol):
             self.drained()
 
     def write(self, data: bytes) -> None:
-        """Into a socket that was reset nothing is written, and nothing is raised: whoever sends is
-        in the middle of something else. That it is gone is heard as of any other."""
+        """Nothing, and no error, where the socket was reset: whoever sends is in the middle of
+        something else, and the loss is heard as any other."""
         if self.conn.state is OPEN and not self.transport.is_closing():
             self.conn.send_binary(data)
             self.transport.write(b"".join(self.conn.data_to_send()))
@@ -142,7 +142,7 @@ class _Session:
             self._later = self._loop.call_later(MENTION_S, self._leave)
 
     def _append(self, message: wire.FromController) -> None:
-        """Who speaks and speaks and never reads the answers loses its socket, and those."""
+        """A worker that goes on sending and never reads loses its socket, and what waits for it."""
         self._outbox.append(message)
         if len(self._outbox) > MOST_UNREAD:
             log.warning("worker_reads_nothing", unread=len(self._outbox))
@@ -174,7 +174,7 @@ class _Session:
         self.end((code, reason))
 
     def hang_up(self) -> None:
-        """A socket that nobody reads any more would wait for that for ever."""
+        """The closing frame would wait for ever on a socket that nobody reads."""
         self._loop.call_later(HANG_UP_S, self._frames.transport.abort)
 
     def end(self, told: tuple[int, str] | None) -> None:
