@@ -1,8 +1,7 @@
 """Correlation ids: one short word that a client's call, every line about it on the controller and
 on the worker, the job's own environment and the answer share.
 
-The client chooses it (the SDK makes one for each call), or the controller does. It is kept with
-the job, so it is still there after a restart.
+The client chooses it, or else the controller. It is kept with the job, also over a restart.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ def usable(text: str) -> bool:
 
 
 def enter(told: str | None) -> str:
-    """Everything that the running task does from here on belongs to this id; where the caller
-    told none that can be used, to a new one."""
+    """The running task belongs to this id from here on, or to a new one if it cannot be used."""
     chosen = told if told and usable(told) else new()
     _current.set(chosen)
     return chosen

@@ -26,7 +26,6 @@ class Digests:
             return self.of_file(path, file)
 
     def of_file(self, path: str, file: BufferedReader) -> tuple[str, int]:
-        """The same of a file that is open already."""
         before = stamp(os.fstat(file.fileno()))
         known = self._known.get(path)
         if known is not None and known[0] == before:
@@ -40,8 +39,7 @@ class Digests:
         return digest.hexdigest(), after[0]
 
     def known(self, path: str) -> str:
-        """The digest of a file that has not changed since it was counted; empty where that is not
-        known. Reads nothing of it."""
+        """The digest of a file unchanged since it was counted, else empty; reads nothing of it."""
         found = self._known.get(path)
         try:
             return found[1] if found and stamp(os.stat(path)) == found[0] else ""

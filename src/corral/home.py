@@ -113,9 +113,8 @@ class Home:
         sync_folder(self.path)
 
     def _finish_repair(self) -> None:
-        """One that was killed after the damaged journal had left its place: the new one is whole
-        by then, and an empty one in its stead would forget every job. A restore that was killed
-        brings its own."""
+        """Of a repair killed after it took the damaged journal away: the new one is whole by then,
+        and an empty one would forget every job. A restore that was killed brings its own."""
         if self.restore.exists() or not self.repaired_journal.is_dir():
             return
         if not any(self.journal.iterdir()):
@@ -124,9 +123,8 @@ class Home:
             sync_folder(self.path)
 
     def close_to_others(self) -> list[str]:
-        """Files that only their owner may read, as far as somebody opened them to others or shut
-        them to us: a job cannot open them, but the kernel does not keep it from changing the modes
-        of its own user's files. Which ones that were."""
+        """Mends the modes of private files, and returns which were wrong: a job cannot open those,
+        but the kernel lets it change the modes of its user's files."""
         mended = []
         for path in self.private:
             with contextlib.suppress(OSError):
@@ -190,8 +188,8 @@ def _sync(path: Path | str, how: int) -> None:
 
 
 def sync_file_system(folder: Path) -> None:
-    """Makes everything below a folder durable: many files at once, with whatever else waits for
-    the same disk; file by file where the platform has no such thing."""
+    """Makes everything below a folder durable: by one call for the whole disk, or file by file
+    where the platform has no such thing."""
     if sys.platform == "linux" and _syncfs(folder):
         return
     for place, _, names in os.walk(folder):

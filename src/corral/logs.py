@@ -1,9 +1,8 @@
 """How Corral's processes log: one line an event, for people or as JSON, on stderr.
 
-A line costs a few microseconds: one function adds time and level and renders it, one system call
-writes it, and nothing is held back, so that what a killed process said last is there to be read.
-Where stderr is the log file of the home (`corral up --detach`), the controller keeps that file
-within its limit and the agent follows it to the new one.
+A line costs a few microseconds and one system call; nothing is held back, so that what a killed
+process said last can be read. Where stderr is the home's log file (`corral up --detach`), the
+controller keeps it within its limit and the agent follows it to the new one.
 """
 
 from __future__ import annotations

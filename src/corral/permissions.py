@@ -1,5 +1,4 @@
-"""What somebody shut to its owner: Landlock keeps a job from files of its user, but not from
-changing their modes."""
+"""Reopens what jobs shut: Landlock keeps them from their user's files, not from changing modes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Gives the folders of a home back to their owner, where a job has shut them: it can change the
-modes of all that is its user's, whatever the sandbox keeps it from."""
+"""Gives the folders of a home back to their owner where a job has shut them: see `permissions`."""
 
 from __future__ import annotations
 

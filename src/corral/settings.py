@@ -1,5 +1,4 @@
-"""All settings: their defaults, bounds and sources. Beside `variables` the only
-module that reads the environment.
+"""All settings: defaults, bounds and sources. Only this and `variables` read the environment.
 
 A value comes from, in rising order: the default here, `corral.yaml` in the home, `CORRAL_*`
 variables, a command-line flag. `corral config` shows the effective values and their sources.
@@ -121,7 +120,7 @@ class Webhook(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the controller does. Field comments are the documentation of `docs/settings.md`."""
+    """What the controller does; `docs/settings.md` tells of each field."""
 
     engines: Annotated[tuple[Literal["agents", "processes"], ...], Meta(min_length=1)] = ("agents",)
     host: str = "127.0.0.1"

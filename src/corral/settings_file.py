@@ -1,5 +1,4 @@
-"""Settings as people write them: `corral.yaml`, and the same notation in a variable; and what is
-wrong with them, in words that also those understand who do not write Python."""
+"""`corral.yaml` and its notation in variables; and plain words for what is wrong with them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Variables of this process's environment that others get, and those that libraries read. With
-`settings` the only module that looks at the environment.
-"""
+"""Variables of this process's environment that other processes and libraries get."""
 
 from __future__ import annotations
 

@@ -44,7 +44,6 @@ class Wheel(NamedTuple):
 
 
 def built(package: Path = PACKAGE, version: str = __version__) -> Wheel:
-    """The wheel of this package's files, under this version."""
     try:
         ours = metadata.distribution("corral")
     except metadata.PackageNotFoundError as error:

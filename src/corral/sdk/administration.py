@@ -1,5 +1,4 @@
-"""What an operator asks of a controller: its queue as a whole, the tokens of its clients, and the
-secrets that jobs ask for by name. What is set as one is never read back."""
+"""What an operator asks of a controller: its queue, workers, clients' tokens, and secrets."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ T = TypeVar("T")
 
 
 class Bridge:
-    """One thread with one event loop, shared by all clients of the process: grpc.aio is at its
-    best with a single loop, and one is plenty."""
+    """One thread with one event loop for all clients of a process: grpc.aio works best with one."""
 
     def __init__(self) -> None:
         self._loop = _new_loop()
@@ -34,7 +33,7 @@ class Bridge:
             self._loop.call_soon_threadsafe(call.begin)
             return call.future.result()
         except CorralError as error:
-            # It says all there is to say; the way it took through the loop says nothing.
+            # Its way through the loop would tell nobody anything.
             raise error.with_traceback(None)  # noqa: B904 - its cause is the job's own exception
         except KeyboardInterrupt:
             self._loop.call_soon_threadsafe(call.stop)
@@ -101,8 +100,8 @@ async def _next(lists: AsyncGenerator[list[T], None]) -> list[T] | None:
 
 
 def _quiet(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # Where the program has an event loop with grpc of its own, grpc's poller now and then wakes
-    # one loop for the other's event and finds nothing to read. It means nothing.
+    # Beside another event loop with grpc in the program, grpc's poller now and then wakes one loop
+    # for the other's event and finds nothing to read: harmless.
     if not isinstance(context.get("exception"), BlockingIOError):
         loop.default_exception_handler(context)
 
@@ -112,7 +111,6 @@ _making = threading.Lock()
 
 
 def shared_bridge() -> Bridge:
-    """The process's one bridge, whichever thread comes first."""
     global _made
     with _making:
         if _made is None:

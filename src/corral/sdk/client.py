@@ -1,5 +1,5 @@
-"""The Client of ordinary programs: every call is AsyncClient's, run on one event loop in
-the background. Nothing is decided here, and importing it needs only the standard library."""
+"""The Client of ordinary programs: AsyncClient's calls, run on one event loop in the background, or
+directly where they are short. Importing it needs only the standard library."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def warm_up(client: Client, count: int = 200) -> None:
-    """The runners are up and everything was used once: what is measured is a system at work."""
+    """Starts the runners and uses everything once, so that a system at work is measured."""
     for _ in client.map(no_op(), map(argument, range(count))):
         pass
 

@@ -1,7 +1,6 @@
 """Functions that know where to run: `@client.function(...)` and the free `@corral.remote(...)`.
 
-This module needs nothing but the standard library, because a job may unpickle a function whose
-neighbours were decorated.
+Needs only the standard library: a job may unpickle a function whose neighbours were decorated.
 """
 
 from __future__ import annotations
@@ -82,8 +81,7 @@ class RemoteFunction(Generic[P, T]):
 
 
 def inside_a_job(function: Any) -> Any:
-    """What becomes of it on the way into a job: the plain function, whose other ways to be called
-    say why they lead nowhere."""
+    """What goes into a job: the plain function; its `remote`, `submit` and `map` say why not."""
     for way in ("remote", "submit", "map"):
         with contextlib.suppress(AttributeError, TypeError):  # built-in functions take none
             named = getattr(function, "__name__", "function")
@@ -99,8 +97,7 @@ def _refuse(what: str, *_: object, **__: object) -> NoReturn:
 
 
 def decorated(client: Callable[[], Any], function: Any, options: Any) -> Any:
-    """What a decorator returns, bare or with options; those are checked when the function is
-    defined."""
+    """What a decorator returns, bare or with options, which are checked right at the definition."""
     if options:
         from corral.sdk.submit.submission import check_names
 
@@ -112,7 +109,6 @@ def decorated(client: Callable[[], Any], function: Any, options: Any) -> Any:
 
 @functools.cache
 def default_client() -> Client:
-    """The client of the free decorator: made by its first use, shared by all of them."""
     from corral.sdk.client import Client
 
     return Client()

@@ -1,5 +1,4 @@
-"""Handles: one job seen by whoever submitted it, or by whoever knows its id; and where the output
-of a job that somebody waits for goes."""
+"""Handles of single jobs; and where the output of a job that somebody waits for goes."""
 
 from __future__ import annotations
 

@@ -57,7 +57,6 @@ def take(items: Iterator[Any], most: int) -> list[Any]:
 
 
 async def take_coming(items: AsyncIterator[Any], most: int) -> list[Any]:
-    """The same for items that have to be awaited."""
     taken: list[Any] = []
     until = time.monotonic() + _LINGER_S
     async for item in items:
@@ -203,8 +202,7 @@ class MapCall:
         return self._yielded in self._ready if self._ordered else bool(self._ready)
 
     async def _values(self) -> list[Any]:
-        """All results whose turn it is. The first failure is raised in its turn, after the values
-        before it were handed over."""
+        """All results whose turn it is; a failure only after the values before it."""
         values: list[Any] = []
         while self._ready_to_yield():
             index = self._yielded if self._ordered else next(iter(self._ready))
@@ -241,8 +239,8 @@ class MapCall:
                 await call("CancelJob", pb.JobRequest(job_id=job_id), again=False)
 
     async def submitted(self, items: Iterator[Any]) -> AsyncIterator[str]:
-        """The ids of the jobs of all items, without their results. A few messages are on their way
-        while the next one is encoded, so that the controller reads one while it writes another."""
+        """The ids of the jobs. A few messages are under way at once, so that the controller reads
+        one while it writes another."""
         await self._prepare()
         coming: deque[asyncio.Task[list[str]]] = deque()
         while (chunk := list(islice(items, PER_SUBMISSION))) or coming:
@@ -257,8 +255,7 @@ class MapCall:
         return [job_id async for job_ids in self._accepted(calls) for job_id in job_ids]
 
     async def _accepted(self, calls: list[pb.Call]) -> AsyncIterator[Iterable[str]]:
-        """Sends calls, and yields the ids of the accepted jobs: in one message, or in several where
-        large arguments would make it too large."""
+        """Sends calls, in several messages where one would be too large; yields the jobs' ids."""
         for part in _by_size(calls):
             for call in part:
                 data = call.arguments.data

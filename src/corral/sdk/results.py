@@ -30,8 +30,7 @@ _ERRORS: dict[str, type[JobError]] = {
 
 
 def is_pickled(workload: str) -> bool:
-    """Whether jobs of this workload end with something that was pickled. Of one that this Corral
-    does not know yet nothing is ever unpickled."""
+    """Whether this workload's results are pickles; those of an unknown one are never unpickled."""
     try:
         known = Workload(workload)
     except ValueError:
@@ -87,8 +86,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def error_of(job_id: str, state: str, failure: Failure | None) -> JobError:
-    """The exception for a job that ended without a result. The job's own exception is its cause
-    where this process can make it again."""
+    """The error of a job without a result; its cause is the job's own where that can be made."""
     cls = _ERRORS.get(state, JobFailed)
     error = cls(_sentence(job_id, state, failure), job_id=job_id)
     traceback = with_source(failure.traceback) if failure else ""

@@ -1,6 +1,5 @@
 """Artifacts as files of this machine. Their names are a job's: they never lead out of the folder
-that the caller chose, and never replace a file unasked.
-"""
+that the caller chose, and never replace a file unasked."""
 
 from __future__ import annotations
 
@@ -30,13 +29,11 @@ def place(folder: Path, name: str) -> Path:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether its path begins with a dot somewhere: a shell, an editor or git may obey such a file
-    because of its place alone."""
+    """Whether a part of its path begins with a dot: shells, editors and git may obey those."""
     return any(part.startswith(".") for part in name.split("/"))
 
 
 def in_the_way(path: Path, sha256: str) -> bool:
-    """Whether something else than the artifact itself is there."""
     return os.path.lexists(path) and not is_there(path, sha256)
 
 
@@ -54,8 +51,7 @@ def is_there(path: Path, sha256: str) -> bool:
 async def fetch(
     connection: Connection, job: str, name: str, sha256: str, path: Path, *, overwrite: bool
 ) -> None:
-    """An artifact as a file, whole or not at all; what is there already, byte for byte, stays.
-    FileExistsError where something else is there."""
+    """Writes it whole or not at all. The same bytes stay; other ones are a FileExistsError."""
     if await asyncio.to_thread(is_there, path, sha256):
         return
     if not overwrite and os.path.lexists(path):

@@ -215,8 +215,7 @@ async def build(
     before: Callable[[AsyncBatchHandle], object] | None = None,
 ) -> tuple[AsyncBatchHandle, list[dict[str, Any]]]:
     """Hands a plan over; `before` hears what it means before any of it is submitted. The key makes
-    asking again the same batch, so an interrupted call is simply made again. With `dry_run` the
-    batch has no name, and there are records."""
+    an interrupted call safe to repeat. With `dry_run`: records, and a batch without a name."""
     whole = await whole_plan(connection, plan)
     request = pb.BuildBatchRequest(
         plan=json.dumps(whole).encode(), dry_run=dry_run, key=key or os.urandom(16).hex()

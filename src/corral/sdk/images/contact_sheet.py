@@ -1,7 +1,6 @@
 """A contact sheet: one HTML file that shows all images of a folder, small, with what made them.
 
-It carries its own thumbnails and asks nobody for anything. Whatever comes from a plan or a worker
-is text in it, never markup.
+It loads nothing from elsewhere. What comes from a plan or a worker is text in it, never markup.
 """
 
 from __future__ import annotations
@@ -67,8 +66,7 @@ def read_card(path: Path) -> dict[str, Any]:
 def write(
     folder: Path, title: str, entries: Iterable[SheetEntry], *, overwrite: bool = False
 ) -> Path:
-    """Writes the sheet into the folder of the images, in the place of an older one; another page
-    of this name is a FileExistsError, unless `overwrite` says otherwise."""
+    """Replaces an older sheet; another page there is a FileExistsError, unless `overwrite`."""
     target = folder / NAME
     if not overwrite and os.path.lexists(target) and not _is_ours(target):
         said = "This page is no contact sheet; choose another folder, or replace it with --force"

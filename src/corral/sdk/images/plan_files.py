@@ -1,5 +1,4 @@
-"""A plan as a person has it, in a file beside its prompt pack and images, made whole: the
-controller sees none of those files."""
+"""Makes a plan whole, with its prompt pack and images: the controller sees none of those files."""
 
 from __future__ import annotations
 
@@ -59,7 +58,6 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _invalid(message: str, part: str = "") -> InvalidPlan:
-    """What is wrong, and with which part of the plan."""
     return InvalidPlan(f"`{part}`: {message}" if part else message, details={"path": part})
 
 

@@ -12,8 +12,7 @@ from corral.core.images.pipeline import Record, Upscale, stage_name
 
 
 def described(record: object) -> dict[str, str]:
-    """The settings of a record by name, the prompt and the seed aside, in the order in which a
-    person asks for them; empty where it is no record."""
+    """A record's settings but for prompt and seed, most asked for first; empty for no record."""
     try:
         found = msgspec.convert(record, Record)
     except msgspec.ValidationError:

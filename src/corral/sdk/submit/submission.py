@@ -1,5 +1,4 @@
-"""A call of the user as a job on its way to the controller: what a caller may ask for, checked
-before anything is sent, as the message that asks for it."""
+"""Turns a user's call into the message that submits it, checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -160,7 +159,6 @@ def _build(options: Mapping[str, Any], queue_class: QueueClass, name: str) -> pb
 
 
 def correlation_id(options: Mapping[str, Any]) -> str:
-    """The caller's own, or a new one for this call."""
     given = options.get("correlation_id")
     if given is None:
         return correlation.new()
@@ -268,8 +266,7 @@ def _queue_class(value: object) -> str:
 
 
 class OutgoingJob:
-    """One job on its way to the controller: the submission, and bytes that are too large to ride
-    along and have to be stored first."""
+    """A submission on its way, and bytes too large to ride along, which have to be stored first."""
 
     def __init__(
         self, job: pb.JobSubmission, parts: list[tuple[pb.BlobRef, bytes]], correlation_id: str
@@ -287,8 +284,7 @@ class OutgoingJob:
         return [(blob, data) for blob, data in self._parts if not blob.data and not blob.sha256]
 
     def request(self, hold_s: float) -> pb.SubmitJobsRequest:
-        """A call says what it is like apart from what is its own: the controller has most likely
-        met the like of it before."""
+        """A call's arguments go apart from its job, which the controller has likely met."""
         job = self._job
         if not job.HasField("function"):
             return pb.SubmitJobsRequest(jobs=[job], hold_s=hold_s)

@@ -1,7 +1,6 @@
-"""The road from a client to its controller: finding it, speaking to it, and coming back to it.
+"""A client's connection to its controller: finding it, calling it, and coming back to it.
 
-Every gRPC error turns into one of `core.errors` here; what was merely interrupted is tried again,
-with growing pauses, for as long as the patience lasts.
+gRPC errors turn into those of `core.errors`; what was interrupted is tried again for a while.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ class Patience:
         self._spent_s += await self.rest()
 
     async def rest(self) -> float:
-        """Waits a little longer than the last time; how long it was."""
+        """Waits a little longer than the last time; returns how long."""
         pause_s = self._pause_s * random.uniform(0.7, 1.3)  # noqa: S311 - spreads clients out
         await asyncio.sleep(pause_s)
         self._pause_s = min(self._pause_s * 2, 5.0)
@@ -200,7 +199,6 @@ class Connection:
                 return reply
 
     async def ask(self, kind: type[V], method: str, request: Any, *, again: bool = True) -> V:
-        """The same, where the answer is a view."""
         return read_as(kind, await self.call(method, request, again=again))
 
     async def stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
@@ -260,8 +258,7 @@ class Connection:
         return pb.BlobRef(sha256=sha256, size=len(data))
 
     async def put_file(self, method: str, pieces: Callable[[], AsyncIterator[bytes]]) -> str:
-        """Stores a file that is read piece by piece, from its beginning after an interruption;
-        the sha256 of what was stored."""
+        """Stores a file piece by piece, anew after an interruption; returns its sha256."""
         stored = await self.call(method, lambda: (pb.Chunk(data=piece) async for piece in pieces()))
         return str(stored.sha256)
 

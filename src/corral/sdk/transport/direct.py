@@ -1,8 +1,7 @@
 """The shortest road of a synchronous program: a blocking call, in the caller's own thread.
 
-A short job is over in two milliseconds, and a trip to the event loop of the other calls and back
-would be a tenth of that. Whatever does not work out at once goes the usual road, with its patience
-and its words; the idempotency key makes that the same job.
+A trip to the event loop of the other calls would be a tenth of a short job's two milliseconds.
+What does not work at once goes the usual road; the idempotency key makes that the same job.
 """
 
 from __future__ import annotations

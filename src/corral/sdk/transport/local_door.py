@@ -1,7 +1,7 @@
 """A program's side of the local door: the shortest road to a controller on the same machine.
 
-It is an extra. Where there is no such socket, or anything about it is not as expected, a call goes
-over gRPC, with its patience and its words; the idempotency key makes that the same job.
+Where anything about the socket is not as expected, a call goes over gRPC; the idempotency key makes
+that the same job.
 """
 
 from __future__ import annotations
