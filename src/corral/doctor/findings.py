@@ -39,8 +39,7 @@ def named(check: str, findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def examined(checks: Iterable[Check]) -> Iterator[Finding]:
-    """Every check in turn, its findings under its own name. One that breaks is a finding too, and
-    ends nothing."""
+    """Every check's findings, under its name; a check that breaks is a finding too."""
     for check in checks:
         name = check.__name__.replace("_", " ")
         try:

@@ -41,7 +41,6 @@ def python() -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """What Corral declares that it needs, and whether that is there."""
     try:
         declared = importlib.metadata.requires("corral") or []
     except importlib.metadata.PackageNotFoundError:
@@ -73,8 +72,7 @@ def packages() -> Iterator[Finding]:
 
 
 def _misfit(wanted: str, found: str) -> str:
-    """Why a version is not as wanted. Only whole numbers are compared: enough to see a package
-    that somebody moved away from under us."""
+    """Why a version does not fit. Only whole numbers count: enough to see a replaced package."""
     have = _numbers(found)
     for bound in filter(None, wanted.split(",")):
         sign, number = re.match(r"\s*([<>=!~]+)\s*(.*)", bound).groups()  # type: ignore[union-attr]

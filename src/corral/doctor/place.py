@@ -63,7 +63,7 @@ class Place:
         yield from self._private()
 
     def _closed(self) -> bool:
-        """Whether we may not look inside; what is not there is not closed."""
+        """Whether we may not look inside; false where there is nothing."""
         try:
             os.stat(self._home)
         except PermissionError:
@@ -227,7 +227,6 @@ _MEND = "Restore a backup, or run `corral repair`: it says what it would do befo
 
 
 def _line_of(path: Path, message: str) -> int | None:
-    """Which line of the file a message is about."""
     if told := re.search(r"line (\d+)", message):
         return None if path.name in message and "YAML" in message else int(told[1])
     if str(path) not in message:

@@ -1,7 +1,6 @@
 """Finding a controller on the local network, and being found there: mDNS, as printers do it.
 
-What is announced is only where a controller is. Whether it is the right one people see by the code
-that both sides show (corral.joining.pairing).
+Only its address is announced; people see by a code that it is the right one (`pairing`).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Announcement:
         self._opening: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """It takes a second or two, in which nobody has to wait."""
+        """In the background: it takes a second or two."""
         self._opening = asyncio.create_task(self._open())
 
     async def _open(self) -> None:

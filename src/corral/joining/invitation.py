@@ -1,9 +1,9 @@
-"""The string that invites a worker or a client: where the controller is, what opens its door, and
-how to know that it is the right one.
+"""The string that invites a worker or a client: where the controller is, a token for it, and how to
+know that it is the right one.
 
     corral://TOKEN@192.168.1.20:8700?grpc=50051&sha256=…
 
-That of a client ends with `&for=client`: who has the wrong one in hand is told so.
+A client's ends with `&for=client`: who has the wrong one in hand is told so.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Invitation(NamedTuple):
 
     def shell(self, pin: str) -> str:
         """The line that makes a bare Linux machine a worker. `-k`, because nobody vouches for the
-        certificate; the pinned key is what makes it the right controller."""
+        certificate: the pinned key does."""
         fetch = f"curl -fsSk --noproxy '*' --pinnedpubkey 'sha256//{pin}' {self.url}/join"
         return f"{fetch} | {VARIABLE}='{self.text()}' sh -s --"
 
@@ -95,7 +95,6 @@ def parse(text: str) -> Invitation:
 
 
 def for_worker(text: str) -> Invitation:
-    """The invitation of a machine that is to be a worker."""
     found = parse(text)
     if found.for_client:
         raise InvalidRequest(
@@ -106,7 +105,6 @@ def for_worker(text: str) -> Invitation:
 
 
 def for_client(text: str) -> Invitation:
-    """The invitation of a client."""
     found = parse(text)
     if not found.for_client:
         raise InvalidRequest(

@@ -44,7 +44,7 @@ def kept_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def _check_pair(certificate: Path, key: Path) -> None:
-    """Workers know the controller by it, so that a damaged one is not quietly replaced."""
+    """Refuses a damaged one and does not replace it: workers know the controller by it."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
     except (OSError, ValueError) as error:
@@ -144,8 +144,7 @@ def health_of(url: str, certificate: object, timeout: float) -> bytes:
 
 
 def opener(pem: str = "") -> OpenerDirector:
-    """Asks by HTTP, with a certificate its holder alone. A proxy for the web has no business on the
-    way to a controller."""
+    """For HTTP without any proxy; where a certificate is given, with its holder alone."""
     from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
     secure = [HTTPSHandler(context=context(pem))] if pem else []

@@ -75,7 +75,7 @@ class Batch:
         return rows * len(self._configs) * len(self._variants) * self._plan.batches
 
     def drafts(self) -> Iterator[Record]:
-        """Records as yet without ids, in order."""
+        """In order, and without ids yet."""
         batches, chosen = range(self._plan.batches), self._seeds
         for number, (where, row) in enumerate(self._rows):
             positive, tagged = taken_out(row.positive, where)

@@ -151,8 +151,7 @@ def overlay(base: S, change: S) -> S:
 def swept(
     config: PlanConfig, values: Mapping[str, Sequence[object]], *, limit: int
 ) -> list[PlanConfig]:
-    """One config for each combination of settings that are tried at several values, by dotted
-    path; the last one turns fastest. None keeps the base."""
+    """One config for each combination, the last path turning fastest. None keeps the base."""
     count = math.prod(len(some) for some in values.values())
     if count > limit:
         raise TooManyRecords(

@@ -1,7 +1,6 @@
-"""A learning run as people write it: one setting tried at several values, everything else the same.
+"""A learning run as people write it, and the batch that it becomes: one setting at several values.
 
-It becomes the plan of a batch. Image number i of every value has the same seed, so that what
-differs between the values is the value.
+Image number i of every value has the same seed, so that what differs is the value.
 """
 
 from __future__ import annotations

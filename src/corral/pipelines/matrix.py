@@ -30,8 +30,7 @@ class Fill:
         self.unfilled = [
             spot for spot, names in zip(self._where, found, strict=True) if names and not matrix
         ]
-        """Prompts with what might be slots, where there is no matrix: WebUI reads [[word]] as a
-        word of less weight."""
+        """Prompts with what might be slots, without a matrix: to WebUI [[word]] has less weight."""
         self._used = [
             _ordered(names, spot, self._matrix) if matrix else []
             for spot, names in zip(self._where, found, strict=True)
@@ -39,7 +38,6 @@ class Fill:
 
     @property
     def count(self) -> int:
-        """Rows that it gives."""
         if self._matrix.mode != "fanout":
             return len(self._rows)
         return sum(self._combinations(names) for names in self._used)

@@ -44,7 +44,6 @@ DETAIL_MEGAPIXELS = 0.26
 
 
 def needs_of(record: Record, own: OwnNeeds) -> Needs:
-    """What a worker must have for it, by the table."""
     drawn = record.backend == SKETCH
     vram_gb = own.vram_gb
     if vram_gb is None:
@@ -64,7 +63,7 @@ def needs_of(record: Record, own: OwnNeeds) -> Needs:
 
 
 def vram_gb_of(record: Record) -> float:
-    """The weights, which stay, and the hungriest of its stages; to the next tenth."""
+    """The weights, which stay, and the largest of its stages; rounded up to the next tenth."""
     if all(isinstance(stage, Upscale) for stage in record.stages):
         weights = 0.0
     else:

@@ -22,8 +22,7 @@ MOST_BYTES = 256 * 2**20
 
 
 class Built(Struct, frozen=True):
-    """The jobs of a batch to be, without their ids. `needs` and `digests` go with `records`, one
-    each."""
+    """The jobs of a batch to be, without ids; `needs` and `digests` have one for each record."""
 
     records: tuple[Record, ...]
     needs: tuple[Needs, ...]

@@ -1,6 +1,5 @@
 """`corral secret`: values that jobs ask for by name. A value is typed, piped or taken from a
-variable, never an argument: those are in everybody's list of processes and in the shell's history.
-"""
+variable: arguments are in everybody's list of processes and in the shell's history."""
 
 from __future__ import annotations
 

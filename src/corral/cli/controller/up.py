@@ -20,8 +20,7 @@ from corral.home import Home, read_json
 START_S = 120.0
 """How long a start may take while its process lives: it may have a long journal to read."""
 WORKER_S = 15.0
-"""How long this machine's own worker is waited for then, as the controller does with a submission;
-it goes on by itself."""
+"""How long this machine's worker is waited for then, as the controller does with a submission."""
 
 
 def up(

@@ -209,7 +209,6 @@ def table(view: BatchView, pace: Pace) -> Group:
 
 
 def summary(view: BatchView) -> str:
-    """The last line: what became of it."""
     took = view.ended_at - view.submitted_at
     pace = f", {view.jobs / took * 60:.1f} jobs/min" if took > 0 else ""
     where = ", ".join(f"{one.worker} {one.succeeded}" for one in view.workers if one.succeeded)

@@ -1,6 +1,5 @@
-"""`corral get`: artifacts of a job as files here. Their names are the job's, so nothing is replaced
-and no hidden file is made unasked.
-"""
+"""`corral get`: artifacts of a job as files here. A job chose their names, so nothing is replaced
+and no hidden file is made unasked."""
 
 from __future__ import annotations
 
@@ -48,7 +47,6 @@ def get(
 
 
 def _targets(handle: Handle, name: str | None, to: Path | None) -> list[Target]:
-    """Each artifact and the file that it becomes."""
     from corral.sdk.files.downloads import place
 
     found = handle.artifacts()
@@ -63,8 +61,7 @@ def _targets(handle: Handle, name: str | None, to: Path | None) -> list[Target]:
 
 
 def _asked(targets: Sequence[Target], *, named: bool) -> bool:
-    """Whether something is to be replaced or hidden, and the person wants that. Without them it is
-    an error, before anything was fetched."""
+    """Whether the person agrees to replaced or hidden files; where nobody can answer, an error."""
     from corral.sdk.files.downloads import in_the_way, is_hidden
 
     taken = [path for one, path in targets if in_the_way(path, one.file_sha256)]

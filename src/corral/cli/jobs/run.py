@@ -113,7 +113,7 @@ class Asked:
 
 
 def _command(act: Callable[[Asked], None]) -> Callable[..., None]:
-    """A command that takes those."""
+    """A command that takes all of `Asked`."""
 
     def command(**asked: Any) -> None:
         act(Asked(**asked))
@@ -220,14 +220,14 @@ def in_options(message: str) -> str:
 
 
 WAITING_S = 2.0
-"""How long a job may wait in silence."""
+"""How long a job may wait before that is told."""
 
 # --- following ---------------------------------------------------------------------------------
 
 
 async def follow(handle: AsyncHandle, *, as_json: bool) -> int:
-    """Shows everything until the job ends, or until the person leaves; the exit code. Ctrl-C is
-    taken as an event like any other, so that it never strikes in the middle of something."""
+    """Shows everything until the job ends, or the person leaves; the exit code. Ctrl-C is an event
+    like any other, so that it never strikes in the middle of something."""
     screen = JsonLines() if as_json else Screen()
     interrupts: asyncio.Queue[str] = asyncio.Queue()
     with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C just ends the command
@@ -272,8 +272,7 @@ async def _show(handle: AsyncHandle, screen: Screen) -> Ended:
 
 
 async def _ask(job_id: str, interrupts: asyncio.Queue[str]) -> str:
-    """What Ctrl-C meant; a second one means cancel. Where nobody can answer, the job goes on and
-    the command ends."""
+    """What Ctrl-C meant; a second one means cancel. Where nobody can answer, the job goes on."""
     goes_on = (
         f"Job {job_id} goes on. Follow it with `corral logs -f {job_id}`, cancel it with "
         f"`corral cancel {job_id}`."
@@ -308,7 +307,7 @@ class Screen:
         self._waits = True
 
     def hold(self) -> None:
-        """Nothing is shown while a question stands there."""
+        """Until `release` nothing is shown: a question stands there."""
         self.free.clear()
         self._bar.close()
 

@@ -86,8 +86,7 @@ def _keep(report: str) -> str:
 
 
 def say(sentence: str, *, style: str = "", end: str = "\n") -> None:
-    """A sentence for the person, on stderr; coloured where stderr is a terminal. It may hold words
-    of a plan, a pack or a worker."""
+    """A sentence for the person, on stderr. It may hold words of a plan, a pack or a worker."""
     sentence = printable(sentence)
     code = {"red": "31", "green": "32", "yellow": "33", "dim": "2"}.get(style, "")
     if code and sys.stderr.isatty():
@@ -96,7 +95,6 @@ def say(sentence: str, *, style: str = "", end: str = "\n") -> None:
 
 
 def show_json(value: object) -> None:
-    """One JSON document on stdout."""
     from corral.contract.plain import plain
 
     print(as_json(plain(value), indent=2))
@@ -108,9 +106,8 @@ def as_json(value: object, indent: int | None = None) -> str:
 
 
 def show(text: str = "", *, ours: str = "") -> None:
-    """Text for the person on stdout: an answer, a name, a path. Commands print in no other way,
-    because any word may be a job's or a worker's; what comes before it is ours and may have a
-    colour. Only a job's own output goes through raw, as any program's does."""
+    """Text on stdout. Commands print in no other way, because any word may be a job's or a
+    worker's; `ours` may have a colour. Only a job's own output goes through raw."""
     print(f"{ours}{printable(text)}", flush=True)
 
 
@@ -136,8 +133,7 @@ def show_json_line(value: object, indent: int | None = None) -> None:
 def show_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, spare: Sequence[str] = ()
 ) -> None:
-    """A table that shrinks to the terminal, `spare` columns first and the first column never, and
-    keeps its width on a pipe."""
+    """Shrinks to the terminal, `spare` columns first, the first one never. Pipes get it all."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -183,7 +179,7 @@ def show_list(
 
 
 def waited(done: Callable[[], object], patience_s: float) -> bool:
-    """Looks again and again until it is done, or for as long as that."""
+    """Polls until it is done; False where `patience_s` was not enough."""
     deadline = time.monotonic() + patience_s
     while not done():
         if time.monotonic() > deadline:
@@ -226,7 +222,6 @@ STYLES = {
 
 
 def ago(at: float) -> str:
-    """A moment as people say it."""
     return f"{span(max(time.time() - at, 0))} ago" if at else ""
 
 

@@ -75,8 +75,7 @@ def worker_state(worker: WorkerView) -> str:
 
 
 def _rendering(worker: WorkerView) -> list[str]:
-    """What it makes images with: a line, and one for each server that does not answer; nothing for
-    sketches alone."""
+    """What it makes images with, and servers that do not answer; nothing for sketches alone."""
     from corral.core.images.pipeline import SKETCH
 
     named = [f"{one.kind} at {one.url}" for one in worker.servers]
