@@ -80,7 +80,7 @@ class Home:
         self._lock_fd: int | None = None
 
     def take(self) -> None:
-        """Makes the folders and holds the lock until the process ends."""
+        """Makes the folders and holds the lock until `release`, or the end of the process."""
         try:
             self._make()
             lock_fd = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)

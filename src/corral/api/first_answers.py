@@ -54,7 +54,7 @@ class FirstAnswers:
     ) -> None:
         self._workers, self._health = workers, health
         self._turns = turns
-        """Who asks for anything else takes one: however many come at once, these two answer."""
+        """Everything else takes a turn: however many come at once, these two answer."""
         self.loaded = Once(load)
         """REST."""
 

@@ -1,7 +1,5 @@
-"""`/metrics`: what the controller counted, in the text format of Prometheus.
-
-The library is loaded by the first scrape: a controller that nobody scrapes never pays for it.
-"""
+"""`/metrics`, in the text format of Prometheus. Its library is loaded by the first scrape: a
+controller that nobody scrapes never pays for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The table of who may do what: a role for every gRPC method and every route of REST.
-
-What is missing here is refused: the application does not start with a route that has no role.
-"""
+"""Who may do what: a role for every gRPC method and every route of REST. What has none is refused:
+the application does not start with such a route."""
 
 from __future__ import annotations
 

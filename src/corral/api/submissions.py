@@ -106,7 +106,7 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
 
 
 _met: dict[tuple[bytes, QueueClass, str, bool, int], Job] = {}
-"""Likes that were checked lately, by their bytes: a program calls its functions again."""
+"""Jobs checked lately, by the bytes that calls share: a program calls its functions again."""
 
 
 def _like(

@@ -236,7 +236,6 @@ def queue_view(parts: Parts) -> pb.QueueView:
 
 
 def batch_view(name: str, counted: Counted) -> pb.BatchView:
-    """A batch as lists show it."""
     over = counted.done == counted.total
     return filled(
         pb.BatchView,
@@ -249,7 +248,6 @@ def batch_view(name: str, counted: Counted) -> pb.BatchView:
 
 
 async def invitation_view(herd: WorkerAdmin, asked: pb.InviteRequest) -> pb.InviteReply:
-    """A new invitation: of a client where one is named, of workers otherwise."""
     if asked.client:
         client = await herd.invite_client(asked.client, asked.role or Role.SUBMIT, asked.expires_in)
         return pb.InviteReply(invitation=client.text())

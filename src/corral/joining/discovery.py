@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 SERVICE = "_corral._tcp.local."
 LOOK_S, PATIENCE_S = 3.0, 15.0
-"""How long everybody has time to answer, and how long somebody is waited for at all."""
+"""Seconds for everybody to answer, and for a first answer at all."""
 
 
 class Found(NamedTuple):

@@ -47,7 +47,6 @@ class Invitation(NamedTuple):
         return f"{VARIABLE}='{self.text()}' corral {'login' if self.for_client else 'worker join'}"
 
     def powershell(self, pin: str) -> str:
-        """The same for Windows."""
         fetch = f"curl.exe -fsSk --noproxy '*' --pinnedpubkey 'sha256//{pin}' {self.url}/join.ps1"
         return f"& ([scriptblock]::Create(({fetch} | Out-String))) '{self.text()}'"
 

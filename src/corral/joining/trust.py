@@ -115,7 +115,6 @@ def shown(host: str, port: int) -> str:
 
 
 def fetched(host: str, port: int, expected: str) -> str:
-    """The certificate that a controller shows, if it is the one we were told of."""
     pem = shown(host, port)
     if fingerprint(pem) != expected.lower():
         raise WrongCertificate(

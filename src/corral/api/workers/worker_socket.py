@@ -317,9 +317,8 @@ class WorkerSocket:
 
 
 class _Silence:
-    """Tells when nothing was heard for some beats: a look at every beat, and no timer for each
-    frame. Looks are counted, not seconds: a controller that was stopped for a while itself heard
-    nobody meanwhile, and blames nobody for it. Nor one of whom nothing is read for now."""
+    """Tells when nothing was heard for some beats, without a timer for each frame. It counts looks,
+    not seconds: a controller that was stopped itself heard nobody, and must blame nobody."""
 
     def __init__(self, beat_s: float, session: _Session, worker: str) -> None:
         self._beat_s, self._session, self._worker = beat_s, session, worker

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.5
 """How often a batch that is followed is looked at."""
 TOLD = 0.1
-"""Without a terminal it is told when so large a share more has ended."""
+"""Without a terminal: the share of jobs that has to end before the next line."""
 FAILED = ("failed", "rejected")
 SHOWN = 3
 """Reasons of failures that are told."""
@@ -188,7 +188,6 @@ class Pace:
 
 
 def table(view: BatchView, pace: Pace) -> Group:
-    """A batch as it is now: a bar, and a line for each worker."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

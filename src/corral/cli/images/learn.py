@@ -169,7 +169,7 @@ def _number(value: float | None) -> str:
 
 
 def _export(chunks: Iterable[bytes], target: Path) -> int:
-    """How many. A file that is there is replaced when all of it has arrived."""
+    """Returns how many. A file that is there is replaced only when all of it has arrived."""
     count = 0
 
     def counted() -> Iterator[bytes]:

@@ -42,7 +42,7 @@ IMAGE = re.compile(r"\.(png|json)$")
 NO_FILE = frozenset(
     {errno.ENAMETOOLONG, errno.EINVAL, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EILSEQ}
 )
-"""What a system says to a name that it gives no file, or to one that lies in another's way."""
+"""Errors for a name that no file can have here, or that another file is in the way of."""
 
 
 class AsyncBatchHandle:

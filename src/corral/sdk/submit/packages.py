@@ -53,7 +53,7 @@ def pickle_function(function: Callable[..., Any]) -> bytes:
 
 
 _pickles: WeakKeyDictionary[Callable[..., Any], tuple[object, bytes]] = WeakKeyDictionary()
-"""Of functions that are called again and again: a pickle takes as long as the way there."""
+"""For functions called again and again: pickling one takes as long as sending it."""
 _FIXED = (type(None), bool, int, float, str, bytes, BuiltinFunctionType)
 
 
