@@ -1,4 +1,5 @@
-"""All settings: defaults, bounds and sources. Only this and `variables` read the environment.
+"""All settings: defaults, bounds and sources. Outside of jobs only this and `variables` read the
+environment.
 
 A value comes from, in rising order: the default here, `corral.yaml` in the home, `CORRAL_*`
 variables, a command-line flag. `corral config` shows the effective values and their sources.
