@@ -37,7 +37,7 @@ class KeptSecret(Struct, frozen=True, forbid_unknown_fields=True):
     set_at: float
 
     def __repr__(self) -> str:
-        return f"Kept(set_at={self.set_at!r})"
+        return f"KeptSecret(set_at={self.set_at!r})"
 
 
 class Vault:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from corral import correlation
 from corral.core.errors import CorralError, ExceedsAllWorkers, NoGpuWorkers
-from corral.core.events import JobRejected, JobSubmitted, Journaled
+from corral.core.events import JobRejected, JobSubmitted, Journaled, SubmissionFact
 from corral.core.job import Job, JobId, QueueClass, document_digest
 from corral.core.lifecycle import shape_of
 from corral.core.worker import Worker
@@ -51,6 +52,14 @@ def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]
     )
 
 
+_AS_GIVEN = tuple(
+    name
+    for name in SubmissionFact.__struct_fields__
+    if name in Job.__struct_fields__ and name != "labels"
+)
+_as_given = attrgetter(*_AS_GIVEN)
+
+
 class Accepted(Struct, frozen=True):
     job: JobId
     warning: str = ""
@@ -81,22 +90,10 @@ class Draft:
         submitted = JobSubmitted(
             job=job_id,
             at=now,
-            needs=job.needs,
             digest=document_digest(document, alone=self._is_one),
-            workload=job.workload,
-            queue_class=job.queue_class,
-            priority=job.priority,
-            name=job.name,
-            user=job.user,
-            batch=job.batch,
-            key=job.key,
             labels=tuple(sorted(job.labels.items())) if job.labels else (),
-            duration_s=job.duration_s,
-            retries=job.retries,
-            retry_of=job.retry_of,
             correlation_id=self.correlation_id,
-            secrets=job.secrets,
-            notify=job.notify,
+            **dict(zip(_AS_GIVEN, _as_given(job), strict=True)),
         )
         if error is None:
             self.facts.append(submitted)
