@@ -129,9 +129,9 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 
 def handler(servicer: object, refuse: Check = lambda name, metadata: None) -> _Service:
-    """What `server.add_generic_rpc_handlers` takes. The servicer has a coroutine (or, where the
-    answer streams, an async generator) `(request, context)` under each method's own name; a
-    missing one is an AttributeError now rather than UNIMPLEMENTED for somebody later."""
+    """What `server.add_generic_rpc_handlers` takes. The servicer has a coroutine, or an async
+    generator, under each method's name; a missing one is an AttributeError now rather than
+    UNIMPLEMENTED for somebody later."""
     handlers = {
         method.name: getattr(grpc, f"{_arity(method)}_rpc_method_handler")(
             getattr(servicer, method.name),

@@ -101,7 +101,6 @@ class SimulatedEngine:
     # --- levers ---
 
     def fail(self, job: JobId, attempt: int, failure: Failure) -> None:
-        """Ends a running attempt with this failure."""
         found = self._running.pop((job, attempt), None)
         if found is not None:
             one, holding, timer = found

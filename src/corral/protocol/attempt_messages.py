@@ -24,8 +24,6 @@ LONGEST_WAIT_S = 20.0
 
 
 class AttemptMessage(Struct, frozen=True, gc=False, tag_field="type", forbid_unknown_fields=True):
-    """Root of what is told; `type` names the kind."""
-
     @property
     def told(self) -> int:
         """What it adds to the number of its attempt."""
@@ -63,8 +61,7 @@ class ProgressMessage(AttemptMessage, frozen=True, tag="progress"):
 
 
 class MissingMessage(AttemptMessage, frozen=True, tag="missing"):
-    """So much was received once and is not there any more, after a power cut for one: readers are
-    told that it is missing."""
+    """Received once and not there any more, after a power cut for one: readers are told so."""
 
     size: Size
 
