@@ -36,9 +36,8 @@ class Run(Struct):
 
 
 class HeldAttempts:
-    """What a worker holds, as a decision sees it. Short jobs wait there by the hundred: those that
-    are alike and came one after the other are one entry with a count, so a decision costs the
-    same."""
+    """What a worker holds, as a decision sees it. Attempts that are alike and came one after the
+    other are one entry with a count: short jobs wait by the hundred and cost a decision no more."""
 
     __slots__ = ("_last", "_next", "_of", "_runs")
 
@@ -104,8 +103,7 @@ class World:
         self.waiting = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 0}
         self.last_aged_at = 0.0
         self.circuits: dict[str, Circuit] = {}
-        """By worker: what is held against it. Forgotten by a restart, which costs a few attempts
-        at most."""
+        """What is held against workers; a restart forgets it, at the cost of a few attempts."""
         self.names: dict[str, str] = {}
         """What people call the workers, by id."""
         self.progress: dict[JobId, ProgressFrame] = {}

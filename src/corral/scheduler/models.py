@@ -80,7 +80,7 @@ class Models:
         return _all_of(models, self._possible)
 
     def nearest(self, models: Names, some: int) -> tuple[int, int]:
-        """Those that have them loaded, else on disk, else all; which of these as in `rank.missing`."""
+        """Those that have them loaded, else on disk, else all; and the `rank.missing` of these."""
         if not models:
             return some, 0
         if near := some & self._loaded[models]:

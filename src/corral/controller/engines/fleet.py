@@ -67,7 +67,7 @@ class Fleet:
     # --- what engines say ---
 
     async def reports(self, engine: Engine) -> AsyncIterator[Sequence[EngineReport]]:
-        """Until the engine fails: that is silence, the end of nothing, and it is asked again."""
+        """Until the engine fails: that ends no attempt, and it is asked again."""
         events = engine.events()
         while True:
             try:

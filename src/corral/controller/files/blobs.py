@@ -55,8 +55,7 @@ class Blobs:
         return self.folder / sha256[:2] / sha256
 
     def has(self, sha256: str) -> bool:
-        """Whether the bytes are here to stay: a name that a power cut could still take back does
-        not count."""
+        """Whether the bytes are here to stay: no power cut could take back their name."""
         path = self.path(sha256)
         if sha256 in self._arriving or not path.exists():
             return False
@@ -184,7 +183,6 @@ class Blobs:
         return self.path(sha256).with_name(f"{sha256}{NOTED}")
 
     def check_not_pruned(self, sha256: str) -> None:
-        """Raises ArtifactPruned for bytes that were here and were removed on purpose."""
         if self.note(sha256).exists():
             raise ArtifactPruned(
                 f"The bytes with sha256 {sha256} were removed after the time or for the room that "

@@ -17,7 +17,7 @@ from corral.core.worker import Capacity, Worker
 from corral.scheduler.fit import refuse_ever
 
 MOST_SLOTS = 256
-"""More at once on one worker nobody counts."""
+"""No more at once are counted on one worker."""
 
 
 class Share(Struct):

@@ -60,12 +60,10 @@ class Page(Sequence[Seen]):
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
         return self.end - self.offset - self.piece.skipped
 
     @property
     def end(self) -> int:
-        """Where in the spool it ends."""
         return self.piece.next_offset
 
     @property

@@ -126,8 +126,7 @@ class Proof:
 
 
 def proven(journal: Journal) -> dict[JobId, int]:
-    """Proves the whole journal, in which nobody writes. Which jobs live, and where their records
-    end."""
+    """Proves the whole journal, while nobody writes. The last record of each job that lives."""
     living = proven_behind(journal, {}, 0)
     check_database(journal)
     for _ in check_rows(journal):

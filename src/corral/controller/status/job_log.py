@@ -60,8 +60,7 @@ class JobLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, changes: Sequence[Change]) -> None:
-        """Remembers them for a moment: nobody's answer waits for a log line, and what follows
-        closely may share one."""
+        """Remembers them for a moment: nobody's answer waits for a log line."""
         self._heard.extend(changes)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self.flush)
