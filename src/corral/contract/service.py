@@ -97,8 +97,7 @@ def stub(channel: Any) -> Any:
 
 
 def _parser(message: Any) -> Any:
-    """Reads a request; None for bytes that are none, which the servicer answers in its own words.
-    An exception here would be an internal error with a traceback in the log."""
+    """None for bytes that are no request: an exception would be logged as an internal error."""
 
     def parsed(data: bytes) -> Any:
         try:

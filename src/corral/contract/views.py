@@ -215,6 +215,8 @@ class Health(Shown, frozen=True):
 
 
 class QueueView(Shown, frozen=True):
+    """The queue as a whole."""
+
     paused: bool
     paused_at: float
     paused_by: str
@@ -253,6 +255,8 @@ class InvitationView(Shown, frozen=True):
 
 
 class BatchWorker(Shown, frozen=True):
+    """What one worker did, and does, of a batch."""
+
     worker: str
     succeeded: int
     failed: int
@@ -296,6 +300,8 @@ class ImageView(Shown, frozen=True):
 
 
 class PresetView(Shown, frozen=True):
+    """The base of a plan, kept under a name."""
+
     name: str
     saved_at: float
 

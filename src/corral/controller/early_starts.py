@@ -125,8 +125,7 @@ class EarlyStarts:
         documents: Mapping[JobId, bytes],
     ) -> None:
         """No client sees the jobs before the commit, their numbers are new, and what comes back
-        goes to the disk with them or after them; so all that a crash in between can leave is work
-        that nobody asked for."""
+        goes to the disk with or after them: a crash leaves only work that nobody asked for."""
         by_job = {fact.job: fact for fact in submitted}
         for fact in placed:
             head = advance(born(by_job[fact.job], 0), fact, 0)

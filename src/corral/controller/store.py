@@ -85,9 +85,8 @@ class Store(JobReader):
         self._why_failed = ""
 
     def listen(self, listener: Hear, *, missed: Hear | None = None) -> None:
-        """Called with every committed group, after the world took it. What a listener raises ends
-        nothing and is logged; `missed` is then called with the same group, to find another way to
-        what it did not hear."""
+        """Called with every committed group, after the world took it. What a listener raises is
+        logged; `missed` is then called with the same group, to catch up on it in another way."""
         self._listeners.append((listener, missed))
 
     # --- recovery ---

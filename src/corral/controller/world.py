@@ -193,8 +193,7 @@ class World:
         return None
 
     def reserve(self, placements: Sequence[Placement], shapes: Mapping[JobId, Shape]) -> None:
-        """While placements are written, what they will hold is taken. `shapes` are those of jobs
-        that are not here yet."""
+        """Takes what placements will hold while they are written; `shapes` of jobs not here yet."""
         for placement in placements:
             shape = shapes.get(placement.job) or self.heads[placement.job].shape
             held = Held(needs=shape.needs, above_vram_gb=shape.above_vram_gb)

@@ -15,8 +15,7 @@ SLACK = 1e-9
 """Sums of fractions miss by less than this; it decides nothing."""
 
 DESKTOP_GB = 1.0
-"""VRAM of processes that are not ours is counted from here on: less is a desktop, and every card
-with a screen has one."""
+"""VRAM of others counts from here on: less is a desktop, as on every card with a screen."""
 WHOLE_TENTHS = 8
 """A GPU of which others leave this much still counts as a whole one."""
 
@@ -28,8 +27,7 @@ Name = Annotated[str, Meta(max_length=512, pattern=PLAIN)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=MOST_WORDS)]
 Place = Annotated[str, Meta(max_length=4096)]
 Places = Annotated[tuple[Place, ...], Meta(max_length=MOST_WORDS)]
-"""What a worker may say of itself at most: the scheduler goes through it at every decision, and a
-worker's word is not to be trusted."""
+"""At most, of what a worker says: every decision goes through it, and it is not to be trusted."""
 MOST_MODELS = 10_000
 """Models that a worker tells of; a folder with more is not meant as one of models."""
 NAMES_BYTES = 1 << 20
@@ -188,8 +186,7 @@ class Holding(Struct, frozen=True):
 
 
 class Capacity:
-    """A worker's free resources. The scheduler plans with it and the agent starts by it, so both
-    always agree on what fits."""
+    """A worker's free resources. Scheduler and agent both use it, so they agree on what fits."""
 
     __slots__ = ("cpus", "gpus", "memory_gb", "others", "tenths")
 

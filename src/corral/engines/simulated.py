@@ -22,8 +22,7 @@ from corral.engines.engine import Attempt
 
 
 class SimulatedEngine:
-    """Attempts take `seconds(attempt)` and succeed with an empty result, unless a lever is pulled
-    before or meanwhile."""
+    """Attempts take `seconds(attempt)` and succeed, unless a lever is pulled until then."""
 
     name = "simulated"
 

@@ -89,8 +89,7 @@ class AttemptMessages(Struct, frozen=True, forbid_unknown_fields=True):
     after: Size = 0
     """The number up to which its sender knows itself received."""
     process: Annotated[str, Meta(max_length=64)] = ""
-    """A name that each process draws: of two that were started for one attempt, the first that
-    tells something goes on."""
+    """Drawn by each process: of two that were started for one attempt the first to tell goes on."""
     messages: Annotated[tuple[AnyAttemptMessage, ...], Meta(max_length=MOST_MESSAGES)] = ()
     wait_s: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_S)] = 0.0
 

@@ -26,8 +26,7 @@ AHEAD_S = 0.25
 """Work sent ahead per processor: enough to hide the way there, too little to wait long behind."""
 
 MOST_AHEAD = 1_000
-"""Sent ahead by one decision. Free slots are all filled; the rest can wait for the next, which
-follows at once."""
+"""Sent ahead by one decision; free slots are all filled, and the next decision follows at once."""
 
 KindAhead = tuple[int, int, int]
 """How many go ahead per processor; GPUs and tenths of one where work with models waits for them."""

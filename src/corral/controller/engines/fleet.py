@@ -1,6 +1,5 @@
-"""The fleet: the workers of all engines. A machine that several of them reach is one worker, with
-one capacity; each attempt on it goes through one of them. An engine that fails is silent, and asked
-again."""
+"""The workers of all engines. A machine that several of them reach is one worker, with one
+capacity; each attempt goes through one of them. An engine that fails is silent, and asked again."""
 
 from __future__ import annotations
 

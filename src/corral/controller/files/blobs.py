@@ -203,9 +203,8 @@ class Blobs:
         return found
 
     def remove(self, sha256: str, *, noted: bool) -> Path | None:
-        """Takes a blob out of the way, unless somebody counts on it just now. `noted`: whoever
-        asks for it later is told that it was pruned. The room is free once the path that this
-        returns is unlinked, which may take its time and is left to the caller."""
+        """Takes a blob out of the way, unless somebody counts on it just now. `noted`: whoever asks
+        for it later is told so. The room is free only once the caller unlinks the path."""
         asked_at = self._asked_for.get(sha256)
         if sha256 in self._arriving or (
             asked_at is not None and time.monotonic() - asked_at < COUNTED_ON_S

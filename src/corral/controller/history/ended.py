@@ -1,5 +1,4 @@
-"""A row of the history of ended jobs, and how it follows from a job and the fact that ended it; and
-which idempotency keys they used."""
+"""A row of the history of ended jobs; and which idempotency keys they used."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Facts of several requests on their way into one commit, each checked against the lifecycle, and
-the thread that writes it."""
+"""Facts of several requests, checked on their way into one commit; and the thread that writes."""
 
 from __future__ import annotations
 

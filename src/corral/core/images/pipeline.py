@@ -1,6 +1,4 @@
-"""An image job, fully resolved: whatever decides a pixel is in its record, and nothing on a worker
-adds to it.
-"""
+"""An image job, resolved: whatever decides a pixel is in its record; no worker adds to it."""
 
 from __future__ import annotations
 
