@@ -38,7 +38,6 @@ def read(message: Any) -> Any:
 
 
 def read_as(cls: type[V], message: Any) -> V:
-    """The same, where it is known what comes."""
     return cls(**_fields(message, cls.__struct_fields__))
 
 

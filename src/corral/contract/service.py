@@ -97,8 +97,7 @@ def stub(channel: Any) -> Any:
 
 
 def _parser(message: Any) -> Any:
-    """Reads a request; None for bytes that are none, which the servicer answers in its own words.
-    An exception here would be an internal error with a traceback in the log."""
+    """None for bytes that are no request: an exception would be logged as an internal error."""
 
     def parsed(data: bytes) -> Any:
         try:
@@ -129,9 +128,9 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 
 def handler(servicer: object, refuse: Check = lambda name, metadata: None) -> _Service:
-    """What `server.add_generic_rpc_handlers` takes. The servicer has a coroutine (or, where the
-    answer streams, an async generator) `(request, context)` under each method's own name; a
-    missing one is an AttributeError now rather than UNIMPLEMENTED for somebody later."""
+    """What `server.add_generic_rpc_handlers` takes. The servicer has a coroutine, or an async
+    generator, under each method's name; a missing one is an AttributeError now rather than
+    UNIMPLEMENTED for somebody later."""
     handlers = {
         method.name: getattr(grpc, f"{_arity(method)}_rpc_method_handler")(
             getattr(servicer, method.name),

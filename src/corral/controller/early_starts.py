@@ -73,8 +73,6 @@ class SentEarly(dict[JobId, Early]):
 
 
 class EarlyStarts:
-    """Accepts submissions as the store does, and starts what can start at once."""
-
     def __init__(
         self,
         store: Store,
@@ -112,8 +110,7 @@ class EarlyStarts:
         return written
 
     def _place(self, submitted: Sequence[JobSubmitted]) -> Sequence[Placement]:
-        """Where jobs that are not yet written can go at once. Only while nobody waits: nobody is
-        overtaken."""
+        """Where they can go at once. Only while nobody waits, so that nobody is overtaken."""
         if self._store.world.lines or not submitted or self._loop.why_paused():
             return ()
         lines: dict[Shape, list[Waiting]] = {}
@@ -128,8 +125,7 @@ class EarlyStarts:
         documents: Mapping[JobId, bytes],
     ) -> None:
         """No client sees the jobs before the commit, their numbers are new, and what comes back
-        goes to the disk with them or after them; so all that a crash in between can leave is work
-        that nobody asked for."""
+        goes to the disk with or after them: a crash leaves only work that nobody asked for."""
         by_job = {fact.job: fact for fact in submitted}
         for fact in placed:
             head = advance(born(by_job[fact.job], 0), fact, 0)

@@ -50,8 +50,6 @@ costs a tenth more."""
 
 
 class Intake:
-    """Reads one engine's reports for as long as it lives."""
-
     def __init__(
         self,
         engine: Engine,
@@ -208,8 +206,7 @@ class Intake:
         )
 
     def _digest(self, head: Head, report: AttemptExited) -> str:
-        """Of the document that the attempt was sent. It is only asked for where there is a
-        result."""
+        """Of the document that was sent; asked for only where there is a result."""
         if report.failure is not None:
             return ""
         try:

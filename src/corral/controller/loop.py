@@ -50,8 +50,7 @@ NOT_SENT = "The controller could not send it to its worker."
 
 
 class Pause:
-    """It is a wish of the operator about the whole queue and no fact about a job, so it lies in a
-    file of its own beside the journal, replaced at once."""
+    """A wish about the whole queue is no fact about a job: it has a file beside the journal."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -251,16 +251,14 @@ class Queue:
         return await self.to_the_end(self._cancelling.cancel(job))
 
     async def cancel_batch(self, batch: str) -> int:
-        """Asks everything of a batch that lives to end; returns how many. Those that are next in
-        line come first, some in each commit: others have their turn in between."""
+        """Asks everything of a batch that lives to end, the oldest first; returns how many."""
         return await self.to_the_end(self._cancelling.cancel_batch(batch))
 
     async def retry(
         self, job: JobId, *, user: str | None = None, worker: str = "", apart: bool = False
     ) -> JobId:
-        """An ended job again, as a new job: nothing leaves an end state. It belongs to whoever
-        the first one belonged to, or to `user`; `apart` from its batch, if that is asked for, and
-        on this `worker` alone."""
+        """An ended job again, as a new job: nothing leaves an end state. Its user stays who it was
+        unless there is a new `user`; `apart`: of no batch; `worker`: on that one alone."""
         head = self._store.head(job)
         if not head.state.ended:
             raise Conflict(f"Job {job} is {head.state}; only an ended job is retried.", job_id=job)

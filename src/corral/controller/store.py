@@ -71,7 +71,7 @@ class Store(JobReader):
         """Set while nothing is being written."""
         self._idle.set()
         self._waiting: asyncio.TimerHandle | None = None
-        """Runs while all that is pending may wait for company."""
+        """Runs while all that is pending may wait for more."""
         self._marking: asyncio.TimerHandle | None = None
         self._commit_s = 0.0
         """How long commits take lately; a slow one now and then says little of the next."""
@@ -81,14 +81,12 @@ class Store(JobReader):
         self.committed: Callable[[float, int], None] = lambda seconds, facts: None
         """Told how long each commit took and how many facts shared it."""
         self.failed = asyncio.Event()
-        """Set when the disk, or what is in memory of it, can no longer be trusted; the controller
-        then ends."""
+        """Set when the disk, or the world, can no longer be trusted; the controller then ends."""
         self._why_failed = ""
 
     def listen(self, listener: Hear, *, missed: Hear | None = None) -> None:
-        """Called with every committed group, after the world took it. What a listener raises ends
-        nothing and is logged; `missed` is then called with the same group, to find another way to
-        what it did not hear."""
+        """Called with every committed group, after the world took it. What a listener raises is
+        logged; `missed` is then called with the same group, to catch up on it in another way."""
         self._listeners.append((listener, missed))
 
     # --- recovery ---
@@ -224,8 +222,7 @@ class Store(JobReader):
             self._thread.run(write, written)
 
     def _next_requests(self) -> list[Request]:
-        """Those that share the next commit: at least one, and no more than the event loop has time
-        for, however many wait."""
+        """At least one, and no more than the event loop has time for, however many wait."""
         if self._insisting:
             self._pending, self._insisting = [*self._insisting, *self._pending], []
         count = facts = 0

@@ -40,7 +40,6 @@ class WaitingLine:
         return self._blocks[0][0]
 
     def front(self, count: int) -> tuple[Waiting, ...]:
-        """The first ones, or all where there are no more."""
         known = self._front
         if len(known) < min(count, self._size):
             known += [

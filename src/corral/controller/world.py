@@ -36,9 +36,8 @@ class Run(Struct):
 
 
 class HeldAttempts:
-    """What a worker holds, as a decision sees it. Short jobs wait there by the hundred: those that
-    are alike and came one after the other are one entry with a count, so a decision costs the
-    same."""
+    """What a worker holds, as a decision sees it. Attempts that are alike and came one after the
+    other are one entry with a count: short jobs wait by the hundred and cost a decision no more."""
 
     __slots__ = ("_last", "_next", "_of", "_runs")
 
@@ -104,8 +103,7 @@ class World:
         self.waiting = {QueueClass.INTERACTIVE: 0, QueueClass.BATCH: 0}
         self.last_aged_at = 0.0
         self.circuits: dict[str, Circuit] = {}
-        """By worker: what is held against it. Forgotten by a restart, which costs a few attempts
-        at most."""
+        """What is held against workers; a restart forgets it, at the cost of a few attempts."""
         self.names: dict[str, str] = {}
         """What people call the workers, by id."""
         self.progress: dict[JobId, ProgressFrame] = {}
@@ -195,8 +193,7 @@ class World:
         return None
 
     def reserve(self, placements: Sequence[Placement], shapes: Mapping[JobId, Shape]) -> None:
-        """While placements are written, what they will hold is taken. `shapes` are those of jobs
-        that are not here yet."""
+        """Takes what placements will hold while they are written; `shapes` of jobs not here yet."""
         for placement in placements:
             shape = shapes.get(placement.job) or self.heads[placement.job].shape
             held = Held(needs=shape.needs, above_vram_gb=shape.above_vram_gb)

@@ -11,11 +11,9 @@ from corral.core.errors import Forbidden
 
 class Role(StrEnum):
     READ = "read"
-    """Looks."""
     SUBMIT = "submit"
-    """Submits, cancels, retries and moves jobs, and looks."""
+    """Submits, cancels, retries and moves jobs."""
     ADMIN = "admin"
-    """Everything."""
 
 
 _RANK = {role: rank for rank, role in enumerate(Role)}
@@ -28,7 +26,6 @@ class Caller(Struct, frozen=True):
     role: Role
 
     def needs(self, role: Role) -> None:
-        """Forbidden where this caller's role is too small."""
         if _RANK[self.role] < _RANK[role]:
             raise Forbidden(
                 f"This needs a token with the role {role}; {self.name!r} has {self.role}. Ask for "

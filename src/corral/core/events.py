@@ -70,7 +70,6 @@ class AttemptPlaced(Fact, frozen=True):
     """Why this worker: kept as counts and one sentence, never as a list of all others."""
     ahead: bool = False
     engine: str = ""
-    """By which the worker is reached."""
 
 
 class AttemptStarted(Fact, frozen=True):
@@ -208,14 +207,10 @@ class AttemptBegan(AttemptReport, frozen=True):
 
 
 class AttemptOutput(AttemptReport, frozen=True):
-    """Something the job wrote or told while it runs."""
-
     frame: OutputFrame | ProgressFrame
 
 
 class AttemptExited(AttemptReport, frozen=True):
-    """The attempt's process ended: with a result, or with a failure that says how."""
-
     at: float
     seconds: float
     digest: str = ""

@@ -6,7 +6,7 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _TAIL_SPACE = 32**6
 """The last six characters; the nine before them are milliseconds."""
 _THREE = [a + b + c for a in _ALPHABET for b in _ALPHABET for c in _ALPHABET]
-"""What 15 bits read as."""
+"""The three characters that stand for each 15 bits."""
 
 
 class Ids:

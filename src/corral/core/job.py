@@ -154,8 +154,6 @@ class ScriptCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag=
 
 
 class PipelineCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag="pipeline"):
-    """Images to be rendered, fully described."""
-
     workload: ClassVar[Workload] = Workload.PIPELINE
     record: Record
 
@@ -224,12 +222,12 @@ def encode_document(job: Job, buffer: bytearray | None = None) -> bytes:
 
 
 ALONE = 2047
-"""Bytes that hashlib takes without letting other threads run meanwhile."""
+"""Up to so many bytes hashlib keeps the GIL."""
 
 
 def document_digest(document: bytes, *, alone: bool = False) -> str:
     """What the worker echoes with its result: proof that it ran this document and no other.
-    `alone`: no other thread begins meanwhile, which takes longer than one document does."""
+    `alone` keeps the GIL: to get it back takes longer than to hash one document."""
     if not alone:
         return hashlib.sha256(document).hexdigest()
     digest = hashlib.sha256(document[:ALONE])
@@ -290,8 +288,7 @@ class Failure(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Given(Struct, frozen=True, gc=False):
-    """What a submission said of its jobs beside what the scheduler asks. Those that came together
-    mostly share it."""
+    """What a submission said beyond the shape. Jobs that came together mostly share one."""
 
     name: str = ""
     user: str = ""
@@ -326,8 +323,7 @@ class Course(Struct, frozen=True, gc=False):
 
 
 class Head(Struct, frozen=True, gc=False):
-    """The small part of a job that stays in memory while it lives; the document is on disk. Very
-    many may wait, so it has only what differs from job to job."""
+    """In memory for every living job. Very many may wait: what they have in common is shared."""
 
     id: JobId
     shape: Shape
@@ -353,7 +349,6 @@ class Head(Struct, frozen=True, gc=False):
 
     @property
     def story_seq(self) -> int:
-        """Its last record that tells more than that a file of it was stored."""
         return self.course.story_seq or self.last_seq
 
     @property

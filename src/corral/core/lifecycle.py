@@ -66,8 +66,7 @@ def shape_of(of: SubmissionFact | Job) -> Shape:
 
 
 def born(fact: JobSubmitted | JobRejected, seq: int, like: Head | None = None) -> Head:
-    """The head of a new job; what it has in common with another one they share: very many may
-    wait."""
+    """The head of a new job. It shares what equals that of `like`: very many may wait."""
     shape = shape_of(fact)
     given = Given(*_given(fact))
     if like is not None:
@@ -133,7 +132,6 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
 
 
 def _noted(head: Head, fact: Journaled) -> Course:
-    """What became of a job, after a fact that is only kept beside it."""
     if not isinstance(fact, STORED):
         return replace(head.course, story_seq=0)
     if isinstance(fact, CheckpointStored) and not head.state.ended:

@@ -18,9 +18,7 @@ class InputLimits(Struct, frozen=True):
     frame_bytes: int = 8 << 20
     """Of a frame from a worker; a larger one closes its connection (code 1009)."""
     document_bytes: int = 4_000_000
-    """Of one job document."""
     header_bytes: int = 65_536
-    """Of an HTTP request's headers."""
     headers: int = 100
     header_s: float = 10.0
     """For the head of a request, from its first byte or from the connection on; also for a
@@ -28,7 +26,6 @@ class InputLimits(Struct, frozen=True):
     body_s: float = 30.0
     """For a body; of an upload, how long nothing of it may come."""
     keep_alive_s: float = 30.0
-    """For an idle connection."""
     streams: int = 5_000
     """Open at once, over gRPC and REST together."""
     jobs: int = 10_000

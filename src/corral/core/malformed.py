@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What reading somebody else's JSON can raise, beside a plain mistake in it: text that is no UTF-8,
-and brackets in brackets in brackets."""
+"""Beside plain mistakes in JSON: text that is no UTF-8, and brackets nested too deep."""
 
 MOST_BOXES, MOST_VALUES = 1_000_000, 10_000_000
 """Of JSON that is read without knowing what it should be: lists and objects, and what is in them.

@@ -21,8 +21,7 @@ def is_digest(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Words of others for a terminal: whatever would steer it written out, but for ends of lines
-    and tabs.
+    """Text of others for a terminal: what would steer it is escaped, but for newlines and tabs.
 
     >>> print(printable("\\x1b[2Jwiped \\u202e"))
     \\x1b[2Jwiped \\u202e

@@ -15,8 +15,7 @@ SLACK = 1e-9
 """Sums of fractions miss by less than this; it decides nothing."""
 
 DESKTOP_GB = 1.0
-"""VRAM of processes that are not ours is counted from here on: less is a desktop, and every card
-with a screen has one."""
+"""VRAM of others counts from here on: less is a desktop, as on every card with a screen."""
 WHOLE_TENTHS = 8
 """A GPU of which others leave this much still counts as a whole one."""
 
@@ -28,8 +27,7 @@ Name = Annotated[str, Meta(max_length=512, pattern=PLAIN)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=MOST_WORDS)]
 Place = Annotated[str, Meta(max_length=4096)]
 Places = Annotated[tuple[Place, ...], Meta(max_length=MOST_WORDS)]
-"""What a worker may say of itself at most: the scheduler goes through it at every decision, and a
-worker's word is not to be trusted."""
+"""At most, of what a worker says: every decision goes through it, and it is not to be trusted."""
 MOST_MODELS = 10_000
 """Models that a worker tells of; a folder with more is not meant as one of models."""
 NAMES_BYTES = 1 << 20
@@ -44,7 +42,7 @@ class GPU(Struct, frozen=True):
     vram_gb: Gigabytes
     vendor: Word = "nvidia"
     tflops: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
-    """About how many trillion operations on 32-bit numbers it does in a second; 0: unknown."""
+    """About how many trillion 32-bit operations it does in a second; 0: unknown."""
     driver: Word = ""
     """The version of its driver, where that says so."""
 
@@ -55,8 +53,7 @@ class DeclaredGPU(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     name: str
     vram_gb: Annotated[float, Meta(gt=0, le=10_000)]
     id: Annotated[str, Meta(pattern="^[A-Za-z0-9._:/-]*$", max_length=100)] = ""
-    """What its driver knows it by, in `CUDA_VISIBLE_DEVICES` for example; empty: its place in
-    the list, from 0."""
+    """As its driver names it, in `CUDA_VISIBLE_DEVICES` say; empty: its place, from 0."""
     tflops: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
 
 
@@ -68,7 +65,6 @@ class Reading(Struct, frozen=True, gc=False, omit_defaults=True):
     ours_gb: Gigabytes = 0.0
     """VRAM of processes that belong to jobs here."""
     others_gb: Gigabytes = 0.0
-    """VRAM of all other processes."""
     temperature_c: Annotated[float, Meta(ge=-1_000, le=10_000)] | None = None
     utilisation: Annotated[float, Meta(ge=0, le=10)] | None = None
     """How much of the last moment it was at work, 0 to 1."""
@@ -77,8 +73,6 @@ class Reading(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class ImageServer(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A server that a worker renders images with."""
-
     kind: Word
     url: Annotated[str, Meta(max_length=2048)]
     trouble: Word = ""
@@ -86,13 +80,10 @@ class ImageServer(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Model(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A model on a worker's disk."""
-
     name: ModelName
     size: Size = 0
     sha256: Annotated[str, Meta(max_length=64)] = ""
-    """Empty until it is known: a large file takes a while to read. Of a folder: of the list of
-    its files and their digests."""
+    """Empty until all of it was read. Of a folder: of the list of its files and their digests."""
 
 
 class Capabilities(Struct, frozen=True):
@@ -117,14 +108,11 @@ class Capabilities(Struct, frozen=True):
     suits: Literal["", "high-memory", "low-latency", "cpu-only"] = ""
     """Its class: the kind of work that its owner wants there first."""
     models_present: ModelNames = ()
-    """Names of the models on its disk."""
     fetches_models: bool = False
-    """It fetches a model that it lacks, before it loads it."""
     task_types: Words = ()
     """Kinds of tasks that it takes, where a workload has several: its image backends, `render`
     where one of them has real models, and what its settings name."""
     model_paths: Places = ()
-    """Folders in which it looks for models."""
     output_path: Place = ""
     """Where the attempts on it write."""
 
@@ -165,7 +153,7 @@ class Worker(Struct, frozen=True):
     version: str = ""
     """Of the Corral that it runs."""
     incarnation: str = ""
-    """Whose memory it has: another one knows nothing of attempts before it."""
+    """One life of its agent's process: another one knows nothing of attempts before it."""
     models_loaded: tuple[str, ...] = ()
     """Names of the models that it has in memory now: a job for one of them starts at once."""
     models: tuple[Model, ...] = ()
@@ -177,7 +165,6 @@ class Worker(Struct, frozen=True):
     taken: tuple[tuple[str, float], ...] = ()
     """What others hold of its GPUs as far as it counts, by uuid: see `taken_by_others`."""
     servers: tuple[ImageServer, ...] = ()
-    """What it renders images with, beside itself."""
 
     @property
     def takes_work(self) -> bool:
@@ -199,8 +186,7 @@ class Holding(Struct, frozen=True):
 
 
 class Capacity:
-    """A worker's free resources. The scheduler plans with it and the agent starts by it, so both
-    always agree on what fits."""
+    """A worker's free resources. Scheduler and agent both use it, so they agree on what fits."""
 
     __slots__ = ("cpus", "gpus", "memory_gb", "others", "tenths")
 
@@ -242,7 +228,6 @@ class Capacity:
         return Holding(cpus=needs.cpus, memory_gb=needs.memory_gb, devices=devices, tenths=per_gpu)
 
     def _fits_beside(self, gpu: GPU, needs: Needs, above_vram_gb: float) -> bool:
-        """Whether others leave enough of it."""
         left_gb = gpu.vram_gb - self.others[gpu.uuid]
         if left_gb < needs.vram_gb or left_gb <= above_vram_gb:
             return False

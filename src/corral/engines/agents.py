@@ -53,7 +53,6 @@ class AgentsEngine:
         self._strays: dict[str, set[tuple[JobId, int]]] = {}
         """By worker: attempts that it has and nobody wants of it (any more)."""
         self._recalled: set[tuple[JobId, int]] = set()
-        """Attempts that were asked back."""
         self._receipts = OutputReceipts(self._mention)
         self._inbox: list[tuple[str, EngineReport]] = []
         self._inbox_bytes = 0
@@ -279,7 +278,7 @@ class AgentsEngine:
         return draining or (message.job, message.attempt) in self._recalled
 
     def _is_late(self, worker: str, message: wire.FromWorker) -> bool:
-        """Whether it tells how an attempt ended that nobody has (any more) but itself."""
+        """Whether it says how an attempt ended that it has and that was taken from it."""
         if worker not in self._strays or not isinstance(
             message, (wire.JobCompleted, wire.JobFailed)
         ):
@@ -317,7 +316,6 @@ class AgentsEngine:
         self._report(worker, WorkerLost(worker, told, expected))
 
     def _forget(self, worker: str) -> None:
-        """What it had, as far as we know."""
         self._attempts = {key: owner for key, owner in self._attempts.items() if owner != worker}
         self._recalled &= self._attempts.keys()
         self._strays.pop(worker, None)

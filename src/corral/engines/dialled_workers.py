@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 STEP_S = 1.0
 ASLEEP_S = 1.0
-"""A look that comes so much too late: it was us who stood still."""
+"""A look that is late by more than this: it was us who stood still."""
 
 
 class DialledWorkers:
@@ -45,7 +45,6 @@ class DialledWorkers:
         return self._workers[worker].name if worker in self._workers else worker
 
     def name_of(self, register: wire.WorkerRegister) -> str:
-        """What a worker is called here, whatever it calls itself."""
         return self._wishes(register.worker_id).name or register.name or register.worker_id
 
     def join(self, register: wire.WorkerRegister) -> Worker:
@@ -144,9 +143,8 @@ def _shortened(register: wire.WorkerRegister) -> wire.WorkerRegister:
 
 
 class Graces:
-    """A controller that was stopped for a while, or whose machine was, heard nobody meanwhile and
-    blames nobody for it: whoever it waited for has the whole time again. So it looks once in a
-    while instead of setting one timer."""
+    """A controller that stood still, or whose machine did, heard nobody meanwhile and blames nobody
+    for it: the whole grace begins again. So it looks now and then instead of setting one timer."""
 
     def __init__(self, grace_s: float, over: Callable[[str], None]) -> None:
         self._grace_s, self._over = grace_s, over

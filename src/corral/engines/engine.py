@@ -34,7 +34,6 @@ class EngineContext(Struct, frozen=True):
     known: Sequence[Worker] = ()
     """Its workers as the journal remembers them: known again, also while their platform is down."""
     wishes: Callable[[str], Wishes] = lambda worker: Wishes()
-    """What the operator wishes of a worker."""
     placed_on: Callable[[JobId, int], str] = lambda job, attempt: ""
     """The worker that an attempt was placed on, if it is there now."""
     is_enrolled: Callable[[str], bool] = lambda worker: True
@@ -97,8 +96,7 @@ class Session(Protocol):
         """Sends a message, or queues it: those of one turn of the event loop share frames."""
 
     def mention(self, message: wire.FromController) -> None:
-        """The same for what nobody waits for: it goes along with the next frame, or a little
-        later in its own."""
+        """The same for what nobody waits for: with the next frame, or a little later in its own."""
 
     def rename(self, name: str) -> None:
         """Tells the worker what it is called from now on."""

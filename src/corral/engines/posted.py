@@ -36,7 +36,7 @@ from corral.protocol.attempt_messages import (
 )
 
 MOST_NUMBER = 2**53
-"""What it tells is counted in numbers that all of JSON can hold."""
+"""Up to here every reader of JSON knows a whole number exactly."""
 
 
 class _Sender:

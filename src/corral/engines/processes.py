@@ -243,8 +243,8 @@ class ProcessesEngine:
                 self._any.clear()
 
     def _forget(self, key: Key, started: _Started) -> None:
-        """Killed before the end is on disk, the next controller misses the file, and concludes the
-        same."""
+        """If the controller is killed before this is on disk, the next one finds no process for the
+        attempt, and concludes the same."""
         self.mailbox.gone(*key, self._worker.id, started.how())
         started.file.unlink(missing_ok=True)
         self._free.give(started.holding)

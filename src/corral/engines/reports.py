@@ -1,6 +1,5 @@
-"""What is heard of attempts, as reports: cut to what a runner would say. It is journaled or kept in
-memory, and a worker's word, or a job's that forges its runner's, is not to be trusted. And which
-output is written down, told to workers now and then.
+"""Messages about attempts as reports, cut to what a runner would say: they go to the journal and
+into memory, and neither a worker nor a job that forges its runner is trusted. And receipts.
 """
 
 from __future__ import annotations
@@ -97,7 +96,6 @@ def moment(at: float, now: float) -> float:
 
 
 def _short(failure: Failure) -> Failure:
-    """No longer than any that a runner makes."""
     return replace(
         failure,
         code=failure.code[:CODE],
@@ -109,7 +107,6 @@ def _short(failure: Failure) -> Failure:
 
 
 def _named(metrics: dict[str, float]) -> dict[str, float]:
-    """The same, where no name is longer than any that a job can give, and they are not too many."""
     if len(metrics) <= MOST_METRICS and all(len(name) <= METRIC for name in metrics):
         return metrics
     return {name[:METRIC]: value for name, value in islice(metrics.items(), MOST_METRICS)}

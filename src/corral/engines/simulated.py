@@ -22,8 +22,7 @@ from corral.engines.engine import Attempt
 
 
 class SimulatedEngine:
-    """Attempts take `seconds(attempt)` and succeed with an empty result, unless a lever is pulled
-    before or meanwhile."""
+    """Attempts take `seconds(attempt)` and succeed, unless a lever is pulled until then."""
 
     name = "simulated"
 
@@ -101,7 +100,6 @@ class SimulatedEngine:
     # --- levers ---
 
     def fail(self, job: JobId, attempt: int, failure: Failure) -> None:
-        """Ends a running attempt with this failure."""
         found = self._running.pop((job, attempt), None)
         if found is not None:
             one, holding, timer = found

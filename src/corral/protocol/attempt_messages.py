@@ -24,8 +24,6 @@ LONGEST_WAIT_S = 20.0
 
 
 class AttemptMessage(Struct, frozen=True, gc=False, tag_field="type", forbid_unknown_fields=True):
-    """Root of what is told; `type` names the kind."""
-
     @property
     def told(self) -> int:
         """What it adds to the number of its attempt."""
@@ -63,8 +61,7 @@ class ProgressMessage(AttemptMessage, frozen=True, tag="progress"):
 
 
 class MissingMessage(AttemptMessage, frozen=True, tag="missing"):
-    """So much was received once and is not there any more, after a power cut for one: readers are
-    told that it is missing."""
+    """Received once and not there any more, after a power cut for one: readers are told so."""
 
     size: Size
 
@@ -92,8 +89,7 @@ class AttemptMessages(Struct, frozen=True, forbid_unknown_fields=True):
     after: Size = 0
     """The number up to which its sender knows itself received."""
     process: Annotated[str, Meta(max_length=64)] = ""
-    """A name that each process draws: of two that were started for one attempt, the first that
-    tells something goes on."""
+    """Drawn by each process: of two that were started for one attempt the first to tell goes on."""
     messages: Annotated[tuple[AnyAttemptMessage, ...], Meta(max_length=MOST_MESSAGES)] = ()
     wait_s: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_S)] = 0.0
 

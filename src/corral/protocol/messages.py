@@ -70,8 +70,6 @@ class Message(
 
 
 class JobMessage(Message, frozen=True):
-    """About one attempt, by its number."""
-
     job: JobId
     attempt: int
 
@@ -135,8 +133,6 @@ class JobOutput(JobMessage, frozen=True):
 
 
 class JobProgress(JobMessage, frozen=True):
-    """Progress, or metrics, as the job told them."""
-
     fraction: float | None = None
     message: str = ""
     metrics: dict[str, float] = {}

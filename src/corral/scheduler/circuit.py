@@ -15,8 +15,6 @@ from corral.core.job import Failure
 
 
 class Breaker(Struct, frozen=True):
-    """When circuits open, and for how long."""
-
     failures: int = 3
     window_s: float = 60.0
     cool_s: float = 10.0
@@ -44,7 +42,7 @@ class Circuit(Struct, frozen=True):
         return self.until > 0 and (now < self.until or holds > 0)
 
     def told(self, now: float, holds: int) -> str:
-        """Why it gets nothing now, or nothing where it does."""
+        """Why it gets nothing now; empty where it gets work."""
         if not self.closed_to(now, holds):
             return ""
         count = len(self.failed)

@@ -89,8 +89,6 @@ class Able:
 
 
 class Columns:
-    """The workers of a decision, as sets."""
-
     def __init__(self, world: Snapshot) -> None:
         self._now = world.now
         self._group(world.seats)

@@ -23,16 +23,13 @@ from corral.core.worker import (
 )
 
 AHEAD_S = 0.25
-"""Send ahead about this much work per processor: enough to hide the way to the worker, and
-little enough that nothing waits long behind it."""
+"""Work sent ahead per processor: enough to hide the way there, too little to wait long behind."""
 
 MOST_AHEAD = 1_000
-"""What one decision sends ahead at most. Free slots are filled by it, all of them; what only waits
-on a worker may as well be sent by the next decision, which follows at once."""
+"""Sent ahead by one decision; free slots are all filled, and the next decision follows at once."""
 
 KindAhead = tuple[int, int, int]
-"""How many go ahead of a processor; and of what kind of cards, where work with models waits for
-them."""
+"""How many go ahead per processor; GPUs and tenths of one where work with models waits for them."""
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -129,8 +126,7 @@ def kind_ahead(needs: Needs, typical_s: float) -> KindAhead:
 
 
 def ahead_limit(can: Capabilities, kind: KindAhead) -> int:
-    """How many attempts a worker takes ahead. What waits for cards is no shorter for having many
-    processors beside it."""
+    """How many attempts a worker takes ahead. More processors do not shorten a wait for cards."""
     each, gpus, tenths = kind
     limit = min(can.ahead, each * max(1, int(can.cpus)))
     if gpus or tenths:

@@ -80,8 +80,7 @@ class Models:
         return _all_of(models, self._possible)
 
     def nearest(self, models: Names, some: int) -> tuple[int, int]:
-        """Those of them that have the models loaded, else those that have them on their disks, else
-        all; and how far away the models are, as `rank.missing` says it."""
+        """Those that have them loaded, else on disk, else all; and the `rank.missing` of these."""
         if not models:
             return some, 0
         if near := some & self._loaded[models]:

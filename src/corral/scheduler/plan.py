@@ -123,8 +123,7 @@ def _heads(lines: Sequence[Line]) -> list[tuple[int, int, int, int]]:
 
 
 def _oldest_overdue(workers: Workers[A], world: Snapshot) -> Line | None:
-    """The line of the job that waited longest, if that waited too long and the last such turn is
-    long ago."""
+    """The line of the job that waited longest, if it is overdue and the last turn is long ago."""
     if world.now - world.last_aged_at < world.aging_s:
         return None
     late = [
@@ -137,8 +136,7 @@ def _oldest_overdue(workers: Workers[A], world: Snapshot) -> Line | None:
 
 
 class Rooms:
-    """A few workers, asked one by one: the plain words for what `columns` computes for many at
-    once."""
+    """Workers asked one by one: in plain words what `columns` computes for many at once."""
 
     def __init__(self, world: Snapshot) -> None:
         self._seats = world.seats

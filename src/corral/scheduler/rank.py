@@ -27,8 +27,7 @@ _LAST = {"low-latency": 4, "high-memory": 5}
 
 MAX_HOLD_OUT_S = 30.0
 """How long an interactive job holds out for a worker that has its model loaded, while the others
-have work of their own. Loading takes about as long, so it gains by that, and so do those who wait
-for what a worker would have to unload."""
+have work of their own. Loading takes about as long, and unloads what somebody else waits for."""
 
 SMALL_FIRST_S = 5.0
 """Where nobody has it loaded, the smaller half of the workers load it for an interactive job: what
@@ -57,9 +56,8 @@ def misfit(wanted: Purpose, suits: str) -> int:
 
 
 def preference(line: Line, room: Room) -> tuple[object, ...]:
-    """Lower is better. Work without a GPU stays off GPU machines where it can; small GPU work stays
-    off big cards, so that they are free when big work comes, and that finds its tightest fit. Among
-    those with equal cards: who has fewer waiting, then who has more room."""
+    """Lower is better. Of those that suit alike the one with the smallest card, or none: large ones
+    stay free for work that needs them. Then who has fewer waiting, then who has more room."""
     can = room.worker.capabilities
     return (
         missing(line.shape, room),
@@ -113,8 +111,7 @@ UNKNOWN = (0, 0.0)
 
 
 def pace(line: Line, worker: str) -> tuple[int, float]:
-    """How quickly it did such work, in steps of about a fifth, and when it did so last. A worker
-    that never did counts as an average one."""
+    """How quickly it did such work, in steps of a fifth, and when last. Strangers are average."""
     found = line.paces.get(worker)
     if found is None or line.typical_s <= 0:
         return UNKNOWN
@@ -190,7 +187,6 @@ class Wanted:
         self._left = {shape: left for shape, left in lines if shape.needs.models and left}
 
     def placed(self, shape: Shape) -> None:
-        """One job less waits in this line."""
         left = self._left.get(shape, 0) - 1
         if left > 0:
             self._left[shape] = left

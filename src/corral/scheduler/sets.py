@@ -15,8 +15,7 @@ from itertools import islice, repeat
 Standing = tuple[float, float]
 
 MAX_COMPARED = 12
-"""So many standings are asked for; then it is quicker to compare candidates one by one, if they are
-no more than that."""
+"""So many standings are tried; then candidates are compared one by one, if they are no more."""
 CHUNK = 200
 """Of so many at once it is asked whether any of them is in a set."""
 
@@ -97,8 +96,7 @@ class Column:
 
 
 class Cards:
-    """Workers of one class and weight whose largest cards are of one size, by how they stand among
-    each other. Its sets begin with its own first worker."""
+    """Workers of one class, weight and largest card, by standing. Bit 0 is the first of them."""
 
     __slots__ = ("everyone", "first", "keys", "kinds", "said_of", "whole")
 

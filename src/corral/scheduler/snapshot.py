@@ -15,8 +15,7 @@ from corral.scheduler.fit import Held
 class Waiting(Struct, frozen=True, gc=False):
     job: JobId
     seq: int
-    """Its place: the order of submission, below zero where it was moved to the front. It keeps it
-    through retries."""
+    """Its place (`Head.place`), kept through retries; below zero if it was moved to the front."""
     since: float
     attempt: int
     """The number of its last attempt."""

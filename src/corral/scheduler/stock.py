@@ -20,8 +20,6 @@ FRESH: Standing = (0, -1.0)
 
 
 class Stock:
-    """Numbers by worker, and sets of workers by what shapes ask."""
-
     def __init__(
         self,
         lines: Sequence[Line],
@@ -68,7 +66,6 @@ class Stock:
         self._wait_ahead(lines, rooms)
 
     def _begin(self, index: int, room: Room) -> None:
-        """With what a worker holds."""
         free, tenths = room.capacity, room.capacity.tenths.values()
         self._cpus[index], self._memory[index] = free.cpus, free.memory_gb
         self._free_cpus.fall(index, free.cpus + SLACK)
@@ -202,7 +199,6 @@ class Stock:
         self._move(index)
 
     def _move(self, index: int) -> None:
-        """To where it stands now."""
         old = self.keys[index]
         if old is None:
             return

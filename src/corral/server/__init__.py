@@ -65,8 +65,7 @@ def serve(config: Config, limits: InputLimits = InputLimits()) -> int:  # noqa: 
 
 
 def _again(home: Home) -> int:
-    """The same program from its beginning, as the same process: whoever looks after it, a terminal
-    or a service, does not even notice."""
+    """The program begins again as the same process: a terminal or service does not notice."""
     home.release()
     log.info("controller_begins_again", home=str(home.path))
     if sys.platform == "win32":

@@ -15,8 +15,7 @@ SETTLED_S = 300.0
 
 
 async def kept_up(name: str, part: Callable[[], Awaitable[None]]) -> None:
-    """Until it ends by itself. No descriptor, no memory or a mistake of ours ends it too soon:
-    then it is said what happened, and it begins again."""
+    """Until it ends by itself: one that fails (no descriptors, no memory, a bug) begins again."""
     loop, pause_s = asyncio.get_running_loop(), FIRST_PAUSE_S
     while True:
         began = loop.time()

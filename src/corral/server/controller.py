@@ -230,8 +230,7 @@ class Controller:
                 print(f"corral: {MISSING}", file=sys.stderr, flush=True)
 
     def _begin(self, http: listening.Http) -> None:
-        """What the truth goes through ends the controller when it fails; what stands beside it
-        begins again."""
+        """If what the journal depends on fails, the controller ends; other parts begin again."""
         circle = self._circle
         self._tasks += [
             asyncio.create_task(http.serve(sockets=[self._http_socket]), name="http"),
@@ -302,7 +301,7 @@ class Controller:
                 task.cancel()
         for task in done:
             if task in self._tasks:
-                task.result()  # what the truth goes through ended: a bug, let it be seen
+                task.result()  # the journal depends on it, so it is a bug: let it be seen
                 raise RuntimeError(f"The {task.get_name()} task ended by itself.")
 
     def _ask_to_stop(self) -> None:

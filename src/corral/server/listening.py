@@ -19,8 +19,7 @@ from corral.core.errors import HomeUnusable
 from corral.core.limits import InputLimits
 
 ENOUGH = 65_536
-"""More descriptors are not asked for: some programs that jobs start look at each one that they
-could have."""
+"""No more descriptors are asked for: some programs of jobs look at each they could have."""
 HTTP_SHARE, GRPC_SHARE, LOCAL_SHARE = 0.5, 0.25, 0.125
 """The parts of them for connections over HTTP (workers' sockets among them), over gRPC and at the
 local door: strangers who only connect must leave enough for the journal."""

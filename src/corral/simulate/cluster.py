@@ -90,8 +90,6 @@ class SimulatedAttempt:
 
 
 class Simulation:
-    """One trace, and what came of it."""
-
     def __init__(self, described: Description, trace: Sequence[TracedJob], sender: Sender) -> None:
         models = {model.name: model for model in described.models}
         self.machines = {
@@ -105,8 +103,7 @@ class Simulation:
         self._left = len(trace)
         self._attempts: dict[int, int] = {}
         self.waits: dict[int, tuple[str, float]] = {}
-        """By job: its class, and from its arrival to the moment its own work began, its model
-        loaded."""
+        """By job: its class, and seconds from its arrival until its work began, model loaded."""
         self.succeeded = self.failed = 0
         self.ended_at = 0.0
         self._looks: set[float] = set()
@@ -118,7 +115,6 @@ class Simulation:
             self._at(outage.at_s + outage.for_s, partial(self._up, machine))
 
     def run(self) -> None:
-        """To the end of the trace."""
         while self._left:
             if not self._events:
                 raise RuntimeError(f"{self._left} jobs wait and nothing will ever happen")

@@ -49,8 +49,6 @@ class DescribedModel(DescriptionSection, frozen=True):
 
 
 class Mix(DescriptionSection, frozen=True):
-    """Jobs that are drawn alike."""
-
     count: Annotated[int, Meta(ge=1, le=MAX_JOBS)]
     seconds: tuple[Positive, Positive]
     """The shortest and the longest, on a worker of speed 1."""
@@ -253,7 +251,6 @@ def _line(text: str, steps: Sequence[str | int]) -> int:
 
 
 def _unreadable(error: yaml.YAMLError) -> str:
-    """What YAML itself cannot read."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error)
     where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""

@@ -96,7 +96,6 @@ class Roster:
     # --- asking ---
 
     def find(self, name: str) -> Enrolled | None:
-        """By name or id."""
         return next((one for one in self._by_id.values() if name in (one.id, one.name)), None)
 
     def knows(self, worker: str) -> bool:
@@ -120,7 +119,6 @@ class Roster:
         return same(credential, self._local_credential) or digest in self._digests
 
     def check_invited(self, token: str) -> Issued:
-        """The invitation that this token is of, if somebody may still join with it."""
         found = self._invitations.get(digest_of(token))
         why = found.refusal(time.time()) if found else "This invitation is not good any more"
         if found is None or why:
@@ -172,9 +170,8 @@ class Roster:
     async def admit(
         self, name: str, taken: Sequence[str], *, node: str = "", token: str = ""
     ) -> tuple[Enrolled, str]:
-        """A new worker and its credential, shown this once. A name that somebody has gets a
-        number behind it: two machines may well be called the same. A machine that a tailnet
-        vouches for is one worker, however often it asks."""
+        """A new worker and its credential, shown this once. A taken name gets a number behind it. A
+        machine that a tailnet vouches for is one worker, however often it asks."""
         if node and node in self._refused:
             raise Forbidden(
                 "This machine was revoked. To let it work again, join it with the string that "
@@ -221,7 +218,6 @@ class Roster:
         labels: Sequence[str] | None = None,
         taken: Sequence[str] = (),
     ) -> Enrolled:
-        """What the operator wishes of a worker from now on, also after a restart."""
         async with self._changing:
             old = self._by_id.get(worker)
             if old is None:
@@ -246,7 +242,6 @@ class Roster:
         return old
 
     async def revoke(self, worker: str) -> None:
-        """Its credential is good for nothing from now on."""
         if worker == self._local_id:
             raise Conflict(
                 "This is the controller's own machine. Switch its worker off with "

@@ -57,7 +57,6 @@ def same(given: str, secret: str) -> bool:
 
 
 def digest_of(secret: str) -> str:
-    """What is kept of it."""
     return sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -78,8 +77,6 @@ class AttemptTokens:
 
 
 class Token(Struct, frozen=True):
-    """What is kept of a token: everything but the token."""
-
     name: str
     role: Role
     sha256: str
@@ -139,7 +136,6 @@ class Access:
         return text, token
 
     async def revoke(self, name: str) -> Token:
-        """Good for nothing from now on."""
         async with self._changing:
             found = [token for token in self._by_digest.values() if token.name == name]
             if not found:

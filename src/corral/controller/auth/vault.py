@@ -56,7 +56,6 @@ class Vault:
         return [(name, self._kept[name].set_at) for name in sorted(self._kept)]
 
     def check(self, names: Iterable[str]) -> None:
-        """SecretNotFound where one of them is not here."""
         for name in names:
             if name not in self._kept:
                 raise SecretNotFound(

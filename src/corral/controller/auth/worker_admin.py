@@ -37,7 +37,6 @@ class WorkerAdmin:
         self._sha256 = self._pin = ""
         self._requests: JoinRequests | None = None
         self.tailnet: Tailnet | None = None
-        """Who else vouches for workers."""
 
     def open(self, port: int, grpc_port: int, certificate: str) -> None:
         """Where others reach us; without a certificate nobody does."""
@@ -73,9 +72,8 @@ class WorkerAdmin:
     async def invite_worker(
         self, for_s: float = 0.0, uses: int = 0, *, renew: bool = False
     ) -> tuple[Invitation, float]:
-        """What machines join with and until when: for a day and any number of them, where nothing
-        else is asked for. Renewed, those given out before are void. Where a tailnet vouches for
-        machines, and nothing of this is asked for, nothing in it is secret or ends."""
+        """What machines join with, and until when: by default any number of them for a day; where a
+        tailnet vouches for them, for ever and without a secret. `renew` voids earlier ones."""
         self._check_open()
         plain = not (for_s or uses or renew)
         if self.tailnet is not None and plain and (ours := await self.tailnet.address()):
@@ -125,7 +123,6 @@ class WorkerAdmin:
     # --- machines that ask by themselves ---
 
     def take_requests(self) -> None:
-        """From now on machines may ask."""
         self._requests = JoinRequests()
 
     @property

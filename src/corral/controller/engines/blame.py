@@ -18,8 +18,7 @@ class Blame:
     def __init__(self, store: Store, breaker: Breaker, wake: Callable[[], None]) -> None:
         self._store, self._breaker, self._wake = store, breaker, wake
         self._away = set(store.world.held)
-        """Workers that had attempts when we began and were not met since: what they lost, they may
-        have lost with us."""
+        """Held attempts when we began, not met since: what they lost may have gone down with us."""
         self.judged: list[tuple[str, Failure | None, str]] = []
         """What this batch says of workers: who, how it ended, and what."""
 

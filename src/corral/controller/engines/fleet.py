@@ -1,6 +1,5 @@
-"""The fleet: the workers of all engines. A machine that several of them reach is one worker, with
-one capacity; each attempt on it goes through one of them. An engine that fails is silent, and asked
-again."""
+"""The workers of all engines. A machine that several of them reach is one worker, with one
+capacity; each attempt goes through one of them. An engine that fails is silent, and asked again."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ class Fleet:
     # --- what engines say ---
 
     async def reports(self, engine: Engine) -> AsyncIterator[Sequence[EngineReport]]:
-        """Until the engine fails: that is silence, the end of nothing, and it is asked again."""
+        """Until the engine fails: that ends no attempt, and it is asked again."""
         events = engine.events()
         while True:
             try:

@@ -83,8 +83,7 @@ class Recalling:
     def _sent(
         self, seats: Sequence[Seat], now: float
     ) -> tuple[dict[str, Sequence[Sent]], list[Sent], bool]:
-        """Who waits behind others, who waits on a worker that fails, and whether anybody is idle
-        enough to take them."""
+        """Who waits behind others, who waits on a failing worker, and whether anybody is idle."""
         sent: dict[str, Sequence[Sent]] = {}
         failing: list[Sent] = []
         idle, count = False, 0

@@ -124,5 +124,4 @@ class Assets:
 
 
 def _key(sha256: str) -> str:
-    """Where it lies in the bucket."""
     return f"assets/{sha256[:2]}/{sha256}"

@@ -55,8 +55,7 @@ class Blobs:
         return self.folder / sha256[:2] / sha256
 
     def has(self, sha256: str) -> bool:
-        """Whether the bytes are here to stay: a name that a power cut could still take back does
-        not count."""
+        """Whether the bytes are here to stay: no power cut could take back their name."""
         path = self.path(sha256)
         if sha256 in self._arriving or not path.exists():
             return False
@@ -184,7 +183,6 @@ class Blobs:
         return self.path(sha256).with_name(f"{sha256}{NOTED}")
 
     def check_not_pruned(self, sha256: str) -> None:
-        """Raises ArtifactPruned for bytes that were here and were removed on purpose."""
         if self.note(sha256).exists():
             raise ArtifactPruned(
                 f"The bytes with sha256 {sha256} were removed after the time or for the room that "
@@ -205,9 +203,8 @@ class Blobs:
         return found
 
     def remove(self, sha256: str, *, noted: bool) -> Path | None:
-        """Takes a blob out of the way, unless somebody counts on it just now. `noted`: whoever
-        asks for it later is told that it was pruned. The room is free once the path that this
-        returns is unlinked, which may take its time and is left to the caller."""
+        """Takes a blob out of the way, unless somebody counts on it just now. `noted`: whoever asks
+        for it later is told so. The room is free only once the caller unlinks the path."""
         asked_at = self._asked_for.get(sha256)
         if sha256 in self._arriving or (
             asked_at is not None and time.monotonic() - asked_at < COUNTED_ON_S

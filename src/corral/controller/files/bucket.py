@@ -62,7 +62,6 @@ class Bucket:
         return self._made[1]
 
     async def size(self, key: str) -> int | None:
-        """How large an object is; None where there is none."""
         seen = self._seen.get(key)
         if seen is not None and time.monotonic() - seen[0] < SEEN_S:
             return seen[1]

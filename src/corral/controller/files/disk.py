@@ -23,8 +23,7 @@ log = structlog.get_logger()
 LOOK_S = 2.0
 LOOK_WHEN_FULL_S = 0.5
 STEP_BACK = 0.02
-"""How far below the limit it must fall before work is taken again: at the limit itself each job
-would open and close the door."""
+"""How far below the limit it must fall before work is taken again, or each job would toggle it."""
 RESERVE_SHARE = 0.01
 """The reserve is never more of the disk than this."""
 GB, MB = 1e9, 1e6
@@ -51,7 +50,6 @@ class DiskGuard:
         """Why no work is taken, empty where it is."""
 
     def check(self) -> None:
-        """Raises DiskFull where no new work may come in."""
         if self.full:
             raise DiskFull(
                 f"{self.reason} No new work is accepted, running work goes on. Free some space, "
@@ -71,7 +69,6 @@ class DiskGuard:
             await asyncio.sleep(LOOK_WHEN_FULL_S if self.full else LOOK_S)
 
     def look(self) -> None:
-        """One look at the disk, and what follows from it."""
         try:
             _, taken, free = shutil.disk_usage(self._home)
         except OSError as error:

@@ -1,5 +1,4 @@
-"""Small files of the home that only their owner reads, such as tokens and the roster: read whole,
-replaced whole."""
+"""Small private files of the home, such as tokens and the roster: read and replaced whole."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A row of the history of ended jobs, and how it follows from a job and the fact that ended it; and
-which idempotency keys they used."""
+"""A row of the history of ended jobs; and which idempotency keys they used."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ _MASK = (1 << BITS) - 1
 
 
 class EndedJob(NamedTuple):
-    """A row of the history: where an ended job lies in the journal, and what people look for it
-    by."""
+    """A row of the history: where an ended job lies in the journal, and by what it is found."""
 
     job: str
     state: str
@@ -36,7 +34,6 @@ class EndedJob(NamedTuple):
     """One `key=value` between newlines."""
     code: str
     message: str
-    """The beginning of what was told about its failure."""
 
     @classmethod
     def of(cls, head: Head, fact: Journaled) -> EndedJob:
@@ -69,11 +66,10 @@ class EndedJob(NamedTuple):
 
 
 class UsedKeys:
-    """Idempotency keys that were used before, as far as memory can say it: surely not, or perhaps.
+    """A Bloom filter of the idempotency keys that were used before.
 
-    Nearly every submission has a key that nobody ever used, and asking the disk about each of them
-    costs as much as deciding where the job goes. The hash of a text is another one in every
-    process, so nobody can choose keys that collide."""
+    Nearly every submission has a new key, and to ask the disk about each costs as much as to decide
+    where the job goes. A text hashes differently in every process: nobody can choose collisions."""
 
     def __init__(self) -> None:
         self._seen = bytearray(1 << (BITS - 3))

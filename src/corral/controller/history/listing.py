@@ -226,7 +226,6 @@ class Listing:
         return not batch or batch in self._store.world.batches
 
     async def living(self, batch: str) -> AsyncIterator[list[Head]]:
-        """What has not ended of a batch, some at a time."""
         if self._lives(batch):
             async for heads in _slices(list(self._store.world.heads.values())):
                 yield [head for head in heads if head.batch == batch]
@@ -236,8 +235,7 @@ class Listing:
         return await self._rows(sql.ENDED_BY_WORKER, batch)
 
     async def turns(self, batch: str, count: Callable[[Iterable[Turn]], dict[str, T]]) -> Any:
-        """What `count` makes, in a thread, of what ended of a batch and worked with a model, in the
-        order in which it began."""
+        """What `count` makes, in a thread, of ended jobs with a model, in the order they began."""
 
         def counted(rows: Iterable[Any]) -> list[tuple[str, T]]:
             turns = (

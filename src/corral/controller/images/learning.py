@@ -169,14 +169,12 @@ class Learnings:
                 await asyncio.sleep(AGAIN_S)
 
     async def caught_up(self) -> None:
-        """Returns when everything that ended before this call has its line, or cannot have it for
-        now."""
+        """Until everything that ended before this call has its line, or cannot have it now."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CAUGHT_UP_WITHIN_S):
                 await self._idle.wait()
 
     async def _catch_up(self) -> None:
-        """Finds in the journal what has no line."""
         until, self._missed = self._seq, False
         self._pending.clear()
         missing = await self._in_thread(self._begin, until)
@@ -356,8 +354,7 @@ class Learnings:
 
 
 def _story(reader: sqlite3.Connection, seq: int) -> tuple[list[Journaled], bytes | None]:
-    """A job's facts up to this record, oldest first, and its document; nothing where one of its
-    records is gone or damaged."""
+    """A job's facts up to this record, and its document; nothing if a record is gone or damaged."""
     facts: list[Journaled] = []
     document = None
     while seq:

@@ -59,8 +59,6 @@ class File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BuiltBatch(Struct, frozen=True):
-    """A plan worked out."""
-
     batch: str
     """What it is called once it is submitted."""
     jobs: tuple[Job, ...]

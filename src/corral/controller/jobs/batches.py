@@ -17,7 +17,7 @@ from corral.core.worker import Capacity, Worker
 from corral.scheduler.fit import refuse_ever
 
 MOST_SLOTS = 256
-"""More at once on one worker nobody counts."""
+"""No more at once are counted on one worker."""
 
 
 class Share(Struct):
@@ -95,8 +95,7 @@ def slots(shape: Shape, workers: Iterable[Worker]) -> int:
 
 
 def switches(turns: Iterable[tuple[str, str, float, float]]) -> dict[str, int]:
-    """How often each worker changed the model between its jobs, (worker, model, from, to) in the
-    order in which they began.
+    """Changes of model by worker. Turns are (worker, model, from, to), in the order they began.
 
     What ran at once ran in places of its own, each with its own model. A job goes where its model
     is, if such a place was free; only where another's had to make room is it a switch."""

@@ -28,8 +28,7 @@ class Cancelling:
 
     @contextlib.contextmanager
     def growing(self, batch: str) -> Iterator[asyncio.Event]:
-        """While a batch is submitted in slices: the event says that somebody cancelled it, which
-        those do not know that are yet to come."""
+        """The event is set when the batch is cancelled while it is submitted in slices."""
         cancelled = asyncio.Event()
         told = self._growing.setdefault(batch, [])
         told.append(cancelled)

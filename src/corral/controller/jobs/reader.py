@@ -27,7 +27,7 @@ PAGE = 200
 RECENT_JOBS = 1024
 """The youngest jobs, whose whole life so far is in memory: who follows one reads no disk."""
 RECENT_GROUP = 256
-"""Of a crowd that comes together nobody is followed by itself."""
+"""Jobs that come in a larger commit are not kept: nobody follows one of so many."""
 
 
 class Recent(Struct):
@@ -118,7 +118,6 @@ class JobReader:
         return kept if kept is not None else _digested(self.journal.document(head.submitted_seq))
 
     def digest(self, head: Head) -> str:
-        """Of its document."""
         sent = self.world.digests.get(head.id)
         if sent is not None:
             return sent

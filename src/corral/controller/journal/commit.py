@@ -1,5 +1,4 @@
-"""Facts of several requests on their way into one commit, each checked against the lifecycle, and
-the thread that writes it."""
+"""Facts of several requests, checked on their way into one commit; and the thread that writes."""
 
 from __future__ import annotations
 
@@ -38,8 +37,6 @@ class Request(Struct):
 
 
 class Group:
-    """Facts of several requests on their way into one transaction."""
-
     def __init__(self, seq: int, store: JobReader) -> None:
         self.seq = seq
         self.heads: dict[JobId, Head] = {}
@@ -110,9 +107,8 @@ class Group:
 
 
 class WriterThread:
-    """The one thread that writes the journal, and how the event loop hears from it. Plainer than an
-    executor: a commit of a few hundred microseconds should not spend a fifth of that on futures and
-    locks."""
+    """The one thread that writes the journal. Plainer than an executor, whose futures and locks
+    would take a fifth of a commit of a few hundred microseconds."""
 
     def __init__(self) -> None:
         self._todo: SimpleQueue[tuple[Callable[[], Any], Callable[..., Any], Then] | None]

@@ -170,7 +170,7 @@ class Journal:
         self._knows_keys = True
 
     def sync_mark(self) -> None:
-        """The same for a mark that is not yet safe from a power cut."""
+        """Makes the mark safe from a power cut."""
         try:
             self.mark.sync()
         except OSError as error:
@@ -335,8 +335,7 @@ class Journal:
         return {row.job: row for row in rows}
 
     def rows_behind(self, job: str, limit: int) -> list[tuple[str, str | None, str | None]]:
-        """Rows in the order of their jobs: the job, and of which job and kind its last record
-        is."""
+        """Rows in the order of their jobs: the job, and the job and kind of its last record."""
         return self._reader.execute(sql.ROWS_BEHIND, (job, limit)).fetchall()
 
     def keys_behind(self, key: str, limit: int) -> list[str]:

@@ -141,8 +141,7 @@ def _story(connection: sqlite3.Connection, job: str) -> list[int]:
 
 
 class Gaps:
-    """The proven intervals, for whoever counts through the numbers behind `after`. What is before
-    may have been pruned since it was counted."""
+    """The proven intervals behind `after`; those before it may have grown since it was counted."""
 
     def __init__(self, intervals: Iterable[Interval], after: int = 0) -> None:
         self._behind: dict[int, int] = {}

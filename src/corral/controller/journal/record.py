@@ -1,5 +1,4 @@
-"""One record of the journal: numbered, checksummed, chained to its job's record before it; and the
-change that it stands for, once it is committed."""
+"""A record of the journal, and the change that it stands for once it is committed."""
 
 from __future__ import annotations
 

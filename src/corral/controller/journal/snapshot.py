@@ -116,8 +116,7 @@ class Snapshots:
         self.unproven = 0
         """The record of the one that this controller began with, until the past is proven."""
         self.damage = ""
-        """What was found wrong with the journal since the start: a sentence that says what to
-        do."""
+        """What was found wrong with the journal since the start, and what to do about it."""
 
     def recovered(self, seq: int, heads: Collection[Head], since: int) -> None:
         """A start is done. One that had to read much leaves a snapshot for the next."""

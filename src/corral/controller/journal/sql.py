@@ -1,5 +1,4 @@
-"""All SQL of the journal database, in one place: its tables, made in one transaction, and whether a
-file has those that this Corral knows; what is written and asked."""
+"""All SQL of the journal database: its tables, and what is written and asked."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ CREATE TABLE workers (
     body BLOB NOT NULL
 ) WITHOUT ROWID;
 """
-"""`history` is what ended jobs are looked for by; its `labels` hold one `key=value` between
-newlines."""
+"""`history` is what ended jobs are found by; each `key=value` of `labels` is between newlines."""
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",

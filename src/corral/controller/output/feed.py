@@ -2,10 +2,9 @@
 
 A watcher holds a cursor and little else: it is woken, reads what lies behind its cursor from
 journal and spool, and sleeps again. One that stops reading holds the page that it did not take; the
-more watchers there are, the smaller are pages, and all that stopped at one place share one. Where
-many watch the same job they are woken a few at a time, round by round, so that a crowd of watchers
-costs a fixed share of the loop and each of its members a longer wait with more to read at its end;
-and where many have something to read, one of them does so in each turn of the loop.
+more watchers there are, the smaller are pages, and all that stopped at one place share one. Many
+who watch the same job are woken a few at a time, so that a crowd costs a fixed share of the loop;
+and of all that have something to read, one does so in each turn of the loop.
 """
 
 from __future__ import annotations

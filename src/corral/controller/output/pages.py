@@ -60,12 +60,10 @@ class Page(Sequence[Seen]):
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
         return self.end - self.offset - self.piece.skipped
 
     @property
     def end(self) -> int:
-        """Where in the spool it ends."""
         return self.piece.next_offset
 
     @property
@@ -94,9 +92,8 @@ class Page(Sequence[Seen]):
         return list(self)[index]
 
     def unseen(self, number: int, told: int | None) -> Page | None:
-        """What of it lies behind this number. All, but for a reader that comes back after a power
-        cut and had seen lines that were lost, and sent again, or that was told of the gap at the
-        end. Before the page its attempt had `told` so much, where somebody knows."""
+        """Less than all of it only for a reader that had seen more: lines that a power cut took
+        and that were sent again, or the gap at the end. `told`: the number before the page."""
         lines, end, skipped = self.piece
         first = number_of(lines[0]) if lines else 0
         if not first and (lines or told is None):

@@ -77,8 +77,7 @@ class Spool:
         self._lock = Lock()
         """Held while streams are written or put away, which another thread may do."""
         self._gaps: dict[tuple[JobId, int], Gap] = {}
-        """Of streams that are not open: nothing on the disk says so yet, because nothing could be
-        written or no file opened."""
+        """Of streams that are not open: not on the disk yet, because nothing could be written."""
         self.received = 0
         """Bytes of frames since the start."""
 
@@ -101,7 +100,6 @@ class Spool:
         return 0
 
     def unopened(self, lines: Iterable[Line]) -> int:
-        """How many streams would be opened for these."""
         return len({line[:2] for line in lines} - self._open.keys())
 
     def extend(self, lines: Iterable[Line]) -> None:

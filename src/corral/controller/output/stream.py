@@ -1,8 +1,5 @@
-"""One attempt's stream of output: its segment files, where they lie, the lines in them, and what is
-missing while it grows.
-
-A stream's first segment lies beside those of other jobs, the others in a folder of its own, and a
-note of its length where retention took it.
+"""One attempt's stream of output: its segment files (where they lie is said in `spool`), the lines
+in them, and what is missing while it grows.
 """
 
 from __future__ import annotations
@@ -36,8 +33,7 @@ _NUMBER = re.compile(rb',"n":([0-9]{1,18})}$')
 """It is the last field of a frame."""
 MAX_SEGMENT = 8 << 20
 MOST_GAPS, GAP_S = 100, 1.0
-"""About so many of one stream are told apart, each of which begins a file; after those, one in so
-many seconds."""
+"""Gaps of one stream that are told apart, each by a file; then only one in so many seconds."""
 UNKEPT = (OSError, MemoryError)
 """No room, no descriptor, no memory, a failing disk: it costs output, and nothing else."""
 

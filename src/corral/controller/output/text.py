@@ -73,5 +73,5 @@ class OutputText:
 
 
 def gap(skipped: int) -> bytes:
-    """What stands where `output_limit` left something out."""
+    """What stands where some of the output is missing."""
     return f"\n[… {skipped} bytes left out …]\n".encode()

@@ -1,5 +1,4 @@
-"""What a start from a snapshot left out, done beside the work: the past of the journal is proven,
-and the keys of ended jobs are read."""
+"""What a start from a snapshot left out: the past is proven, and keys of ended jobs are read."""
 
 from __future__ import annotations
 

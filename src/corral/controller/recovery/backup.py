@@ -161,7 +161,6 @@ def _sized(named: Iterable[tuple[str, Path]]) -> list[tuple[str, Path, int]]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Its files in order, and those of folders in it."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path = Path(entry.path)
         if entry.is_dir(follow_symlinks=False):

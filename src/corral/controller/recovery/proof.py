@@ -1,9 +1,8 @@
 """Proving a journal: numbers without gaps and checksums that fit, and every row of the history
 against the records behind it.
 
-Read in sections, each as of one moment: the same for a start, when nobody writes, as for a proof
-in the background, while others write and prune. What is kept of the past meanwhile is only which
-jobs live.
+Read in sections, each as of one moment: at a start, when nobody writes, and in the background,
+while others write and prune. Of the past only which jobs live is kept meanwhile.
 """
 
 from __future__ import annotations
@@ -126,8 +125,7 @@ class Proof:
 
 
 def proven(journal: Journal) -> dict[JobId, int]:
-    """Proves the whole journal, in which nobody writes. Which jobs live, and where their records
-    end."""
+    """Proves the whole journal, while nobody writes. The last record of each job that lives."""
     living = proven_behind(journal, {}, 0)
     check_database(journal)
     for _ in check_rows(journal):
@@ -238,8 +236,8 @@ def check_end(journal: Journal, last: int) -> None:
 
 
 def check_reached(journal: Journal, last: int, promised: int, until: int | None) -> int:
-    """Where there is no record behind this one, or none up to `until`, all that was promised is
-    gone on purpose. The next number."""
+    """The number behind `last`, which no record follows (none up to `until`). Raises unless all
+    that was promised behind it was pruned."""
     gaps = _gaps(journal, last, until)
     expected = gaps.skipped(last + 1)
     if gaps.unused:

@@ -28,8 +28,6 @@ LONGEST_PAUSE_S = 1.0
 
 
 class ProofReport(Struct, omit_defaults=True):
-    """A line from this process."""
-
     proven: int = 0
     """So many numbers of the journal, so far."""
     done: bool = False

@@ -53,7 +53,6 @@ class Contents(Struct, frozen=True):
     files: int
     size: int
     living: int
-    """Jobs that are not ended."""
 
 
 Progress = Callable[[float], None]

@@ -1,5 +1,4 @@
-"""A start: what the journal says is proven and folded, the whole of it or what lies behind a
-snapshot."""
+"""A start: the journal is proven and folded, all of it or what lies behind a snapshot."""
 
 from __future__ import annotations
 

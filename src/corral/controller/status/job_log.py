@@ -1,6 +1,6 @@
 """The controller's log of what happens to jobs: a line for each submission, placement, start, end.
 
-Facts of one commit that belong to the same call and say the same share a line that names all of
+Facts of one moment that belong to the same call and say the same share a line that names all of
 their jobs, so a map of thousands costs a microsecond or two for each, and whoever searches the
 log for a job id finds its lines. What went wrong always has a line of its own.
 """
@@ -60,8 +60,7 @@ class JobLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, changes: Sequence[Change]) -> None:
-        """Remembers them for a moment: nobody's answer waits for a log line, and what follows
-        closely may share one."""
+        """Remembers them for a moment: nobody's answer waits for a log line."""
         self._heard.extend(changes)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(MOMENT_S, self.flush)

@@ -19,8 +19,6 @@ Pause = Annotated[float, Meta(ge=0, le=3600)]
 class BackendEntry(
     Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"
 ):
-    """Root of all kinds."""
-
     @property
     def kind(self) -> str:
         return str(self.__struct_config__.tag)
@@ -48,7 +46,7 @@ class Workflow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     """A workflow of the user's own for ComfyUI, in its API format."""
 
     file: str
-    """A whole path on the worker."""
+    """An absolute path on the worker."""
     map: dict[str, str | list[str]]
     """A record's field to `node.input`, or to several of them."""
     stage: Literal["txt2img", "img2img", "adetailer", "upscale"] = "txt2img"

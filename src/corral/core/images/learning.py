@@ -191,7 +191,6 @@ def _seeds(record: Record, rendering: Rendering) -> tuple[int, ...]:
 
 
 def rated(job_id: str, rating: int, note: str, by: str, at: float) -> Rating:
-    """A rating that is one, or why it is none."""
     if not 1 <= rating <= BEST:
         raise InvalidRequest(f"A rating is a whole number from 1 to {BEST}; got {rating}.")
     if len(note) > LONGEST_NOTE:
@@ -230,10 +229,9 @@ _brief = msgspec.json.Decoder(Brief).decode
 
 
 def read_brief(line: bytes) -> Brief | None:
-    """None where the line is not whole, or damaged: what is passed over is not looked at for its
-    being text."""
+    """None where the line is torn or damaged."""
     try:
-        line.decode()
+        line.decode()  # msgspec does not look whether what it passes over is UTF-8
         return _brief(line)
     except MALFORMED:
         return None

@@ -68,7 +68,6 @@ class LearningRunResult(Struct, frozen=True, kw_only=True):
 
 
 def step_job(record: LearningRecord, step: int, number: int) -> StepJob:
-    """A job that succeeded."""
     return StepJob(
         job_id=record.job_id,
         step=step,

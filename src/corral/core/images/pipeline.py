@@ -1,6 +1,4 @@
-"""An image job, fully resolved: whatever decides a pixel is in its record, and nothing on a worker
-adds to it.
-"""
+"""An image job, resolved: whatever decides a pixel is in its record; no worker adds to it."""
 
 from __future__ import annotations
 
@@ -182,8 +180,7 @@ def _defaults(kind: type[Part]) -> tuple[tuple[str, object], ...]:
 
 
 def largest(record: Record) -> int:
-    """Pixels of each of its images after the stage that leaves most; of input images nobody knows
-    the size before."""
+    """Pixels of each image after its largest stage; the size of input images is not known here."""
     width, height = record.width, record.height
     for stage in record.stages:
         grown = stage.hires if isinstance(stage, Txt2Img) else stage
