@@ -143,8 +143,7 @@ class Ledger:
         return ""
 
     def others_hold(self, taken: Iterable[tuple[str, float]]) -> None:
-        """Processes that are not ours hold this much of the GPUs now. What waits for what they
-        hold goes back: nobody knows when they let go."""
+        """What waits for VRAM that others hold goes back: nobody knows when they let go of it."""
         self.roll.capacity.others = dict(taken)
         self._fitting.clear()
         for attempt in self.roll.unbegun():
