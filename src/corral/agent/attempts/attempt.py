@@ -99,7 +99,7 @@ class Recipe(Struct):
     """The part of a job document that decides which process runs it."""
 
     work: AttemptKind
-    """Of what Corral runs itself nothing else of this counts: neither packages nor variables."""
+    """Image jobs bring no code: of theirs neither packages nor variables nor the user count."""
     python: str = ""
     requirements: tuple[str, ...] = ()
     env: dict[str, str] = {}

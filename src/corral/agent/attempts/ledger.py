@@ -3,7 +3,7 @@
     ledger: checked, prepared ──> roll: waiting ──> running ──> results
                                                        └── reports: what they say meanwhile
 
-Everything happens in callbacks of one event loop. Only preparations and ends by force are tasks.
+Everything happens in callbacks of one event loop. Tasks only prepare attempts and end runners.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class Tree:
         return [*(process for process in reversed(below) if _alive(process)), root]
 
     def memory_bytes(self, limit: int) -> int:
-        """Pages shared by forks count once: looked up only when the cheap sum is over it."""
+        """Pages shared by forks count once: looked up only when the cheap sum is over `limit`."""
         tree = self.members()
         resident = proportional = 0
         for process in tree:
