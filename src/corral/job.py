@@ -215,7 +215,7 @@ def attempt() -> int:
 
 
 def _models(name: str) -> Iterator[Path]:
-    """All that have the name. The first one counts; nobody calls two models alike on purpose."""
+    """All that have the name; the first one counts."""
     from pathlib import Path
 
     from corral.runtime.files.models import model_name, models_in
@@ -228,8 +228,8 @@ def _models(name: str) -> Iterator[Path]:
 
 
 class _State:
-    """What this process knows of the attempt beyond the environment. The runner sets a fresh one
-    for each attempt; in processes that a job starts it stays as it is here."""
+    """Beyond the environment variables. The runner makes a fresh one for each attempt; processes
+    that a job starts keep the first one."""
 
     def __init__(self, look: Callable[[], bool] | None = None) -> None:
         self.look = look
@@ -261,8 +261,7 @@ def _inside() -> bool:
 
 
 def _listen() -> None:
-    """In a script, cancelling is SIGTERM (on Windows Ctrl-Break); only the main thread may ask for
-    signals."""
+    """A script is cancelled by a signal, and only the main thread may handle signals."""
     import threading
 
     if threading.current_thread() is threading.main_thread():

@@ -1,6 +1,4 @@
-"""One worker machine: connects, says what it has, obeys the controller, updates itself, and leaves
-in order.
-"""
+"""One worker machine: registers, obeys the controller, updates itself, and leaves in order."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ KIT_DEPTH = 8
 KILL_GRACE_S = 1.0
 IDLE_POLL_S = 0.5
 FINISH_S = 7 * 86_400.0
-"""What came in the moment an update was about to begin has time to end."""
+"""Time for what came in just as an update was about to begin."""
 
 
 class Agent:
@@ -202,16 +200,14 @@ class Agent:
     # --- what the parts tell -------------------------------------------------------------------
 
     def offers_changed(self) -> None:
-        """An image server has other stages or models, answers again, or fell silent. All but the
-        stages is told with the next heartbeat."""
+        """All but the stages is told with the next heartbeat; those only at registration."""
         self._describe()
         if self._parts.offers.tasks != self._tasks_told and self._connection.connected:
             log.info("image_servers_changed", tasks=self._parts.offers.tasks)
             self._introduce_again()
 
     def others_changed(self) -> None:
-        """Others hold more or less of the GPUs. The controller hears of it first, so that what is
-        returned is not sent here again."""
+        """The controller hears of it first, or what is returned would be sent here again."""
         self.tell_at_once()
         self._parts.ledger.others_hold(self._parts.gpus.taken)
 

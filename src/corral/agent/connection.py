@@ -1,5 +1,6 @@
-"""The agent's one socket to its controller: dialled out, dialled again, and never the place where
-work waits. Messages of one turn of the event loop share a frame.
+"""The agent's one socket to its controller, dialled again whenever it is lost.
+
+Messages of one turn of the event loop share a frame.
 """
 
 from __future__ import annotations
@@ -33,8 +34,7 @@ log = structlog.get_logger("corral.agent.connection")
 FRAME_MESSAGES = 512
 FRAME_BYTES = 1 << 20
 MAX_FRAME_BYTES = 2 << 20
-"""Of several messages. One alone has no more than a runner can say (`runner.LINE_LIMIT`),
-or than a worker with very many models tells of itself."""
+"""Of several messages. One alone goes whatever its size, which `runner.LINE_LIMIT` bounds."""
 BEHIND_BYTES = 1 << 20
 """Output that may wait to be sent before jobs wait in their own writes."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0
@@ -43,12 +43,12 @@ BESIDE_WAIT_S = 0.1
 SETTLED_S = 5.0
 """A connection that held for less is no reason to dial at once when it is lost."""
 OPEN_S = 8.0
-"""A new try reaches a network that is back sooner than what the system repeats by itself."""
+"""Once a network is back, a new try gets through sooner than the system's own repetitions."""
 COALESCE_S = 0.005
 WELCOME_S = 20.0
 PING_S = 5.0
 QUIET_LOOKS = 2
-"""So many pings in a row may stay without an answer, or anything else."""
+"""Pings in a row after which nothing may have come, neither an answer nor anything else."""
 CLOSE_S = 1.0
 DEFAULT_GRACE_S = 30.0
 
@@ -173,8 +173,7 @@ class AgentConnection:
         self._leave_soon()
 
     def send_at_once(self, message: wire.Message) -> None:
-        """Somebody waits for this one: it need not wait for what else this turn brings, unless
-        there is so much to do here that nobody waits for any of it."""
+        """Before the turn ends, since somebody waits for it; unless there is plenty to do here."""
         self._pending.append(message)
         if self.ledger.roll.has_work_ahead():
             self._leave_soon()
@@ -205,7 +204,7 @@ class AgentConnection:
     # --- dialling ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Stay connected, until cancelled, replaced, or tired of waiting."""
+        """Stay connected, until cancelled, replaced, revoked, or tired of waiting."""
         loop = asyncio.get_running_loop()
         wait_s, away_since, told = FIRST_WAIT_S, loop.time(), ""
         longest = BESIDE_WAIT_S if self._gives_up else LONGEST_WAIT_S
@@ -373,8 +372,7 @@ class AgentConnection:
 
 
 def _frames(batch: Sequence[wire.Message]) -> Iterator[bytes]:
-    """One frame, as nearly always, or as many as it takes: a controller refuses very large ones,
-    and results and failures may have much to say."""
+    """Nearly always one; more where it would be larger than a controller takes."""
     frame = wire.encode(batch)
     if len(frame) <= MAX_FRAME_BYTES or len(batch) == 1:
         yield frame

@@ -1,8 +1,7 @@
-"""Image servers of this worker: what they have, asked beside the work, and starting them again.
+"""Image servers of this worker: what they have, asked beside the work, and restarting them.
 
-One that does not answer keeps what it last said: whether it is down is for the jobs to find out,
-which also sets off its restart. Where it never answered, no job comes; then it is we who have it
-started.
+One that falls silent keeps its last offer: jobs find out whether it is down, and set off its
+restart. To one that never answered no job comes, so that one is restarted from here.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ log = structlog.get_logger("corral.agent.image_servers")
 
 EVERY_S = 30.0
 FIRST_S = 3.0
-"""So long the first introduction waits for them."""
+"""How long the first registration waits for them."""
 FIRST_LOOKS = 4
-"""So many looks a server that was never seen may take to come up by itself, after a reboot."""
+"""How many looks a server that was never seen may take to come up by itself, after a reboot."""
 AGAIN = 20
-"""And after so many more it is started once more: one that comes up is not to be disturbed."""
+"""How many looks later it is started once more: one that comes up is not to be disturbed."""
 TROUBLE = 512
 UNHEARD = "It has not answered yet."
 PAUSE_S = 300.0
@@ -47,8 +46,6 @@ HERE = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Offer(Struct, frozen=True):
-    """What a server has."""
-
     stages: frozenset[str]
     models: tuple[Model, ...]
 
@@ -169,8 +166,7 @@ def survey(entry: Server) -> Offer:
 
 
 def listening(backends: Sequence[Entry]) -> Collection[int]:
-    """Which processes are the servers of this machine, by the addresses in the settings: what
-    they hold of a GPU is held for our jobs, whoever started them."""
+    """Processes that listen at these servers' addresses: their VRAM is held for our jobs."""
     urls = [urlsplit(one.url) for one in servers_of(backends)]
     here = [url for url in urls if url.hostname in HERE]
     ports = {url.port or (443 if url.scheme == "https" else 80) for url in here}
@@ -184,23 +180,20 @@ def listening(backends: Sequence[Entry]) -> Collection[int]:
 
 
 class Restarts:
-    """Servers on this machine that went down are started again, by the command their owner gave.
-
-    The agent does it and not the pipeline that noticed: what a job process starts is confined with
-    it and ends with it."""
+    """Starts servers again by the command their owner gave. Not from the job that found one down:
+    what a job starts is confined with it and ends with it."""
 
     def __init__(self, entries: Sequence[Entry], environ: Mapping[str, str], said: Path) -> None:
         self._servers = servers_of(entries)
         self._environ = dict(environ)
         self._said = said
-        """The file that gets what the commands say."""
+        """Gets the output of the commands."""
         self._tried: dict[str, float] = {}
         """By address."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def down(self, kind: str, said: str) -> None:
-        """A backend of this kind does not answer. Of several it is the one whose address is in
-        what was said: nobody starts another one again, which may be in the middle of an image."""
+        """Of several, the one that `said` names: another may be in the middle of an image."""
         alike = [one for one in self._servers if one.kind == kind]
         named = [one for one in alike if f"{one.url.rstrip('/')} " in f"{said} "]
         server = next(iter(named or alike), None)

@@ -1,4 +1,4 @@
-"""What this machine has: processors, memory, GPUs, labels. Told once, when the agent registers."""
+"""What this machine has: processors, memory, GPUs, labels. Told when the agent registers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def processors() -> float:
 
 
 def declared_gpus(declared: tuple[DeclaredGPU, ...]) -> tuple[GPU, ...]:
-    """GPUs named in the settings, under the names their driver knows them by: jobs are shown
-    their GPUs that way."""
+    """GPUs of the settings. Jobs are shown them by these ids, so they are the driver's."""
     gpus = tuple(
         GPU(
             uuid=gpu.id or str(index),

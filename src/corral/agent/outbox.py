@@ -1,8 +1,7 @@
-"""What the controller has not confirmed yet to have: ends of attempts, and what they told. Both are
-kept, and sent again after every reconnect.
+"""What the controller has not confirmed: ends and output of attempts, sent again on reconnect.
 
-While it does not hear us, ends go to this worker's disk too, one line each with its checksum: an
-agent that is killed meanwhile delivers them when it is back.
+While it is away, ends go to this worker's disk too, one line each with its checksum: an agent
+that is killed meanwhile delivers them when it is back.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ HEAD_BYTES = 4096
 """Room for the first line, which the limit does not count."""
 
 OUTPUT_BYTES = 32 << 20
-"""More than a socket and a busy controller have on their way: without an acknowledgement for so
-long, either is stuck. Jobs wait in their own writes long before, where nothing can be sent."""
+"""More than a socket and a busy controller have on their way: past this, either is stuck. Where
+nothing can be sent, jobs wait in their own writes long before."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Ended).decode
 
 
 class Results:
-    """Kept, and said again after every reconnect, until they are received."""
+    """Ends of attempts, until they are received."""
 
     def __init__(self, send: Callable[[wire.Message], None]) -> None:
         self._send, self.narration = send, AttemptLog()
@@ -213,8 +212,7 @@ class KeptResults:
         return found
 
     def add(self, ended: Sequence[Ended]) -> int:
-        """Appends; on disk when this returns. How many were written: not all where there would be
-        too much of it."""
+        """On disk when this returns. How many were written: fewer where the limit is reached."""
         if not self._is_ours():
             self.clear()
         room = self._limit - (self._path.stat().st_size if self._path.exists() else 0)

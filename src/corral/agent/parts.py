@@ -44,8 +44,7 @@ log = structlog.get_logger("corral.agent")
 
 PROBE_S = 20.0
 BEYOND_GRACE_S = 90.0
-"""For so long beyond the grace attempts try to fetch and store: whoever may still come back in
-time has not failed."""
+"""How long beyond the grace transfers are tried: whoever may still come back has not failed."""
 
 
 class AgentParts:
@@ -196,8 +195,7 @@ class AgentParts:
         return {**enforced, "memory": "watched", "duration": runner.held_by(enforced)}
 
     def describe(self, name: str) -> None:
-        """What image jobs are told of this worker. Runners take turns at a WebUI, in a folder that
-        all of them may write to."""
+        """What image jobs are told. Runners take turns at a WebUI through a shared folder."""
         drivers = {gpu.driver for gpu in self.capabilities.gpus if gpu.driver}
         turns = {"folder": self.runners.turns}
         self.ledger.orders.renderer = Renderer(

@@ -21,7 +21,7 @@ from corral.core.errors import Unavailable
 from corral.home import write_durably
 
 GROWING_PAUSES_SINCE = 254
-"""The systemd that knows how to wait longer from time to time."""
+"""The version of systemd that can wait longer before each restart."""
 RUN = "-m corral.cli.main worker run --home"
 
 

@@ -1,6 +1,4 @@
-"""What the agent asks of its system, in one place for both kinds: how it is told to
-stop, which event loop it has, and what it asks in a thread.
-"""
+"""What the agent asks of its system: signals to stop, an event loop, slow questions."""
 
 from __future__ import annotations
 
@@ -53,9 +51,8 @@ def own_processor() -> Callable[[], int]:
 
 
 def beside(work: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """The result of work that nobody has to wait for, not even the end of the process, whenever it
-    comes: a driver or a network disk may keep its thread for ever, and asyncio waits for its own.
-    """
+    """Work in a daemon thread. A driver or a network disk may keep it for ever, and asyncio would
+    wait for a thread of its own when the process ends."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

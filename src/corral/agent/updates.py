@@ -71,7 +71,7 @@ class Updates:
         return cls(software, address, environ) if software is not None else None
 
     async def prepare(self) -> str:
-        """The newer version that now lies ready, or nothing."""
+        """The newer version that now lies ready; empty where there is none."""
         try:
             return await self._prepare()
         except (OSError, ValueError, TimeoutError, RecursionError) as error:

@@ -261,8 +261,7 @@ class AttemptLoop:
         return retire
 
     def _spent(self, failure: failures.Failure | None) -> bool:
-        """Whether this process must not meet another attempt: something of this one is left in
-        it, or it was stopped somewhere in the middle."""
+        """Whether something of this attempt is left in the process, or it was stopped midway."""
         return (
             self._cancellation.signalled
             or self._process.children_left()

@@ -1,7 +1,4 @@
-"""The inner of a runner's two processes: the environment's Python, confined before it was started.
-
-It takes over what its supervisor holds open for it, and answers that it is ready.
-"""
+"""The inner of a runner's two processes: the environment's Python, confined before it started."""
 
 from __future__ import annotations
 

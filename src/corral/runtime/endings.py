@@ -1,6 +1,4 @@
-"""How attempts end badly, in sentences: what happened, and what to do next. As plain data, for the
-agent and for a process that runs an attempt without one.
-"""
+"""How attempts end badly, as plain data: what happened, and what to do next."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What to do next, for exceptions whose reason lies outside of the job: its files, its memory, its
-environment.
-"""
+"""What to do next, for exceptions with a cause outside of the job: files, memory, modules."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What a runner is told of an attempt: its order, and the cancel that may follow. Declared once,
-for whoever sends one and for the runner, which has only the standard library.
+"""What a runner is told of an attempt: its order, and the cancel that may follow.
 
-Whoever sends encodes with msgspec (`corral.agent.runners.orders`), so that the document
-goes in as it came. What a runner does not know yet is passed over, as on the wire to workers.
+Typed dicts, because a runner has only the standard library; it passes over what it does not know.
 """
 
 from __future__ import annotations

@@ -66,8 +66,7 @@ def run(
     inherited: Sequence[int],
     wait_for: Callable[[subprocess.Popen[bytes]], bool],
 ) -> None:
-    """Run the command to its end; a failure when that was not exit code 0. `wait_for` says
-    whether somebody cancelled it."""
+    """AttemptFailed unless it ends with 0. `wait_for` says whether somebody cancelled it."""
     environ = dict(os.environ)
     environ.setdefault("PYTHONUNBUFFERED", "1")  # A pipe would hold back its output otherwise.
     try:

@@ -1,7 +1,6 @@
 """The inner of a runner's two processes where nothing is forked: started anew, and not confined.
 
-Nothing here narrows what a job may do: that needs Landlock and resource limits, which Windows has
-not. So it says that nothing is enforced.
+It tells that nothing is enforced: for that it takes Landlock and limits, which Windows has not.
 """
 
 from __future__ import annotations

@@ -63,8 +63,7 @@ class Supervisor:
         os._exit(1 if self._hold.kill() else SURVIVED)
 
     def _terminate(self, *_: object) -> None:
-        """Pass it on, whoever sent it. The job process raises once at most, so a second copy is
-        harmless."""
+        """Pass it on. The job process raises once at most, so a second copy is harmless."""
         if self._road.page[STATE] == IDLE:
             return  # It came too late for the attempt it meant.
         try:

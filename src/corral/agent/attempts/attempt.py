@@ -99,7 +99,7 @@ class Recipe(Struct):
     """The part of a job document that decides which process runs it."""
 
     work: AttemptKind
-    """Of what Corral runs itself nothing else of this counts: neither packages nor variables."""
+    """Image jobs bring no code: of theirs neither packages nor variables nor the user count."""
     python: str = ""
     requirements: tuple[str, ...] = ()
     env: dict[str, str] = {}
@@ -129,8 +129,7 @@ class HeldAttempt:
         self.workload = kind.workload
         brings_code = self.workload.brings_code
         self.owner: Owner = (recipe.user, recipe.on_behalf) if brings_code else NOBODY
-        """Whose code it is, as the controller wrote it down. Image jobs bring none, and share the
-        process that has their model loaded."""
+        """Whose code runs, by the controller's word. Image jobs bring none: all share runners."""
         self.spec = spec
         self.lane: Lane = (dispatch.needs, dispatch.above_vram_gb)
         batch = dispatch.queue_class is not QueueClass.INTERACTIVE

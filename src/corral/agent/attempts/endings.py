@@ -31,7 +31,6 @@ NEAR_LIMIT = 0.9
 
 
 def refused(workload: Workload) -> Failure:
-    """It is sent what it does not accept."""
     match workload:
         case Workload.PYTHON:
             return CODE_REFUSED

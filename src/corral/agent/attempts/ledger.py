@@ -3,7 +3,7 @@
     ledger: checked, prepared ──> roll: waiting ──> running ──> results
                                                        └── reports: what they say meanwhile
 
-Everything happens in callbacks of one event loop. Only preparations and ends by force are tasks.
+Everything happens in callbacks of one event loop. Tasks only prepare attempts and end runners.
 """
 
 from __future__ import annotations
@@ -143,8 +143,7 @@ class Ledger:
         return ""
 
     def others_hold(self, taken: Iterable[tuple[str, float]]) -> None:
-        """Processes that are not ours hold this much of the GPUs now. What waits for what they
-        hold goes back: nobody knows when they let go."""
+        """What waits for VRAM that others hold goes back: nobody knows when they let go of it."""
         self.roll.capacity.others = dict(taken)
         self._fitting.clear()
         for attempt in self.roll.unbegun():

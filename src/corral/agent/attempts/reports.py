@@ -1,6 +1,4 @@
-"""What is told of attempts: to the controller, while they run, that they began and what they say;
-to the agent's log a line for each start and end.
-"""
+"""What is told of attempts: starts and output to the controller, starts and ends to our log."""
 
 from __future__ import annotations
 

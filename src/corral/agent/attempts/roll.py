@@ -1,6 +1,4 @@
-"""The attempts that this worker answers for: which of them goes next, and what those that run hold
-of it.
-"""
+"""The attempts that this worker answers for: which goes next, and what the running ones hold."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ ENOUGH_AHEAD = 16
 
 
 class WaitingAttempts:
-    """For room on this worker. One lane for each set of needs: what does not fit once is not asked
-    again for its neighbours."""
+    """One lane for each set of needs: what does not fit is not asked again for its neighbours."""
 
     def __init__(self) -> None:
         self._lanes: defaultdict[Lane, list[tuple[Rank, HeldAttempt]]] = defaultdict(list)
@@ -38,8 +35,7 @@ class WaitingAttempts:
             self.size -= 1
 
     def next(self, capacity: Capacity) -> tuple[HeldAttempt, Holding] | None:
-        """Interactive before batch, then by priority, then by arrival, as far as there is room.
-        What does not fit holds up those behind it, by the rule that the scheduler reckons with."""
+        """The first by rank that fits. What does not fit holds up others, as in the scheduler."""
         blocked = blocked_without_gpu = 0
         for lane, entries in self._ordered():
             needs, above_vram_gb = lane[0], lane[1]
@@ -112,7 +108,6 @@ class Roll:
         attempt.step(PhaseStep.ENDS)
 
     def release(self, attempt: HeldAttempt) -> None:
-        """What it held is free."""
         assert attempt.holding is not None
         self.capacity.give(attempt.holding)
         del self.running[attempt.key]

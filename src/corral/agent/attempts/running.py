@@ -139,8 +139,7 @@ class Running:
             attempt.step(PhaseStep.TURN_COLD)
 
     def _look(self) -> None:
-        """Attempts that are not over in a moment: the controller hears that they run, and nobody
-        waits behind them."""
+        """Attempts that last: the controller hears that they run, nobody waits behind them."""
         self._looking = None
         now = time.monotonic()
         again = False
@@ -166,7 +165,7 @@ class Running:
     # --- ahead of their turn, and back ---------------------------------------------------------
 
     def _send_ahead(self, runner: Runner) -> None:
-        """Short attempts wait in the runner itself: between two it then waits for nobody. Not
+        """Short attempts wait in the runner, which then need not wait for us between two. Not
         behind one that has turned out to be long."""
         last = runner.orders[-1] if runner.orders and runner.code is None else None
         if last is None or time.monotonic() - runner.orders[0].since >= TELL_START_S:
@@ -275,8 +274,7 @@ class Running:
             self._spawn(self._end_and_fail(attempt, runner, 0.0))
 
     def _give_up_unheard(self, runner: Runner) -> None:
-        """The runner is gone: all but the last of its attempts ended, and their last words are
-        lost."""
+        """Of a runner that is gone all but the last attempt ended; their last words are lost."""
         while len(runner.orders) > 1:
             attempt = runner.orders.popleft()
             self._reports.runs(attempt, runner)

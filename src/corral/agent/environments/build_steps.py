@@ -1,9 +1,8 @@
-"""The commands that build an environment: each behind walls that leave it what its step needs, and
-ended together with everything it started.
+"""The commands that build an environment: each confined, and ended with everything it started.
 
-Code of whoever published a requirement runs in one step alone, the one that builds from source. It
-writes the new environment and a cache that goes with the build. The steps that write what others
-use later, uv's cache and its Pythons, execute nothing of a package.
+Code of a package runs in one step alone, the one that builds from source. It writes the new
+environment and a cache that goes with the build. The steps that write what others use later, uv's
+cache and its Pythons, execute nothing of a package.
 """
 
 from __future__ import annotations
@@ -234,9 +233,8 @@ async def _end(process: asyncio.subprocess.Process, group: Cgroup | None) -> Non
 
 
 def damaged_packages(environment: Path) -> list[str]:
-    """Packages with files that are missing, or of another size than the lists say that came in
-    their wheels: uv takes what lies in its cache on trust, and after a power cut that may be empty
-    files."""
+    """Packages with files that are missing, or of another size than their RECORD says: uv trusts
+    its cache, and after a power cut that may hold empty files."""
     return [
         about.name.partition("-")[0]
         for folder in map(Path, uv.site_packages(str(environment)))

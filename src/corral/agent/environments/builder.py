@@ -1,8 +1,7 @@
 """Job environments: virtual environments built by uv, once for each digest of what is in them.
 
-A build happens in a directory of its own and is moved into place when complete; each is proven when
-an agent uses it first, and made anew where it is damaged. Old ones go when all together outgrow the
-limit.
+A build happens in a directory of its own and is moved into place when complete. Each is proven
+when an agent first uses it, and made anew where damaged. Unused ones go in time, or for room.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class Spec(Struct, frozen=True):
 
 
 OWN = Spec(python="")
-"""The environment that Corral itself is installed in: of what is Corral's own code, an image
-pipeline. No job comes to it by naming a Python."""
+"""Where Corral itself is installed, for image pipelines. No job gets it by naming a Python."""
 
 
 class Environment(Struct, frozen=True):
@@ -249,8 +247,7 @@ class Environments:
         return interpreter.parent.parent
 
     async def clean(self, fresh: str = "") -> None:
-        """Remove what nobody used for too long, and the longest unused ones while all together
-        are over the limit."""
+        """Remove what nobody used for too long, or for longest while all are over the limit."""
         for digest, used_at in self._used_at.items():
             with suppress(OSError):  # the next agent goes by this
                 os.utime(self._root / digest / RECORD, (used_at, used_at))
@@ -289,8 +286,7 @@ def _records(root: Path) -> list[tuple[float, int, Path]]:
 
 
 def own_packages() -> list[str]:
-    """Folders with what a pipeline imports, wherever Corral was installed: a runner looks at its
-    interpreter's own alone."""
+    """Folders with what a pipeline imports: a runner looks only into its interpreter's own."""
     specs = map(find_spec, ("msgspec", "PIL", "httpx", "websockets", *DIFFUSERS_EXTRA))
     places = (str(Path(spec.origin).parent.parent) for spec in specs if spec and spec.origin)
     return list(dict.fromkeys(places))

@@ -30,8 +30,7 @@ SMALL_BYTES = 16 << 20
 
 
 class ManifestEntry(Struct, frozen=True, array_like=True):
-    """A file by its size and, in a small folder, the checksum of its content; or where a link
-    leads."""
+    """A file by its size and, in a small folder, its checksum; or where a link leads."""
 
     size: int
     crc32: int | None = None
@@ -85,8 +84,7 @@ def discard(folder: Path) -> None:
 
 
 def assemble_kit(kits: Path) -> Path:
-    """The kit of the installed packages (see `runtime.environments.kit`): found and proven, or made
-    anew."""
+    """The kit of the installed packages (`runtime.environments.kit`): proven, or made anew."""
     name, found = contents()
     kit = kits / name
     if _is_sound(kit):

@@ -1,6 +1,4 @@
-"""The models on this worker's disk, looked for beside the work: names at once, digests as they get
-known. Nobody waits for either, and what was read once is not read again until it changes.
-"""
+"""Models on this worker's disk, looked for beside the work: names at once, digests once read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A look at the GPUs every few seconds, beside the work: how much of them is ours, how much others
-hold, how warm and how busy they are.
+"""A look at the GPUs every few seconds: what we and others hold, how warm and busy they are.
 
 The driver is asked in a thread. One that hangs keeps that thread and nothing else; what was last
 seen then stays. Each trouble is said once.
@@ -22,7 +21,7 @@ from corral.core.worker import GPU, Reading, taken_by_others
 log = structlog.get_logger("corral.agent.gpus")
 
 EVERY_S, SELDOM_S = 2.0, 60.0
-"""Where there is none yet, a driver that is loaded late is found later."""
+"""The second where there is no GPU yet: its driver may be loaded late."""
 WITHIN_S = 10.0
 """A driver that takes longer hangs."""
 UNNOTICED_GB = 0.5
@@ -206,9 +205,8 @@ class Guess:
 
 
 def held_by(ours: Collection[int], seen: SeenGpu, lines: Lines) -> tuple[float, bool]:
-    """VRAM of our processes and those below them, and whether the driver leaves it open whose is
-    whose: on Windows it has no figures, in a container often no process ids that mean anything
-    there, or none at all."""
+    """VRAM of our processes and those below them, and whether the driver leaves open whose is
+    whose: on Windows it has no figures, in a container often no usable process ids."""
     held, blind = 0.0, not seen.processes and seen.used_gb > UNNOTICED_GB
     for pid, gb in seen.processes.items():
         line = lines.get(pid)

@@ -1,6 +1,5 @@
-"""A control group (version 2) for each runner: whatever its job starts stays in it, and one write
-kills it all. Had where the group that the agent lives in is its own: under root, in a service, in
-a user's own part of systemd.
+"""A control group (version 2) for each runner and build: whatever it starts stays in it, and one
+write kills it all. Only where the agent may make some: as root, in a service, in a user session.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ from corral import permissions
 
 PREFIX = "corral-"
 END_S = 10.0
-"""How long the death of killed processes is waited for: drivers take their time with a GPU's
-memory."""
+"""How long killed processes may take to die: drivers take their time with a GPU's memory."""
 ROUND_S, MAX_ROUND_S = 0.001, 0.02
 
 
 class Cgroup:
-    """The group of one runner."""
+    """The group of one runner, or of one step of a build."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -71,7 +69,7 @@ class Cgroup:
 
 
 class Cgroups:
-    """The groups of a worker's runners, below the one that its agent lives in."""
+    """The groups of a worker, below the one that its agent lives in."""
 
     def __init__(self, home: Path) -> None:
         self._name = PREFIX + hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
@@ -99,7 +97,7 @@ class Cgroups:
         return swept
 
     def make(self, runner: str) -> Cgroup | None:
-        """One for a new runner, or none where that is not to be had."""
+        """None where that is not to be had."""
         if not self._base:
             return None
         path = f"{self._base}/{os.getpid()}-{runner}"

@@ -1,6 +1,4 @@
-"""The way of orders to a runner: how they are filled in and encoded, and whether they go as packets
-that can be taken back or one line at a time.
-"""
+"""Orders to a runner: filled in, encoded, and sent as packets or as one line at a time."""
 
 from __future__ import annotations
 
@@ -33,8 +31,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_line(told: Order[Any] | Cancel) -> bytes:
-    """As the runner reads it. A document that is `msgspec.Raw` goes in as it came: nothing on a
-    worker may change it."""
+    """A document that is `msgspec.Raw` goes in as it came: nothing on a worker may change it."""
     return _encode(told) + b"\n"
 
 
@@ -99,11 +96,9 @@ class OrderLines:
 if sys.platform != "win32":
 
     class Packets(OrderLines):
-        """Orders to a forked runner: each a packet that the runner takes when it is ready for it,
-        and that the agent takes back as long as the runner has not.
-
-        A runner takes one order at a time. So of the orders it was sent, those it took and did not
-        answer are at most one, and the kernel decides who was first."""
+        """Orders to a forked runner: each a packet that the agent can take back until the runner,
+        ready for it, has taken it. The kernel decides who was first; and since a runner takes one
+        at a time, at most one is taken and not answered."""
 
         ahead = True
 
@@ -114,8 +109,7 @@ if sys.platform != "win32":
             self._ours.setblocking(False)
             self._unsent: deque[bytes] = deque()
             self.word = str(self._theirs.fileno())
-            # The agent keeps it too: what a runner left unread when it died is taken back from
-            # there.
+            # Kept here too: what a runner left unread when it died is taken back from there.
             self.inherited = (self._theirs.fileno(),)
 
         def send(self, line: bytes) -> None:

@@ -1,6 +1,4 @@
-"""The runners of this worker: started when needed, kept warm for attempts of the same makeup,
-ended when they are in the way, too many, or idle for too long.
-"""
+"""The runners of this worker: started when needed, kept warm, ended when idle or in the way."""
 
 from __future__ import annotations
 
@@ -45,9 +43,8 @@ CERTIFICATE = "controller.pem"
 
 
 class Processors:
-    """Which processors a runner is pinned to, so that neighbours do not share one needlessly.
-    Counts the busy runners on each processor. Pinning is a limit on processors that needs no
-    privileges; where the platform has none, everything here is a no-op."""
+    """Pins runners to processors, so that neighbours do not share one needlessly: a limit that
+    needs no privileges. Where the platform has no pinning, everything here is a no-op."""
 
     def __init__(self, ids: Sequence[int], here: Callable[[], int] | None = None) -> None:
         self._load = dict.fromkeys(ids, 0)
@@ -153,8 +150,7 @@ class Runners:
         return tuple(sorted({model for runner in living for model in runner.models}))
 
     def digest(self, secrets: Mapping[str, str]) -> str:
-        """Names and values as part of a makeup; keyed, so that nobody who sees it can try values
-        against it."""
+        """For a makeup. Keyed, so that nobody who sees it can try values against it."""
         told = msgspec.json.encode(sorted(secrets.items()))
         return hmac.digest(self._key, told, "sha256").hex()
 
@@ -355,8 +351,7 @@ class Runners:
         }
 
     async def end(self, runner: Runner, *, grace_s: float) -> bool:
-        """End a runner that is not idle, with everything it started; then forget it. False where
-        something of it is known to have survived."""
+        """End a runner that is not idle, with all it started; False where some survived."""
         runner.ending = True
         ended = True
         await runner.spawned.wait()

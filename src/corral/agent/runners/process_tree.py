@@ -106,9 +106,8 @@ def _with_descendants(roots: list[psutil.Process]) -> list[psutil.Process]:
 
 
 class Tree:
-    """The processes of one runner. Process ids are used again by the system, so the runner is
-    held as the one process it is, and after its death only what is older than that death is its.
-    """
+    """The processes of one runner. The system uses process ids again, so the runner is held as a
+    `psutil.Process`, and after its death only what is older than that is its."""
 
     def __init__(
         self,
@@ -141,8 +140,7 @@ class Tree:
         return [*(process for process in reversed(below) if _alive(process)), root]
 
     def memory_bytes(self, limit: int) -> int:
-        """What the tree holds. Pages shared by forks count once, which is looked up only when the
-        cheap sum is over the limit."""
+        """Pages shared by forks count once: looked up only when the cheap sum is over `limit`."""
         tree = self.members()
         resident = proportional = 0
         for process in tree:
@@ -193,8 +191,7 @@ class Tree:
         return not found
 
     async def end(self, grace_s: float, settled: Callable[[], bool]) -> bool:
-        """End it all; True when nothing is left alive. `settled` says that the job came to its own
-        end within the grace, so that there is nothing more to wait for."""
+        """True when nothing is left alive. `settled`: the job has ended, which ends the grace."""
         loop = asyncio.get_running_loop()
         tree: list[psutil.Process] = []
         if grace_s > 0:

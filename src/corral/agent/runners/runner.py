@@ -1,6 +1,4 @@
-"""One runner process as the agent holds it: its directory, its pipes, the frames it says, and how
-it ended.
-"""
+"""One runner process as the agent holds it: its directory, its pipes, its frames, its end."""
 
 from __future__ import annotations
 
@@ -32,8 +30,7 @@ if TYPE_CHECKING:
 
 STDERR_KEPT = 4000
 LINE_LIMIT = 2 << 20
-"""Of a line of a runner, and so of a message about an attempt: the longest traceback with the
-exception itself is about half of it."""
+"""About twice the longest traceback with its exception. Bounds messages about attempts, too."""
 AHEAD_S = 0.004
 MOST_AHEAD = 32
 DRAIN_S = 1.0
@@ -127,9 +124,8 @@ class Listener(Protocol):
 
 
 class Runner(asyncio.SubprocessProtocol):
-    """Exactly one attempt at a time runs in it. Short ones are sent ahead of their turn, so that
-    it need not wait for us between two. Its supervisor may have been started before anybody knew
-    for whom: what makes it is told by its first line."""
+    """Runs one attempt at a time; short ones are sent ahead of their turn. Its supervisor may
+    have been started before anybody knew for whom: its first line tells it."""
 
     makeup: Makeup
     environment: Environment
@@ -143,8 +139,7 @@ class Runner(asyncio.SubprocessProtocol):
         self.directory = directory
         self._listener: Listener | None = None
         self.orders: deque[HeldAttempt] = deque()
-        """Sent and not answered, in their order; the first is the one that runs, as far as we
-        have heard."""
+        """Sent and not answered; the first is the one that runs, as far as we have heard."""
         self._spawn = spawn
         self._way = way_of_orders(self.write, spawn=spawn)
         self.typical_s = 0.0
@@ -197,10 +192,9 @@ class Runner(asyncio.SubprocessProtocol):
         return len(self.orders) <= min(ahead, MOST_AHEAD)
 
     def take_back(self, *, everything: bool = False) -> list[HeldAttempt]:
-        """The attempts that it had not begun; it will not begin them any more. The first one
-        stays, unless `everything` is taken, or the runner took a later one just while we took
-        that one back. Of those that are left only the last can still be running: the others have
-        ended, and that is on its way."""
+        """The attempts that it had not begun, and now never will. The first one stays, unless
+        `everything` is taken or the runner has just taken a later one. Of those left only the
+        last can still be running: the ends of the others are on their way."""
         if len(self.orders) <= (0 if everything else 1):
             return []
         untaken = {}

@@ -1,8 +1,7 @@
 """A runner's first line: its limits, walls, interpreter, variables and secrets.
 
-In the interpreter's own codec, not in JSON, which takes as long to load as an interpreter takes to
-start; in the version of it that every Python 3 reads. It only ever comes from whoever started the
-process.
+By marshal, in a version that every Python 3 reads: to load JSON takes as long as to start an
+interpreter. It only ever comes from whoever started the process.
 """
 
 from __future__ import annotations

@@ -127,9 +127,8 @@ def mark_of(token: str) -> bytes:
 
 
 class Marks:
-    """The supervisor's side. A pipe cannot be asked in the same way on every system how much it
-    holds. With a mark as the last thing that an attempt writes, whoever reads it has read all that
-    was before; what lies outside of an attempt belongs to nobody and is left out."""
+    """The supervisor's side. Not every system says how much a pipe holds; whoever has read the
+    mark at an attempt's end has read all its output. What lies between attempts is left out."""
 
     def __init__(self, mark: bytes) -> None:
         self._mark = mark

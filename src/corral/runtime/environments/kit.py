@@ -1,6 +1,4 @@
-"""The kit: what every runner brings into a job's environment, kept apart from what is installed
-there. A directory with copies of `corral` and `cloudpickle`, named by the digest of its content.
-"""
+"""The kit of every runner: copies of `corral` and `cloudpickle`, apart from a job's packages."""
 
 from __future__ import annotations
 
@@ -18,8 +16,7 @@ LEFT_OUT = frozenset({
     "agent", "api", "cli", "controller", "doctor", "engines", "pipelines", "scheduler", "server",
     "simulate",
 })  # fmt: skip
-"""Of Corral, what nothing imports that a job may: every file of a kit is one that the very first
-start waits for."""
+"""What no job imports of Corral: the very first start waits for every file of a kit."""
 COMPILED = ("cloudpickle", "corral/__init__.py", "corral/core", "corral/job.py", "corral/runtime")
 
 

@@ -13,10 +13,9 @@ from typing import Any
 
 from corral.runtime.failures import AttemptFailed
 
-# Copied, or shared by the file system where it can: no file of an environment is a second name of
-# one in a cache or in another environment.
 _VERSION = re.compile(r"\d+\.\d+")
 VARIABLES = {"UV_NO_PROGRESS": "1", "NO_COLOR": "1", "UV_LINK_MODE": "copy"}
+"""`copy` and not `hardlink`: no file of an environment is another name of one in a cache."""
 
 
 def program() -> str:
@@ -76,8 +75,7 @@ def python_in(environment: str) -> str:
 
 
 def supervised(command: list[str], config: dict[str, Any]) -> list[str]:
-    """The same behind walls, where the system has any: code of whoever published a requirement may
-    run in it."""
+    """The same command confined, where the system can: code of a package may run in it."""
     if sys.platform == "win32":
         return command
     from corral.runtime.sandbox import run_command

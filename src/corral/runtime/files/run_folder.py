@@ -28,9 +28,8 @@ class RunFolder:
         os.chdir(self._parts[0])
 
     def place(self, inputs: Mapping[str, str], *, confined: bool) -> None:
-        """Each input file under its name, where the code runs. Where the kernel keeps this process
-        from writing to what lies elsewhere, a link is enough; where nothing does, the job gets a
-        copy of its own: the file itself serves other jobs too."""
+        """Each input file under its name: as a link where this process is `confined`, else as a
+        copy that the job may spoil, since the file itself serves other jobs too."""
         import shutil
 
         for name, path in inputs.items():

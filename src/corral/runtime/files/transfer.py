@@ -1,9 +1,8 @@
 """Bytes between a job and the controller, over HTTP with a token good for one attempt alone.
 
 The controller may be away or restarting, so connection errors and 5xx are tried again for as long
-as the worker may be away from it, with growing pauses; a 4xx is an answer. Both the runner and
-`corral.job` use this, in whichever process the user calls it. Artifacts may go elsewhere, to a
-bucket by a signed URL or into the shared root: then the controller is told of them alone.
+as the worker may be away from it, with growing pauses; a 4xx is an answer. Artifacts may go to a
+bucket by a signed URL or into the shared root: then the controller is only told of them.
 """
 
 from __future__ import annotations

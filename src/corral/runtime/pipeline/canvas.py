@@ -1,6 +1,4 @@
-"""A canvas of RGB bytes that shapes are drawn on, row by row, with whole numbers alone: so the same
-shapes are the same bytes on every machine.
-"""
+"""A canvas of RGB bytes, drawn on with whole numbers alone: the same bytes on every machine."""
 
 from __future__ import annotations
 

@@ -41,7 +41,6 @@ class Done(Struct):
     info: dict[str, Any] = {}
     warnings: list[str] = []
     stages: list[StageReport] = []
-    """One for each stage that is done."""
     pngs: Annotated[list[bytes], Meta(max_length=MOST_IMAGES)] = []
 
 

@@ -1,6 +1,4 @@
-"""Which kinds of backend there are, and where each is found. A worker that has none of a kind
-imports nothing of it.
-"""
+"""Which kinds of backend there are. A worker that has none of a kind imports nothing of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""One record, stage by stage: progress, metrics, checkpoints between stages; at the end images,
-their cards, and a result that says what they are.
-"""
+"""One record, stage by stage, with checkpoints between; at the end images, cards and a result."""
 
 from __future__ import annotations
 
@@ -39,8 +37,7 @@ PROGRESS_S = 0.05
 
 
 class Card(Struct):
-    """Lies beside each image: everything needed to render it again, and to say whether the pixels
-    are the same."""
+    """Beside each image: all that is needed to render it again and to compare the pixels."""
 
     name: str
     index: int

@@ -221,8 +221,7 @@ def _colour_of(word: str) -> Colour:
 
 
 def _key(record: Record, seed: int, stage: Stage) -> int:
-    """Of all that decides a pixel, and nothing else: not of the pack it is from, nor of how many
-    images are made along with this one."""
+    """Of all that decides a pixel and nothing else, such as how many images are made with it."""
     said = (
         seed, record.positive, record.negative, record.model, record.vae, record.sampler,
         record.scheduler, record.steps, repr(record.cfg_scale), record.clip_skip,

@@ -118,18 +118,14 @@ def memory() -> int:
 
 
 def share(fd: int, size: int) -> mmap.mmap:
-    """Memory for all who hold such a file. Nobody can shorten it any more: whoever then looked at
-    it would be killed."""
+    """Memory for all who hold the file; sealed, since a look at a shortened one is a SIGBUS."""
     os.ftruncate(fd, size)
     fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
     return mmap.mmap(fd, size)
 
 
 class Lock:
-    """A lock between processes that its owner's death releases.
-
-    A record lock, not flock: forked children of a job must not share it.
-    """
+    """Its owner's death releases it. A record lock: by flock, a job's forks would share it."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -153,8 +149,7 @@ def exit_fd(pid: int) -> int | None:
 
 
 def hold_descendants(*, really: bool = True) -> None:
-    """From here on whatever this process starts, and what those start, can be found and ended:
-    daemons are reparented to it."""
+    """Whatever it starts from here on can be found and ended: daemons are reparented to it."""
     prctl(PR_SET_CHILD_SUBREAPER, really)
 
 
@@ -187,7 +182,7 @@ def ask_to_end(process: subprocess.Popen[bytes]) -> None:
 
 CHILDREN_READ = 1 << 20
 THREADS_AT = 17
-"""In what is told of a process, behind its name."""
+"""Which field of /proc/PID/stat behind the name counts the threads."""
 TWO = 32
 """Bytes that hold the numbers of two processes."""
 KILL_S = 5.0

@@ -1,5 +1,4 @@
-"""A filter of system calls: a job changes no limits of processes that are not its own, and reaches
-no keys of its user.
+"""A filter of system calls: a job changes no limits of other processes, and reaches no keys.
 
 `prlimit` asks only whose a process is, and Landlock does not know of it. With it a job would end
 the controller, the agent and its own supervisor: by a bound on their processor time, for one.

@@ -285,8 +285,7 @@ class StandaloneAttempt:
                 raise Ending(endings.over_memory(held / GIB, runner.limit / GIB))
 
     def _next(self, within_s: float | None = None) -> tuple[str, Any]:
-        """What happens next; `nothing` where that is nothing for so long. Raises where the attempt
-        is to end."""
+        """The next event, or `nothing` after so long. Raises where the attempt is to end."""
         left = self._until - time.monotonic()
         timeout = left if within_s is None else min(left, within_s)
         try:

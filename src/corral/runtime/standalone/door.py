@@ -1,6 +1,4 @@
-"""This attempt's way to its controller, for as long as it takes: its order, and what it tells. That
-is numbered, kept until the controller has it on disk, and posted in turn.
-"""
+"""This attempt's way to its controller: its order, and what it tells, kept until on disk there."""
 
 from __future__ import annotations
 
@@ -91,8 +89,7 @@ class Outbox:
         self._posting.start()
 
     def add(self, message: Message, told: int = 0) -> None:
-        """Waits for room; of an attempt that is over nothing is kept. ValueError for what cannot
-        be told."""
+        """Waits for room; nothing is kept of an attempt that is over. ValueError for no JSON."""
         size = len(json.dumps(message, ensure_ascii=False, allow_nan=False).encode()) + COST
         with self._news:
             self._news.wait_for(lambda: self._bytes < ROOM_BYTES or self._over)

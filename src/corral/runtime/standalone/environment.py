@@ -1,6 +1,4 @@
-"""Where the job's code runs: with the interpreter of this process, or in an environment that uv
-makes, once for each digest of what is in it.
-"""
+"""Where the job's code runs: this process's interpreter, or an environment that uv makes once."""
 
 from __future__ import annotations
 
@@ -121,9 +119,8 @@ class _Build:
                 self._step(command)
 
     def _step(self, command: list[str], *writes: str) -> tuple[int, str]:
-        """Its exit code and the end of what it said. Of one that others killed the exit code says
-        nothing: they have collected it. What later builds use is written by the step alone that
-        runs nothing of a package."""
+        """Its exit code, which says nothing where others killed it, and the end of its output.
+        Only the step that runs nothing of a package writes what later builds use."""
         self._go_on()
         with subprocess.Popen(
             uv.supervised(command, self._walls(writes)),

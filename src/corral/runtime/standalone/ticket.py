@@ -1,6 +1,4 @@
-"""What this process is handed, and the order that it fetches with it. Declared once, for whoever
-starts it, for the controller, and for this process, which has only the standard library.
-"""
+"""What this process is handed, and the order that it fetches. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""ComfyUI behind the backend interface: a graph for each image, followed until it ends, whatever
-the connection and the server do meanwhile.
+"""ComfyUI behind the backend interface: a graph for each image, followed until it ends.
 
-The history is the truth about an end; events only say when to look and how far it is. Whoever
-misses them asks, and a prompt that is in neither queue nor history went with a server that
-restarted.
+The history is the truth about an end; events only say when to look and how far it is. A prompt
+that is in neither queue nor history went with a server that restarted.
 """
 
 from __future__ import annotations

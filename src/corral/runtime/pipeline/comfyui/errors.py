@@ -25,8 +25,7 @@ FILE_WORDS = (
     "vae is invalid: none",
     "incomplete metadata, file not fully covered",
 )
-"""A model's file is gone, cut short, or holds something else than its folder says: another worker
-may have a good one."""
+"""A model's file is gone, cut short or of another kind: another worker may have a good one."""
 CHOICES = ("sampler_name", "scheduler")
 """Fields with a list of words and not of files."""
 

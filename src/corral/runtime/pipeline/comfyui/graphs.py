@@ -1,5 +1,4 @@
-"""Our own ComfyUI graphs, one image each. All that decides a pixel stands in them: nothing is left
-to a default of the server.
+"""Our own ComfyUI graphs, one image each. They leave nothing that decides a pixel to the server.
 
 The images of a batch are graphs of their own, because their seeds are seed, seed + 1, … and a
 batch of ComfyUI's draws all of its noise from the first.

@@ -26,8 +26,7 @@ NODES = {
 
 
 def offer(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """See `kinds.offer_of`. Models have the names that records have for them; of two files with
-    one name, their whole way."""
+    """See `kinds.offer_of`. Names are those in records; of two files with one name, their path."""
     server = ComfyUIServer(options["url"], options["username"], options["password"])
     # Our own graphs read checkpoints alone, a user's may begin with a bare model.
     places = [("CheckpointLoaderSimple", "ckpt_name"), *_places(options)]

@@ -16,8 +16,8 @@ class GraphProgress:
         self.over = False
         """The server said that it ended; the history says how."""
         self.heard: dict[str, dict[str, Any]] = {}
-        """Ends that it told. Old servers' history has no word of them, and that of none says that
-        a node held back its result."""
+        """Ends that it told. Old servers' history lacks them, and no server's history says that a
+        node held back its result."""
         self._labels = graph.labels
         self._weights = {node: _weight(about) for node, about in graph.nodes.items()}
         self._whole = sum(self._weights.values()) or 1.0

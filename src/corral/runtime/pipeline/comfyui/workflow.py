@@ -1,6 +1,4 @@
-"""A workflow of the user's own, in ComfyUI's API format: a record fills the inputs that its map
-names, all else is as the user saved it.
-"""
+"""A user's own workflow in ComfyUI's API format: a record fills only the inputs its map names."""
 
 from __future__ import annotations
 

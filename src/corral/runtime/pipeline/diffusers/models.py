@@ -127,8 +127,8 @@ class LoadedModel:
 
 
 class Shelf:
-    """The models that are loaded, the last used one last. What must go goes before the next one is
-    loaded: two at a time seldom fit."""
+    """The loaded models, the last used one last. Room is made before the next one is loaded: two
+    at a time seldom fit."""
 
     def __init__(self, torch: Any, diffusers: Any, device: str, dtype: Any, room: int) -> None:
         self._torch, self._diffusers = torch, diffusers

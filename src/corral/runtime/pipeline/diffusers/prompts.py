@@ -1,6 +1,4 @@
-"""What a record says in words and numbers, as a pipeline of diffusers takes it; and what of it the
-model does not read.
-"""
+"""A record as a pipeline of diffusers takes it, and what of it the model does not read."""
 
 from __future__ import annotations
 
@@ -13,8 +11,7 @@ from corral.runtime.pipeline.backend import StageFailed
 
 
 def said_of(pipe: Any, record: Record) -> dict[str, Any]:
-    """What the record says that is no number of images, as arguments of the pipeline; where it
-    has none of them, that is told."""
+    """The record as arguments of the pipeline; StageFailed where it has no such argument."""
     known = inspect.signature(pipe.__call__).parameters
     said: dict[str, Any] = {"prompt": record.positive, "guidance_scale": record.cfg_scale}
     if record.negative and not _is_distilled(pipe):

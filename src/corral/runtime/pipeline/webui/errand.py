@@ -39,9 +39,8 @@ class Stopped(Exception):
 
 
 class Errand:
-    """The stage itself is a function that gets this errand, and calls the server through it. It
-    has the turn until it ends, even where its caller is gone: an interrupt of ours that is still
-    on its way must not meet the next one's job."""
+    """Runs `work`, which calls the server through it. It has the turn until it ends, even where
+    its caller is gone: an interrupt that is still on its way must not meet the next one's job."""
 
     def __init__(self, server: WebUIServer, turn: Turn, work: Callable[[Errand], Rendered]) -> None:
         self._server = server

@@ -131,8 +131,7 @@ class ServerStock:
         return self._vae(name, "sd-vae")
 
     def modules(self, names: str) -> tuple[str, ...]:
-        """Of a Forge, whose list has text encoders too: all that a model is without, with commas
-        between."""
+        """Of a Forge, whose list has text encoders too; `names` has commas between them."""
         wanted = (name for name in names.split(",") if plain(name) not in ("", "none"))
         return tuple(self._vae(name, "sd-modules") for name in wanted)
 
