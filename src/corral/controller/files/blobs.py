@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from corral.core.errors import (
@@ -28,7 +28,8 @@ CHUNK = 1 << 20
 NOTED = ".pruned"
 """An empty file with this ending says that the bytes were here, and were removed on purpose."""
 COUNTED_ON_S = 3600.0
-SMALL_PIECES, SMALL, QUICK_S = 4, 1 << 18, 0.002
+AT_ONCE = 16
+"""Files that are open while they wait for one sync."""
 _NAME = re.compile(rf"[0-9a-f]{{64}}({re.escape(NOTED)})?")
 
 
@@ -39,8 +40,6 @@ class Blobs:
         self._incoming.mkdir(parents=True, exist_ok=True)
         for leftover in self._incoming.iterdir():
             leftover.unlink()
-        self._put_s = QUICK_S
-        """How long a few small ones take lately."""
         self._settled: set[str] = set()
         """Folders whose names are known to be durable, but for those on their way in."""
         self._arriving: set[str] = set()
@@ -80,7 +79,7 @@ class Blobs:
         """Durable when this returns."""
         blob = Blob.of(data, inline=False)
         if not self.has(blob.sha256):
-            await asyncio.to_thread(self._put, data, blob.sha256)
+            await asyncio.to_thread(self._put, [(blob.sha256, data)])
             self.received += len(data)
         return blob
 
@@ -88,52 +87,57 @@ class Blobs:
         """Small ones, which then wait for the disk together. Durable when this returns."""
 
         def put() -> list[Blob]:
-            began = time.perf_counter()
             blobs = [Blob.of(data, inline=False) for data in parts]
-            for blob, data in zip(blobs, parts, strict=True):
-                self._put(data, blob.sha256)
-            if few:
-                self._put_s += (time.perf_counter() - began - self._put_s) / 8
+            named = [(blob.sha256, data) for blob, data in zip(blobs, parts, strict=True)]
+            for start in range(0, len(named), AT_ONCE):
+                self._put(named[start : start + AT_ONCE])
             return blobs
 
-        size = sum(map(len, parts))
-        few = len(parts) <= SMALL_PIECES and size <= SMALL
-        if few and self._put_s < QUICK_S:
-            # On a quick disk it is over sooner than two threads have met.
-            blobs = put()
-        else:
-            blobs = await asyncio.to_thread(put)
-        self.received += size
+        blobs = await asyncio.to_thread(put)
+        self.received += sum(map(len, parts))
         return blobs
 
-    def _put(self, data: bytes, sha256: str) -> None:
-        incoming = self._incoming / secrets.token_hex(8)
+    def _put(self, parts: Sequence[tuple[str, bytes]]) -> None:
+        """All are written before the first is synced, and all named before the first name is: what
+        the disk has on its way then goes with the first sync, and the others find little to do."""
+        incoming = {sha256: self._incoming / secrets.token_hex(8) for sha256, _ in parts}
         try:
-            with open(incoming, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            self._adopt(incoming, sha256)
+            with contextlib.ExitStack() as stack:
+                files = []
+                for sha256, data in parts:
+                    files.append(file := stack.enter_context(open(incoming[sha256], "wb")))
+                    file.write(data)
+                    file.flush()
+                for file in files:
+                    os.fsync(file.fileno())
+            self._adopt(incoming)
         except OSError as error:
-            incoming.unlink(missing_ok=True)
+            for path in incoming.values():
+                path.unlink(missing_ok=True)
             raise _not_stored(error) from error
 
-    def _adopt(self, incoming: Path, sha256: str) -> None:
-        final = self.path(sha256)
-        self._asked_for[sha256] = time.monotonic()
-        self._arriving.add(sha256)
+    def _adopt(self, incoming: Mapping[str, Path]) -> None:
+        """Files that are synced, by their sha256."""
+        self._asked_for.update(dict.fromkeys(incoming, time.monotonic()))
+        self._arriving.update(incoming)
         try:
-            try:
-                os.replace(incoming, final)
-            except FileNotFoundError:  # there are 256 folders; each is made once
-                final.parent.mkdir(exist_ok=True)
-                os.replace(incoming, final)
-            sync_folder(final.parent)
-            if final.parent.name not in self._settled:
+            folders = {self._named(path, sha256) for sha256, path in incoming.items()}
+            for folder in folders:
+                sync_folder(folder)
+            if new := {folder.name for folder in folders} - self._settled:
                 sync_folder(self.folder)
-                self._settled.add(final.parent.name)
+                self._settled |= new
         finally:
-            self._arriving.discard(sha256)
+            self._arriving.difference_update(incoming)
+
+    def _named(self, incoming: Path, sha256: str) -> Path:
+        final = self.path(sha256)
+        try:
+            os.replace(incoming, final)
+        except FileNotFoundError:  # there are 256 folders; each is made once
+            final.parent.mkdir(exist_ok=True)
+            os.replace(incoming, final)
+        return final.parent
 
     async def put(
         self,
@@ -163,7 +167,7 @@ class Blobs:
             sha256 = digest.hexdigest()
             if expected is not None and expected != sha256:
                 raise InvalidJob(f"The bytes have sha256 {sha256}, not {expected} as announced.")
-            await asyncio.to_thread(self._adopt, incoming, sha256)
+            await asyncio.to_thread(self._adopt, {sha256: incoming})
             self.received += size
         except OSError as error:
             raise _not_stored(error) from error
