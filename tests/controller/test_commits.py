@@ -179,25 +179,6 @@ async def test_a_slow_disk_is_waited_for_by_the_thread(journal: WatchedJournal) 
     await store.close()
 
 
-async def test_a_small_request_does_not_wait_for_a_large_one_nor_that_for_ever(
-    journal: WatchedJournal,
-) -> None:
-    store, written = opened(journal), list[list[str]]()
-    journal.slow_s = 0.05
-    store.listen(lambda changes: written.append([one.head.id for one in changes]))
-    first = store.enqueue(facts("first"), {})
-    await asyncio.to_thread(journal.writing.wait)  # what comes now waits for that
-    large = [f"large{n}" for n in range(SMALL_COMMIT + 1)]
-    waiting = [store.enqueue(facts(*large), {}), store.enqueue(facts("small"), {})]
-    journal.writing.clear()
-    await first
-    await asyncio.to_thread(journal.writing.wait)
-    waiting.append(store.enqueue(facts("another"), {}))
-    await asyncio.gather(*waiting)
-    assert written == [["first"], ["small"], [*large, "another"]]
-    await store.close()
-
-
 async def test_closing_waits_for_everything_that_was_asked_for(journal: WatchedJournal) -> None:
     store = opened(journal)
     journal.slow_s = 0.05

@@ -62,8 +62,6 @@ class Store(JobReader):
         self._pending: list[Request] = []
         self._insisting: list[Request] = []
         """Those that found no room and are written before anything else, as soon as there is."""
-        self._small_first = False
-        """Whether the last group had small requests alone, and larger ones waited for it."""
         self._again: asyncio.TimerHandle | None = None
         self.has_room = True
         """Whether the last commit found room."""
@@ -208,10 +206,7 @@ class Store(JobReader):
                 else:
                     self._not_written(group, accepted, error)
             finally:
-                if self._pending or self._prunes:  # others have their turn in between
-                    asyncio.get_running_loop().call_soon(self._write_next)
-                else:
-                    self._write_next()
+                self._write_next()
 
         if not group.records and not group.workers:
             return written(None, None)
@@ -227,15 +222,9 @@ class Store(JobReader):
             self._thread.run(write, written)
 
     def _next_requests(self) -> list[Request]:
-        """At least one, and no more than the event loop has time for, however many wait. Small ones
-        do not wait for the commit of a large one, which is next then."""
+        """At least one, and no more than the event loop has time for, however many wait."""
         if self._insisting:
             self._pending, self._insisting = [*self._insisting, *self._pending], []
-        small = [one for one in self._pending if len(one.facts) <= SMALL_COMMIT]
-        self._small_first = not self._small_first and 0 < len(small) < len(self._pending)
-        if self._small_first:
-            self._pending = [one for one in self._pending if len(one.facts) > SMALL_COMMIT]
-            return small
         count = facts = 0
         while count < len(self._pending) and facts < GROUP_FACTS:
             facts += len(self._pending[count].facts)

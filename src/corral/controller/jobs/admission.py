@@ -52,11 +52,8 @@ def admit(job: Job, workers: Sequence[Worker]) -> tuple[str, CorralError | None]
     )
 
 
-_AS_GIVEN = tuple(
-    name
-    for name in SubmissionFact.__struct_fields__
-    if name in Job.__struct_fields__ and name != "labels"
-)
+_OWN = ("job", "at", "digest", "labels", "correlation_id")
+_AS_GIVEN = tuple(name for name in SubmissionFact.__struct_fields__ if name not in _OWN)
 _as_given = attrgetter(*_AS_GIVEN)
 
 
