@@ -222,7 +222,8 @@ class Store(JobReader):
             self._thread.run(write, written)
 
     def _next_requests(self) -> list[Request]:
-        """At least one, and no more than the event loop has time for, however many wait."""
+        """At least one, and no more than the event loop has time for, however many wait. Never out
+        of order: a report may follow its submission into the same commit."""
         if self._insisting:
             self._pending, self._insisting = [*self._insisting, *self._pending], []
         count = facts = 0
