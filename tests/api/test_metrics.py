@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
@@ -25,6 +24,7 @@ from tests.debian import needs
 from tests.docs.pages import rows
 from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +161,7 @@ def test_promtool_has_no_complaint(live: LiveController) -> None:
 
 def test_a_real_prometheus_scrapes_it(live: LiveController, tmp_path: Path) -> None:
     program = needs("prometheus", "prometheus")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     config = tmp_path / "prometheus.yml"
     config.write_text(
         "scrape_configs:\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.crash import tracing
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,11 +74,9 @@ def programs() -> Programs:
     return run
 
 
-def free_port() -> list[str]:
+def same_port() -> list[str]:
     """Flags with which a controller comes back where it was: attempts that run on find it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return ["--port", str(probe.getsockname()[1])]
+    return ["--port", str(free_port())]
 
 
 def complaints(rows: Sequence[dict[str, Any]]) -> str:

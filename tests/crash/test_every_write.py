@@ -21,7 +21,7 @@ import corral
 from corral.core.errors import CorralError
 from corral.core.events import JobSucceeded
 from tests.crash.books import end_of, stories
-from tests.crash.conftest import ROOT, Programs, complaints, free_port
+from tests.crash.conftest import ROOT, Programs, complaints, same_port
 from tests.eventually import eventually
 from tests.live import LiveController
 
@@ -129,7 +129,7 @@ class Interrupted:
         self.seen: dict[str, list[str]] = {}
         """Names of jobs whose result arrived, with the attempts that had begun by then."""
         environ = {"CORRAL_WORKER_WRITE_PATHS": f"[{self.yard}]", "CORRAL_GRACE_S": "10"}
-        self.port = free_port()
+        self.port = same_port()
         self.controller = LiveController(self.home, *self.port, environ=environ)
 
     def run(self) -> dict[str, Any]:

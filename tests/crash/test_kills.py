@@ -18,7 +18,7 @@ import corral
 from corral.agent.runners.process_tree import marked
 from corral.core.events import AttemptPlaced, JobRequeued, JobSucceeded
 from tests.crash.books import end_of, stories
-from tests.crash.conftest import free_port
+from tests.crash.conftest import same_port
 from tests.eventually import PATIENCE_S, eventually
 from tests.live import LiveController
 
@@ -46,7 +46,7 @@ class Ranch:
             "CORRAL_SHUTDOWN_GRACE_S": "1.5",
             "CORRAL_GRACE_S": "30",
         }
-        self.controller = LiveController(self.home, *free_port(), environ=environ)
+        self.controller = LiveController(self.home, *same_port(), environ=environ)
         self.controller.start()
 
     @property

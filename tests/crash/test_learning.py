@@ -19,7 +19,7 @@ from corral.home import Home
 from tests.controller.paintings import Studio, studio
 from tests.controller.test_retention import KEEP
 from tests.crash.books import end_of, stories
-from tests.crash.conftest import free_port
+from tests.crash.conftest import same_port
 from tests.eventually import eventually
 from tests.live import LiveController
 
@@ -44,7 +44,7 @@ def lines(home: Path) -> list[bytes]:
 @pytest.mark.long
 def test_killed_again_and_again(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    controller = LiveController(home, *free_port(), environ={"CORRAL_GRACE_S": "10"})
+    controller = LiveController(home, *same_port(), environ={"CORRAL_GRACE_S": "10"})
     controller.start()
     with corral.Client(controller.address, controller.token) as client:
         run = client.learning.start(PLAN)

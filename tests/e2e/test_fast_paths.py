@@ -13,7 +13,7 @@ from corral.core.errors import InvalidSettings
 from corral.protocol.parcels import SOCKET
 from corral.sdk.transport.direct import NotDirect
 from corral.settings import FAST_PATHS, fast_paths
-from tests.crash.conftest import free_port
+from tests.crash.conftest import same_port
 from tests.live import LiveController
 
 RESULT_S = 60.0
@@ -30,7 +30,7 @@ def live(
         "CORRAL_WORKER_CPUS": "3",
         "CORRAL_BACKOFF_S": "0",
     }
-    with LiveController(tmp_path / "home", *free_port(), environ=environ) as made:
+    with LiveController(tmp_path / "home", *same_port(), environ=environ) as made:
         yield made
 
 

@@ -14,9 +14,10 @@ import pytest
 
 import corral
 from corral.agent.outbox import KEPT
-from tests.e2e.test_joining import Machine, connected, free_port
+from tests.e2e.test_joining import Machine, connected
 from tests.eventually import eventually
 from tests.live import LiveController
+from tests.ports import free_port
 
 YAML = (
     "tls: always\nadvertise: 127.0.0.1\ngrace_s: 600\nshutdown_grace_s: 0.2\n"

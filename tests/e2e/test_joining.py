@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -24,6 +23,7 @@ from corral.joining.invitation import parse
 from tests import kit
 from tests.eventually import eventually
 from tests.live import CORRAL, LiveController
+from tests.ports import free_port
 
 YAML = "tls: always\nadvertise: 127.0.0.1\ngrace_s: 2\ncancel_grace_s: 1\nshutdown_grace_s: 1\n"
 
@@ -35,11 +35,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveController]:
     ports = [f"--port={free_port()}", f"--grpc-port={free_port()}"]  # the same after a restart
     with LiveController(home, *ports) as made:
         yield made
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as asked:
-        return int(asked.getsockname()[1])
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,17 +23,13 @@ from tests.agent.test_environments import make_wheel
 from tests.engines.losing_proxy import LosingProxy
 from tests.eventually import eventually
 from tests.live import LiveController
+from tests.ports import free_port
 from tests.runtime.harness import alive
 
 PREFIX = (sys.executable, "-m", "tests.engines.children")
 ENTRY = Path(corral.__file__).parent / "runtime" / "standalone" / "__main__.py"
 VALUE = "a-secret-that-does-not-occur-by-chance"
 LINES = 4000
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def live(home: Path, **settings: Any) -> LiveController:

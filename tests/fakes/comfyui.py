@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import email
 import json
-import socket
 import threading
 import time
 import uuid
@@ -23,6 +22,7 @@ from tests.eventually import eventually
 from tests.fakes.comfyui_nodes import described, picture, png
 from tests.fakes.comfyui_prompts import checked, refused
 from tests.fakes.comfyui_run import Run
+from tests.ports import free_port
 
 FILES = {
     "checkpoints": ["anime.safetensors", "SDXL/sdxl_1.0.safetensors", "refiner.safetensors"],
@@ -93,9 +93,7 @@ class FakeComfyUI:
         self.previews = 0
         """That it sent."""
         self.sockets_taken = 0
-        with contextlib.closing(socket.socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._life: Life | None = None
 
