@@ -83,6 +83,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Beside:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    often = [name for name, count in Counter(item.nodeid for item in items).items() if count > 1]
+    if often:  # what hands tests out to several processes counts by name, and would run one of them
+        raise pytest.UsageError(f"Several tests have one name each: {', '.join(often)}")
     if hasattr(config, "workerinput"):
         longest_first(items)
 

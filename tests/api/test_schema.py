@@ -4,7 +4,7 @@ documented, and every job that was acknowledged is still there."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -50,7 +50,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveController]:
         _nothing_is_lost(rest)
 
 
-ACKNOWLEDGED: set[str] = set()
+ACKNOWLEDGED = set[str]()
 ENDED: dict[str, str] = {}
 """A job whose streams end."""
 
@@ -67,22 +67,34 @@ def _nothing_is_lost(rest: Rest) -> None:
     assert found >= ACKNOWLEDGED
 
 
-@SCHEMA.parametrize()
-@settings(
-    max_examples=EXAMPLES,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-def test_whatever_is_asked(case: Any, asked: LiveController) -> None:
-    case.headers = {**(case.headers or {}), "Authorization": f"Bearer {asked.token}"}
-    if case.path == "/jobs/{job}/events" or (case.query or {}).get("follow"):
-        case.path_parameters = {**case.path_parameters, "job": ENDED["job"]}
-    answer = case.call(base_url=asked.url, timeout=20)
-    if answer.status_code == 503 and answer.json()["error"]["code"] in REFUSALS:
-        return
-    case.validate_response(answer, checks=CHECKS)
-    if case.method == "POST" and case.path == "/jobs" and answer.status_code == 202:
-        ACKNOWLEDGED.update(answer.json()["job_ids"])
+def asking() -> Callable[..., None]:
+    """A new function for each operation: as the cases of one, pytest gives them one name, and what
+    hands tests out to several processes counts by name."""
+
+    @settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def ask(case: Any, asked: LiveController) -> None:
+        case.headers = {**(case.headers or {}), "Authorization": f"Bearer {asked.token}"}
+        if case.path == "/jobs/{job}/events" or (case.query or {}).get("follow"):
+            case.path_parameters = {**case.path_parameters, "job": ENDED["job"]}
+        answer = case.call(base_url=asked.url, timeout=20)
+        if answer.status_code == 503 and answer.json()["error"]["code"] in REFUSALS:
+            return
+        case.validate_response(answer, checks=CHECKS)
+        if case.method == "POST" and case.path == "/jobs" and answer.status_code == 202:
+            ACKNOWLEDGED.update(answer.json()["job_ids"])
+
+    return ask
+
+
+for found in SCHEMA.get_all_operations():
+    operation = found.ok()
+    only = SCHEMA.include(path=operation.path, method=operation.method)
+    words = operation.path.translate(str.maketrans("/", "_", "{}"))
+    globals()[f"test_{operation.method}{words}"] = only.parametrize()(asking())
