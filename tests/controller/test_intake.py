@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.controller.intake import MAX_INLINE_FILES, REPORT_BATCH, Intake
+from corral.controller.intake import MAX_INLINE_FILES, REPORT_BATCH, SMALL_BATCH, Intake
 from corral.controller.output.stream import path_of, stem_in
 from corral.core.events import (
     AttemptExited,
@@ -41,10 +41,25 @@ class Talkative:
         await asyncio.Event().wait()
 
 
+@pytest.mark.parametrize("submitted", [0, 1])
 async def test_others_get_a_turn_in_between(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, submitted: int
 ) -> None:
+    """And more often while somebody submits a job now and then, and waits for each answer."""
+    batch = SMALL_BATCH if submitted else REPORT_BATCH
+    count = 2 * REPORT_BATCH + 1
+    taken: list[int] = []
+    all_taken = asyncio.Event()
+
+    async def take(reports: Sequence[EngineReport]) -> None:
+        taken.append(len(reports))
+        if sum(taken) == count:
+            all_taken.set()
+
     async with shell(tmp_path) as there:
+        monkeypatch.setattr("corral.controller.store.SUBMITTING_S", 60.0)
+        for number in range(submitted):
+            await there.submit(text=str(number))
         intake = Intake(
             Talkative(),  # type: ignore[arg-type]
             there.store,
@@ -54,16 +69,14 @@ async def test_others_get_a_turn_in_between(
             heard=lambda job: None,
             stop_grace_s=1.0,
         )
-        taken: list[int] = []
-
-        async def take(reports: Sequence[EngineReport]) -> None:
-            taken.append(len(reports))
-
         monkeypatch.setattr(intake, "take", take)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await intake.run()
-        assert taken == [REPORT_BATCH, REPORT_BATCH, 1]
+        running = asyncio.create_task(intake.run())
+        await all_taken.wait()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    whole, rest = divmod(count, batch)
+    assert taken == [batch] * whole + [rest]
 
 
 async def test_a_file_system_that_lets_new_files_wait_lets_nobody_else_wait(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ be sent ahead of it (see `early_starts`).
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -38,6 +39,7 @@ SLOW_S, COMMIT_DELAY_S = 0.0005, 0.002
 """On a slow disk, a fact of which nobody is told anything yet waits so long for the next one."""
 GROUP_FACTS = 1_000
 """Facts of different requests that share a commit; a request is never divided."""
+SUBMITTING_S = 0.5
 ROOM_S = 1.0
 """How often it is tried again to write what can no longer be refused."""
 BEGUN = (
@@ -62,6 +64,7 @@ class Store(JobReader):
         self._pending: list[Request] = []
         self._insisting: list[Request] = []
         """Those that found no room and are written before anything else, as soon as there is."""
+        self._submitted_at = -math.inf
         self._again: asyncio.TimerHandle | None = None
         self.has_room = True
         """Whether the last commit found room."""
@@ -130,6 +133,8 @@ class Store(JobReader):
         has happened already can no longer be refused: with `insist` it waits for room."""
         if self.failed.is_set():
             raise self._refusal()
+        if 0 < len(documents) <= SMALL_COMMIT:
+            self._submitted_at = time.monotonic()
         done: asyncio.Future[list[Change]] = asyncio.get_running_loop().create_future()
         self._pending.append(Request(facts, documents, workers, skip_conflicts, insist, done))
         if not may_wait or self._commit_s < SLOW_S:
@@ -137,6 +142,11 @@ class Store(JobReader):
         elif self._idle.is_set() and self._waiting is None:
             self._waiting = asyncio.get_running_loop().call_later(COMMIT_DELAY_S, self._begin)
         return done
+
+    def submitted_lately(self) -> bool:
+        """Whether somebody submits a job or a few at a time, and waits for each answer: a large
+        commit would keep them waiting."""
+        return time.monotonic() - self._submitted_at < SUBMITTING_S
 
     def hurry(self) -> None:
         """Somebody asks for what could have waited."""
@@ -206,7 +216,8 @@ class Store(JobReader):
                 else:
                     self._not_written(group, accepted, error)
             finally:
-                self._write_next()
+                # Not at once: others have their turn between two commits.
+                asyncio.get_running_loop().call_soon(self._write_next)
 
         if not group.records and not group.workers:
             return written(None, None)
