@@ -65,6 +65,7 @@ def test_silence_over_grpc_disturbs_nobody_who_was_there(few: LiveController) ->
 def test_silence_before_a_handshake_ends(tmp_path: Path) -> None:
     """Its descriptor is given back, also where TLS is spoken."""
     soon = {"header_s": 0.5}
+    (tmp_path / "corral.yaml").write_text("discoverable: false\n")  # a test of discovery looks too
     with LiveController(tmp_path, "--host", "0.0.0.0", limits=soon) as controller:
         for address in (controller.url, controller.address):
             port = int(address.rpartition(":")[2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import secrets
 import ssl
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,10 @@ from tests.eventually import eventually
 from tests.live import CORRAL, LiveController
 
 YAML = "grace_s: 2\ncancel_grace_s: 1\nshutdown_grace_s: 1\nworker: {enabled: false}\n"
+
+
+ONE_AT_A_TIME = Path(tempfile.gettempdir(), "corral-tests-of-discovery")
+"""Locked by a run while it announces: a controller of another checkout's tests would be found too."""
 
 
 class Cable:
@@ -63,8 +69,10 @@ class Cable:
 def cable() -> Iterator[Cable]:
     if os.geteuid() != 0:
         pytest.skip("needs root: network namespaces")
-    with Cable() as made:
-        yield made
+    with ONE_AT_A_TIME.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with Cable() as made:
+            yield made
 
 
 @pytest.fixture(scope="module")
