@@ -30,7 +30,7 @@ YAML = "grace_s: 2\ncancel_grace_s: 1\nshutdown_grace_s: 1\nworker: {enabled: fa
 
 
 ONE_AT_A_TIME = Path(tempfile.gettempdir(), "corral-tests-of-discovery")
-"""Locked by a run while it announces: a controller of another checkout's tests would be found too."""
+"""Locked while a run announces itself: another one would find its controller too."""
 
 
 class Cable:
