@@ -216,8 +216,11 @@ class Store(JobReader):
                 else:
                     self._not_written(group, accepted, error)
             finally:
-                # Not at once: others have their turn between two commits.
-                asyncio.get_running_loop().call_soon(self._write_next)
+                if self._pending or self._prunes:
+                    # Not at once: others have their turn between two commits.
+                    asyncio.get_running_loop().call_soon(self._write_next)
+                else:
+                    self._idle.set()
 
         if not group.records and not group.workers:
             return written(None, None)
