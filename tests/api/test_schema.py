@@ -11,6 +11,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import load_all_checks
+from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
@@ -94,6 +95,7 @@ def asking() -> Callable[..., None]:
 
 
 for found in SCHEMA.get_all_operations():
+    assert isinstance(found, Ok), found
     operation = found.ok()
     only = SCHEMA.include(path=operation.path, method=operation.method)
     words = operation.path.translate(str.maketrans("/", "_", "{}"))
