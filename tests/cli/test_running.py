@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.terminal.arguments import seconds
 from corral.contract import corral_pb2 as pb
+from corral.core.durations import seconds
 from corral.core.errors import InvalidJob, NoGpuWorkers
 from tests.cli.conftest import Corral
 from tests.sdk.orchestrator import Orchestrator, Served

@@ -213,12 +213,13 @@ def test_exceptions_that_cannot_be_pickled_still_tell_their_story(runner: Runner
 
         raise Broken
 
-    for function, message in ((with_a_lock, "holds a lock"), (odd, "1 and 2")):
-        failure = runner.failure(function)
-        assert failure["message"] == message
-        assert "pickled" not in failure
+    failure = runner.failure(with_a_lock)
+    assert failure["message"] == "holds a lock"
+    assert "pickled" not in failure
     failure = runner.failure(odd)
+    assert failure["message"] == "1 and 2"
     assert failure["type"].endswith("test_functions.Odd")
+    assert isinstance(pickle.loads(base64.b64decode(failure["pickled"])), Odd)
     failure = runner.failure(huge)
     assert "pickled" not in failure
     assert "left out" in failure["message"]
@@ -354,6 +355,37 @@ def test_so_does_an_import_in_the_function_s_body(runner: Runner) -> None:
     # No requirement would help against this one.
     assert runner.failure(inner)["message"].startswith("No module named 'json.no_such_part'")
     assert "requirements" not in runner.failure(inner)["message"]
+
+
+def test_a_package_is_named_as_an_installer_does(runner: Runner) -> None:
+    def look() -> None:
+        import sklearn.svm  # type: ignore[import-not-found]  # noqa: F401
+
+    assert "Add scikit-learn to requirements" in runner.failure(look)["message"]
+
+
+def test_what_another_version_lacks_says_which_version_is_there(runner: Runner) -> None:
+    from importlib import metadata
+
+    def newer() -> None:
+        from cloudpickle import made_next_year  # noqa: F401
+
+    there = f"environment has cloudpickle {metadata.version('cloudpickle')}: name the version"
+    assert there in runner.failure(newer)["message"]
+    work = {
+        "type": "function",
+        "function": runner.blob(b"ccloudpickle\nmade_next_year\n."),
+        "arguments": runner.blob(pickle.dumps(((), {}))),
+    }
+    runner.start_work(work)
+    assert there in runner.end()["failure"]["message"]
+
+
+def test_a_client_inside_a_job_says_that_jobs_cannot_submit(runner: Runner) -> None:
+    def submit() -> None:
+        import corral.no_such_part  # type: ignore[import-not-found]  # noqa: F401
+
+    assert "Jobs cannot submit jobs" in runner.failure(submit)["message"]
 
 
 def test_damaged_and_wrong_bytes(runner: Runner, controller: Controller) -> None:

@@ -21,6 +21,7 @@ import pytest
 from corral.runtime import hints
 from corral.runtime.process import posix
 from corral.runtime.sandbox import rules
+from corral.runtime.sandbox.unseen import MOST_TOLD
 from tests.runtime.harness import Runner
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -63,6 +64,67 @@ def test_a_denied_path_comes_with_what_to_do(
     assert "worker.read_paths" in message
     message = runner.failure(lambda: (shared / "new").write_text(""))["message"]
     assert "Jobs may read there but not write" in message
+
+
+LOOKING = """
+import glob, os, sys
+for folder in sys.argv[1:]:
+    assert glob.glob(folder + "/*") == []
+    assert list(os.walk(folder)) == []
+    try:
+        open(os.path.join(folder, "a.csv"))
+    except OSError:
+        pass
+"""
+
+
+@needs_landlock
+def test_a_folder_that_is_not_seen_is_told_once(
+    start_runner: Callable[..., Runner], tmp_path: Path
+) -> None:
+    seen, hidden, other = (tmp_path / name for name in ("seen", "hidden", "other"))
+    for folder in (seen, hidden, other):
+        folder.mkdir()
+        (folder / "a.csv").write_text("1")
+    runner = start_runner(read_paths=[str(seen)])
+
+    def look() -> tuple[int, int]:
+        for _ in range(3):
+            list(os.walk(hidden))
+        return len(glob.glob(f"{hidden}/*")), len(glob.glob(f"{seen}/*"))
+
+    def told(folder: Path) -> str:
+        return f"corral: jobs see nothing of {folder} on this worker."
+
+    for _ in range(2):  # each attempt in the same process
+        assert runner.value(look) == (0, 1)
+        (line,) = runner.output("stderr").decode().splitlines()
+        assert line.startswith(told(hidden))
+        assert f"worker: {{read_paths: [{hidden}]}}" in line
+
+    assert runner.value(lambda: list(os.walk(hidden / "no"))) == []
+    assert runner.output("stderr") == b""  # there is nothing to be seen
+
+    runner.start_script({"main.py": LOOKING}, argv=(str(hidden), str(other)))
+    assert runner.end()["frame"] == "result"
+    lines = runner.output("stderr").decode().splitlines()
+    assert [line.partition(" To let")[0] for line in lines] == [told(hidden), told(other)]
+
+
+@needs_landlock
+def test_no_more_is_told_than_somebody_reads(
+    start_runner: Callable[..., Runner], tmp_path: Path
+) -> None:
+    for number in range(MOST_TOLD + 5):
+        (tmp_path / f"folder{number}").mkdir()
+    runner = start_runner()
+
+    def look() -> None:
+        for number in range(MOST_TOLD + 5):
+            list(os.walk(tmp_path / f"folder{number}"))
+
+    runner.value(look)
+    assert len(runner.output("stderr").splitlines()) == MOST_TOLD
 
 
 def test_a_denial_that_is_not_ours_stays_as_it_is(tmp_path: Path) -> None:

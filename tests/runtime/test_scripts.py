@@ -17,6 +17,7 @@ import pytest
 from corral.runtime.failures import AttemptFailed
 from corral.runtime.files import packages
 from tests.eventually import eventually
+from tests.runtime.conftest import StartRunner
 from tests.runtime.harness import Controller, Frame, Runner, alive, zipped
 
 IN_JOB = """
@@ -122,6 +123,90 @@ def test_how_a_script_ends(
         assert frame["failure"]["exit_code"] == exit_code
     if "1/0" in code:
         assert b"ZeroDivisionError" in runner.output("stderr")
+
+
+@pytest.mark.parametrize("entry", ["main.py", "main:go"])
+def test_the_exception_that_ended_a_script_is_told(runner: Runner, entry: str) -> None:
+    code = "def go():\n    raise LookupError('no such row')\nif __name__ == '__main__':\n    go()\n"
+    runner.start_script({"main.py": code}, entry)
+    failure = runner.end()["failure"]
+    assert (failure["code"], failure["exit_code"]) == ("exit_code", 1)
+    assert (failure["type"], failure["message"]) == ("LookupError", "no such row")
+    assert "in go" in failure["traceback"]
+    assert b"LookupError: no such row" in runner.output("stderr")
+
+
+@pytest.mark.parametrize(
+    ("code", "files", "entry", "said"),
+    [
+        ("import cv2", {}, "main.py", "Add opencv-python-headless to requirements=[…], or, for a"),
+        ("import sibling", {}, "main.py", "since only main.py was sent: corral run FOLDER --entry"),
+        ("import sibling", {"data.txt": ""}, "main.py", "put it into the folder that is sent"),
+        ("import sibling\ndef go(): pass", {}, "main:go", "put it into the folder that is sent"),
+        ("import corral.no_such_part", {}, "main.py", "Jobs cannot submit jobs"),
+        ("raise MemoryError", {}, "main.py", "The job ran out of memory: it had no limit"),
+        ("import json.part", {}, "main.py", ""),
+    ],
+)
+def test_a_script_is_told_what_to_do_as_a_function_is(
+    runner: Runner, code: str, files: dict[str, str], entry: str, said: str
+) -> None:
+    runner.start_script({"main.py": code, **files}, entry)
+    failure = runner.end()["failure"]
+    assert said in failure["message"]
+    assert failure["code"] == ("out_of_memory" if "MemoryError" in code else "exit_code")
+    printed = runner.output("stderr").decode().splitlines()
+    if said:
+        assert printed[-1].startswith("corral: ")
+        assert said in printed[-1]
+    else:
+        assert "requirements" not in failure["message"]
+        assert not any(line.startswith("corral: ") for line in printed)
+
+
+def test_only_the_script_itself_tells_its_end(runner: Runner) -> None:
+    other = "import subprocess, sys\nsubprocess.call([sys.executable, '-c', '1/0'])\nsys.exit(1)"
+    runner.start_script({"main.py": other})
+    failure = runner.end()["failure"]
+    assert failure["message"] == "The script exited with code 1."
+    assert not failure.get("type")
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", "[]", "{}", '{"message": 1, "type": "", "traceback": ""}', "{" * 100_000, "9" * 2_000_000],
+    ids=lambda text: f"{text[:3]} {len(text)}",
+)
+def test_what_a_script_writes_there_itself_is_only_read(runner: Runner, written: str) -> None:
+    code = (
+        "import os, shutil, sys, tempfile\n"
+        "shutil.copy('words', os.path.join(tempfile.gettempdir(), 'corral-script-error'))\n"
+        "sys.exit(1)\n"
+    )
+    runner.start_script({"main.py": code, "words": written})
+    assert runner.end()["failure"]["message"] == "The script exited with code 1."
+
+
+def test_a_secret_in_its_exception_is_not_shown(start_runner: StartRunner) -> None:
+    runner = start_runner(secrets={"TOKEN": "hunter2-hunter2"})
+    runner.start_script({"main.py": "import os\nraise ValueError('with ' + os.environ['TOKEN'])"})
+    failure = runner.end()["failure"]
+    assert failure["type"] == "ValueError"
+    assert "hunter2" not in str(failure)
+
+
+def test_a_sitecustomize_of_the_environment_is_loaded_all_the_same(runner: Runner) -> None:
+    code = (
+        "import subprocess, sys, os\n"
+        "os.makedirs('site')\n"
+        "open('site/sitecustomize.py', 'w').write('print(\"customized\")')\n"
+        "path = os.environ['PYTHONPATH'] + os.pathsep + os.path.abspath('site')\n"
+        "subprocess.check_call([sys.executable, '-c', 'import sitecustomize'],"
+        " env={**os.environ, 'PYTHONPATH': path})\n"
+    )
+    runner.start_script({"main.py": code})
+    assert runner.end()["frame"] == "result"
+    assert runner.output() == b"customized\n"
 
 
 def test_output_of_a_script_streams_line_by_line(runner: Runner) -> None:

@@ -20,7 +20,7 @@ import corral
 from corral.contract.views import Ended, Output, StateChanged
 from corral.core.errors import InvalidJob, JobNotFound, NoGpuWorkers, Unauthorized, Unavailable
 from corral.sdk.client import Client
-from corral.sdk.results import with_source
+from corral.sdk.remote_errors import with_source
 from tests.sdk.orchestrator import TOKEN, Orchestrator, Served
 
 

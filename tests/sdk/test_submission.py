@@ -159,6 +159,21 @@ def test_far_guesses_are_not_made() -> None:
         build(requirement=[])
 
 
+def test_words_of_others_are_known() -> None:
+    for word, ours in {"timeout": "duration", "gpu": "gpus", "pip": "requirements"}.items():
+        with pytest.raises(TypeError, match=rf"there is no job option '{word}'.*mean '{ours}'\?"):
+            build(**{word: 1})
+
+
+def test_a_duration_may_be_a_text() -> None:
+    assert build(duration="90m").duration == 5400
+    assert build(duration="2d").duration == 172_800
+    with pytest.raises(InvalidJob, match="duration is a number of seconds, or 90s, 30m"):
+        build(duration="an hour")
+    with pytest.raises(InvalidJob, match="duration is at least 1"):
+        build(duration="0")
+
+
 def test_arguments_are_tuples() -> None:
     assert submission.arguments([1, 2], None) == ((1, 2), {})
     with pytest.raises(TypeError, match=r"args is a tuple: write args=\(5,\)"):

@@ -21,6 +21,7 @@ from corral.runtime.channels.frames import (
 )
 from corral.runtime.files import artifacts
 from corral.runtime.functions import Functions, refuse_secrets, result_bytes
+from corral.runtime.sandbox.unseen import UnseenPaths
 
 if TYPE_CHECKING:
     import subprocess
@@ -95,6 +96,9 @@ class AttemptLoop:
         self._bounds = bounds
         self._cancellation = Cancellation(inbox, road.page)
         self._functions = Functions(self._cancellation, bounds.memory_bytes)
+        self._unseen = UnseenPaths([*bounds.reads, *bounds.writes])
+        if bounds.files:
+            self._unseen.watch()
         self._process = process(road)
         self._open_folder = open_folder
         self._order: Order[Document]
@@ -116,6 +120,7 @@ class AttemptLoop:
         cancellation, road = self._cancellation, self._road
         road.begin()
         cancellation.begin(order["job"], order["attempt"])
+        self._unseen.begin()
         self._order = order
         self._said = False
         work = order["document"]["work"]
@@ -162,7 +167,7 @@ class AttemptLoop:
         from corral.runtime import scripts
 
         folder = f"{order['work_dir']}{SEP}work"
-        command = scripts.prepare(work, folder, self._transfer)
+        command, sent = scripts.prepare(work, folder, self._transfer)
         self._place_inputs(order)
         # From here on a cancel is the script's to hear; we stay to tell how it ended.
         cancellation = self._cancellation
@@ -174,6 +179,7 @@ class AttemptLoop:
             command,
             folder,
             self._road.for_children,
+            self._bounds._replace(sent=sent),
             lambda process: self._inbox.wait_for(process, cancellation),
         )
 
@@ -215,7 +221,7 @@ class AttemptLoop:
                 return failures.by_signal(signal.SIGTERM)
         asked = cancellation.asked
         failure = failures.from_exception(error, cancelled=asked)
-        if failures.is_a(error, hints.KINDS) and not asked:
+        if not asked:
             failure["message"] = hints.add(failure["message"], error, self._bounds)
         return failure
 

@@ -253,9 +253,9 @@ def pickled(error: BaseException) -> dict[str, str]:
     try:
         import pickle
 
-        import cloudpickle
+        from corral.runtime import pickled_errors
 
-        data = cloudpickle.dumps(error)
+        data = pickled_errors.dumps(error)
         if len(data) > PICKLED_LIMIT or (_redactor is not None and _redactor.holds(data)):
             return {}
         pickle.loads(data)  # noqa: S301 - our own bytes: would a client be able to?

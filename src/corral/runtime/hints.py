@@ -7,10 +7,44 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from corral.runtime.failures import OUT_OF_MEMORY_TYPES, type_name
+from corral.runtime.failures import OURS, OUT_OF_MEMORY_TYPES, type_name
 
 GIB = 1024**3
-KINDS = (PermissionError, MemoryError, ModuleNotFoundError)
+KINDS = (PermissionError, MemoryError, ImportError)
+FOLDER = "a folder"
+PACKAGES = {
+    "attr": "attrs",
+    "bs4": "beautifulsoup4",
+    "Crypto": "pycryptodome",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "docx": "python-docx",
+    "dotenv": "python-dotenv",
+    "faiss": "faiss-cpu",
+    "fitz": "pymupdf",
+    "git": "gitpython",
+    "grpc": "grpcio",
+    "jwt": "pyjwt",
+    "lightning_fabric": "lightning",
+    "llama_cpp": "llama-cpp-python",
+    "magic": "python-magic",
+    "OpenSSL": "pyopenssl",
+    "pkg_resources": "setuptools<81",
+    "PIL": "pillow",
+    "psycopg2": "psycopg2-binary",
+    "pynvml": "nvidia-ml-py",
+    "pytorch_lightning": "pytorch-lightning",
+    "serial": "pyserial",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "slugify": "python-slugify",
+    "umap": "umap-learn",
+    "usb": "pyusb",
+    "whisper": "openai-whisper",
+    "yaml": "pyyaml",
+    "zmq": "pyzmq",
+}
+"""What an installer calls the package of a module, where it is another name."""
 
 
 class Bounds(NamedTuple):
@@ -20,17 +54,24 @@ class Bounds(NamedTuple):
     files: bool = False
     reads: Sequence[str] = ()
     writes: Sequence[str] = ()
+    sent: str = ""
+    """Of a script: the one file that was sent, or `a folder`."""
 
 
 def add(message: str, error: BaseException, bounds: Bounds) -> str:
-    """The message of an exception of one of these kinds, and what to do about it."""
+    """The message of an exception, and what to do about it where it is of one of these kinds."""
+    return joined(message, of(error, bounds))
+
+
+def joined(message: str, hint: str) -> str:
+    return f"{message.rstrip('.')}. {hint}" if message and hint else message or hint
+
+
+def of(error: BaseException, bounds: Bounds) -> str:
     try:
-        hint = _hint(error, bounds)
+        return _hint(error, bounds) if issubclass(type(error), KINDS) else ""
     except BaseException:  # It is user code's, and may raise at any look.
-        hint = ""
-    if not hint:
-        return message
-    return f"{message.rstrip('.')}. {hint}" if message else hint
+        return ""
 
 
 def _hint(error: BaseException, bounds: Bounds) -> str:
@@ -40,21 +81,60 @@ def _hint(error: BaseException, bounds: Bounds) -> str:
     elif isinstance(error, MemoryError):
         if type_name(type(error)) not in OUT_OF_MEMORY_TYPES:  # Those speak of a GPU's memory.
             return _about_memory(bounds)
-    elif isinstance(error, ModuleNotFoundError) and error.name:
-        return _about_module(error.name.partition(".")[0])
+    elif isinstance(error, ImportError) and error.name:
+        top = error.name.partition(".")[0]
+        if top == "corral" or _is_raised_by_corral(error):
+            return (
+                "Jobs cannot submit jobs: inside one, corral is corral.job alone. Submit from your "
+                "own program, and make its client outside of what a job imports."
+            )
+        if isinstance(error, ModuleNotFoundError) or error.msg.startswith("cannot import name"):
+            return about_module(top, bounds.sent)
     return ""
 
 
-def add_requirement(package: str) -> str:
-    return (
-        f"Add {package} to requirements=[…], or, for a module of your own, register it with "
-        "cloudpickle.register_pickle_by_value or submit its folder."
-    )
+def about_module(top: str, sent: str = "") -> str:
+    """What would bring a module, or the version of it that has what is asked for."""
+    if top in sys.modules:
+        return _other_version(top)
+    # What belongs to another platform's Python no requirement would bring.
+    return "" if top in sys.stdlib_module_names else _add_requirement(top, sent)
 
 
-def _about_module(top: str) -> str:
-    # One that is there, or belongs to another platform's Python, no requirement would bring.
-    return "" if top in sys.modules or top in sys.stdlib_module_names else add_requirement(top)
+def _add_requirement(module: str, sent: str) -> str:
+    if not sent:
+        own = "register it with cloudpickle.register_pickle_by_value or submit its folder"
+    elif sent == FOLDER:
+        own = "put it into the folder that is sent, where the entry finds it"
+    else:
+        own = f"send its folder, since only {sent} was sent: corral run FOLDER --entry {sent}"
+    package = PACKAGES.get(module, module)
+    return f"Add {package} to requirements=[…], or, for a module of your own, {own}."
+
+
+def _other_version(top: str) -> str:
+    from importlib import metadata
+
+    for package in (PACKAGES.get(top, top), *metadata.packages_distributions().get(top, ())):
+        try:
+            version = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+        return (
+            f"This worker's environment has {package} {version}: name the version that you have in "
+            f"requirements=[…], as {package}==…"
+        )
+    return ""
+
+
+def _is_raised_by_corral(error: BaseException) -> bool:
+    """By its client, that is, which loads what no job has."""
+    place, last = error.__traceback__, ""
+    while place is not None:
+        file = place.tb_frame.f_code.co_filename
+        last = last if file.startswith("<frozen ") else file
+        place = place.tb_next
+    return last.startswith(OURS) and not last.startswith(os.path.join(OURS, "runtime"))
 
 
 def _about_memory(bounds: Bounds) -> str:

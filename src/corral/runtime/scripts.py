@@ -10,14 +10,16 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from corral.runtime import failures
+from corral.runtime import failures, script_errors
 from corral.runtime.failures import AttemptFailed
 from corral.runtime.files.packages import unpack
 from corral.runtime.functions import blob_bytes
+from corral.runtime.hints import FOLDER
 from corral.runtime.process import system
 
 if TYPE_CHECKING:
     from corral.runtime.files.transfer import Transfer
+    from corral.runtime.hints import Bounds
     from corral.runtime.order import ScriptWork
 
 CALL = """\
@@ -37,8 +39,10 @@ sys.exit(value)
 arguments in sys.argv, and what it returns is the exit code (None: 0)."""
 
 
-def prepare(work: ScriptWork, folder: str, transfer: Callable[[], Transfer]) -> list[str]:
-    """Unpack the package into the folder; the command that runs its entry."""
+def prepare(
+    work: ScriptWork, folder: str, transfer: Callable[[], Transfer]
+) -> tuple[list[str], str]:
+    """Unpack the package into the folder; the command that runs its entry, and what was sent."""
     blob = work["package"]
     if blob.get("data") is not None:
         unpack(io.BytesIO(blob_bytes(blob, transfer)), folder)
@@ -48,7 +52,7 @@ def prepare(work: ScriptWork, folder: str, transfer: Callable[[], Transfer]) -> 
             unpack(package, folder)
     entry, argv = work["entry"], list(work.get("argv", ()))
     if ":" in entry:
-        return [sys.executable, "-c", CALL, entry, *argv]
+        return [sys.executable, "-c", CALL, entry, *argv], FOLDER
     inside = os.path.normpath(entry)
     if os.path.isabs(inside) or inside.startswith(".."):
         raise AttemptFailed("bad_package", f"The entry {entry!r} lies outside of the package.")
@@ -57,17 +61,20 @@ def prepare(work: ScriptWork, folder: str, transfer: Callable[[], Transfer]) -> 
         raise AttemptFailed(
             "bad_package", f"The package has no file {entry!r} to run. At its top are: {found}."
         )
-    return [sys.executable, inside, *argv]
+    sent = inside if os.listdir(folder) == [inside] else FOLDER
+    return [sys.executable, inside, *argv], sent
 
 
 def run(
     command: list[str],
     folder: str,
     inherited: Sequence[int],
+    bounds: Bounds,
     wait_for: Callable[[subprocess.Popen[bytes]], bool],
 ) -> None:
     """AttemptFailed unless it ends with 0. `wait_for` says whether somebody cancelled it."""
-    environ = dict(os.environ)
+    told_in = os.path.join(tempfile.gettempdir(), "corral-script-error")
+    environ = {**os.environ, **script_errors.environ(told_in, bounds)}
     environ.setdefault("PYTHONUNBUFFERED", "1")  # A pipe would hold back its output otherwise.
     try:
         process = subprocess.Popen(
@@ -84,6 +91,8 @@ def run(
         ) from error
     cancelled = wait_for(process)
     code = process.returncode
+    if not cancelled and code == 1 and (told := script_errors.told(told_in)):
+        raise AttemptFailed(**told, exit_code=code)
     if not cancelled and 0 < code < failures.WINDOWS_CRASH:
         raise AttemptFailed("exit_code", f"The script exited with code {code}.", exit_code=code)
     if cancelled or code:

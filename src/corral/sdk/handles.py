@@ -19,7 +19,7 @@ from corral.contract import views
 from corral.contract.read_views import ended_of, read, read_event
 from corral.core.errors import BlobNotFound, Forbidden
 from corral.core.job import State, Workload
-from corral.sdk import results
+from corral.sdk import remote_errors, results
 from corral.sdk.bridge import Bridged, bridged, shared_bridge
 from corral.sdk.files import downloads
 from corral.sdk.transport.connection import Connection
@@ -219,7 +219,7 @@ async def value(connection: Connection, ended: views.Ended, workload: str = Work
         failure = ended.failure
         if failure is not None and not results.is_pickled(workload):
             failure = replace(failure, pickled=None)
-        raise results.error_of(ended.job_id, ended.state, failure)
+        raise remote_errors.error_of(ended.job_id, ended.state, failure)
     if ended.result is None:
         return None
     data = ended.result.data

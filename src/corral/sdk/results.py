@@ -1,32 +1,20 @@
-"""What a job's end means to its caller: a value, or an error that keeps the remote traceback.
+"""What a job returned, as a value.
 
 This is the only place of the whole system that unpickles what a job produced.
 """
 
 from __future__ import annotations
 
-import functools
 import io
 import json
-import linecache
-import os
 import pickle
-import re
-import stat
-import sys
 from collections.abc import Callable
 from typing import Any, assert_never
 
 import cloudpickle
 
-from corral.core.errors import JobCancelled, JobError, JobFailed, JobRejected
-from corral.core.job import Failure, State, Workload
-
-_ERRORS: dict[str, type[JobError]] = {
-    State.FAILED: JobFailed,
-    State.CANCELLED: JobCancelled,
-    State.REJECTED: JobRejected,
-}
+from corral.core.errors import JobError
+from corral.core.job import Workload
 
 
 def is_pickled(workload: str) -> bool:
@@ -48,7 +36,7 @@ def value_of(data: bytes, workload: str = Workload.PYTHON) -> Any:
     """The value a function returned; scripts return none. What is not code has a result in JSON,
     whatever its worker says."""
     if is_pickled(workload):
-        return _Unpickler(data).load()
+        return _unpickled(data)
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -56,6 +44,18 @@ def value_of(data: bytes, workload: str = Workload.PYTHON) -> Any:
             f"The job's result is no JSON ({error}): its worker says nothing that can be read. Its "
             "artifacts are there; `corral retry` runs it again."
         ) from None
+
+
+def _unpickled(data: bytes) -> Any:
+    try:
+        return _Unpickler(data).load()
+    except (ImportError, AttributeError) as error:
+        missing = getattr(error, "name", None) if isinstance(error, ImportError) else None
+        what = f"the module {missing!r}, which is not installed here" if missing else str(error)
+        raise JobError(
+            f"The job succeeded, and its result cannot be made here: it needs {what}. Install in "
+            "this environment what the job had, and ask for the result again: it is kept."
+        ) from error
 
 
 class _Unpickler(pickle.Unpickler):
@@ -83,80 +83,3 @@ class _Unpickler(pickle.Unpickler):
         if known:
             self._at_home.add(cls)
         return cls
-
-
-def error_of(job_id: str, state: str, failure: Failure | None) -> JobError:
-    """The error of a job without a result; its cause is the job's own where that can be made."""
-    cls = _ERRORS.get(state, JobFailed)
-    error = cls(_sentence(job_id, state, failure), job_id=job_id)
-    traceback = with_source(failure.traceback) if failure else ""
-    error.failure, error.remote_traceback = failure, traceback
-    if failure is None:
-        return error
-    error.details = {"code": failure.code, "type": failure.type, "message": failure.message}
-    if failure.exit_code is not None:
-        error.details["exit_code"] = failure.exit_code
-    if traceback:
-        error.add_note(f"In the job:\n{traceback.rstrip()}")
-    error.__cause__ = _cause(failure.pickled)
-    return error
-
-
-_PLACE = re.compile(r'  File "(?P<path>[^"]+)", line (?P<line>\d{1,9})')
-_SOURCE_BYTES = 4 << 20
-
-
-def with_source(traceback: str) -> str:
-    """The traceback with lines of source that the worker could not see, but this program can: its
-    own, and no other file that somebody names."""
-    lines = traceback.splitlines()
-    told = []
-    for number, line in enumerate(lines):
-        told.append(line)
-        following = lines[number + 1] if number + 1 < len(lines) else ""
-        place = _PLACE.match(line)
-        if place and not following.startswith("    "):
-            source = _own_line(place["path"], int(place["line"])).strip()
-            if source:
-                told.append(f"    {source}")
-    return "\n".join(told)
-
-
-def _own_line(path: str, number: int) -> str:
-    """A line of code that this program runs, from a notebook's cell or a plain file."""
-    kept = linecache.cache.get(path)
-    if kept is None or len(kept) == 1:
-        if path not in _own_files(len(sys.modules)):
-            return ""
-        try:
-            found = os.stat(path)
-        except OSError:
-            return ""
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _SOURCE_BYTES:
-            return ""  # a program that came from a pipe, for one
-    return linecache.getline(path, number)
-
-
-@functools.lru_cache(maxsize=1)
-def _own_files(modules: int) -> frozenset[str]:
-    """The files of this program's modules, looked for again when there are more."""
-    known = [getattr(module, "__dict__", {}) for module in list(sys.modules.values())]
-    files = (names.get("__file__") for names in known)
-    return frozenset(file for file in files if isinstance(file, str))
-
-
-def _sentence(job_id: str, state: str, failure: Failure | None) -> str:
-    if failure is None:
-        return f"Job {job_id} was {state}."
-    reason = f"{failure.type}: {failure.message}" if failure.type else failure.message
-    return f"Job {job_id} {'failed' if state == State.FAILED else f'was {state}'}: {reason}"
-
-
-def _cause(pickled: bytes | None) -> BaseException | None:
-    if not pickled:
-        return None
-    try:
-        found = value_of(pickled)
-    except Exception:  # its class may not exist here, or not want to be made again
-        return None
-    return found if isinstance(found, Exception) else None

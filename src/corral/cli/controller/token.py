@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from corral.cli.terminal import output
-from corral.cli.terminal.arguments import AsJson, client_of_this_home, seconds
+from corral.cli.terminal.arguments import AsJson, client_of_this_home
+from corral.core.durations import seconds
 
 if TYPE_CHECKING:
     from corral.contract.views import TokenView

@@ -17,7 +17,8 @@ import typer
 
 from corral.cli.jobs.put import inputs_of
 from corral.cli.terminal import output
-from corral.cli.terminal.arguments import AsJson, seconds
+from corral.cli.terminal.arguments import AsJson
+from corral.core.durations import seconds
 from corral.core.errors import CorralError, InvalidJob
 
 if TYPE_CHECKING:
@@ -348,7 +349,7 @@ class JsonLines(Screen):
 
 
 def _say_end(ended: Ended) -> None:
-    from corral.sdk.results import error_of
+    from corral.sdk.remote_errors import error_of
 
     if ended.state != "succeeded":
         failure = ended.failure

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from corral.core.durations import seconds
 from corral.core.errors import CorralError, InvalidJob, JobNotFound
 
 if TYPE_CHECKING:
@@ -49,18 +49,6 @@ def moment(option: str, text: str) -> float:
             f"{option} is a date and time as 2026-05-01T12:00, or how long ago as 90s, 30m, 12h, "
             f"2d; got {text!r}."
         ) from None
-
-
-def seconds(text: str, option: str = "--duration") -> float:
-    """A duration in seconds.
-
-    >>> seconds("90"), seconds("1.5h"), seconds("2d")
-    (90.0, 5400.0, 172800.0)
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
-    if not found:
-        raise InvalidJob(f"{option} is a number of seconds, or 90s, 30m, 12h, 2d; got {text!r}.")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
 
 
 def find(client: Client, text: str) -> Handle:

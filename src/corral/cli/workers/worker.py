@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from corral.cli.terminal import output
-from corral.cli.terminal.arguments import AsJson, client_of_this_home, seconds
+from corral.cli.terminal.arguments import AsJson, client_of_this_home
+from corral.core.durations import seconds
 from corral.core.errors import CorralError, InvalidRequest
 from corral.joining.invitation import parse
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict
 
 from corral import correlation
 from corral.contract import corral_pb2 as pb
+from corral.core.durations import seconds
 from corral.core.errors import InvalidJob
 from corral.core.job import INLINE_LIMIT, MAX_DURATION_S, QueueClass, gpu_needs
 from corral.sdk.files import assets
@@ -60,8 +61,8 @@ class Options(TypedDict, total=False):
     """`auto`, `local`, or a worker's name."""
     models: Iterable[str] | str
     """Names of models that it works with: it runs where they are, best where they are loaded."""
-    duration: float
-    """Seconds after which the job is ended."""
+    duration: float | str
+    """Seconds after which the job is ended, or a text such as `90s`, `30m`, `1.5h`, `2d`."""
     requirements: Iterable[str] | str | os.PathLike[str]
     env: Mapping[str, str] | None
     queue_class: Literal["interactive", "batch"] | None
@@ -87,13 +88,30 @@ class Options(TypedDict, total=False):
 
 
 _KNOWN = frozenset(Options.__annotations__)
+_ELSEWHERE = {
+    "timeout": "duration",
+    "time_limit": "duration",
+    "gpu": "gpus",
+    "num_gpus": "gpus",
+    "vram": "vram_gb",
+    "num_cpus": "cpus",
+    "memory": "memory_gb",
+    "packages": "requirements",
+    "pip": "requirements",
+    "environ": "env",
+    "env_vars": "env",
+    "tags": "labels",
+    "max_retries": "retries",
+}
+"""What others call the same."""
 
 
 def check_names(options: Mapping[str, Any]) -> None:
     """A misspelt option is a mistake in the program, like any unknown keyword argument."""
     for name in options:
         if name not in _KNOWN:
-            close = difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.75)
+            close = [_ELSEWHERE[name]] if name in _ELSEWHERE else []
+            close = close or difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.75)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise TypeError(f"there is no job option {name!r}.{hint}")
 
@@ -133,7 +151,7 @@ def _build(options: Mapping[str, Any], queue_class: QueueClass, name: str) -> pb
         vram_gb=_number(given, "vram_gb", 0.0, low=0, high=10_000),
         cpus=_number(given, "cpus", 1.0, low=0.1, high=1024),
         memory_gb=_number(given, "memory_gb", 0.0, low=0, high=100_000),
-        duration=_number(given, "duration", 3600.0, low=1, high=MAX_DURATION_S),
+        duration=_duration(given),
         priority=_whole(given, "priority", low=-100, high=100),
         retries=_whole(given, "retries", low=0, high=100),
         requirements=requirements.resolve(given.get("requirements")),
@@ -192,6 +210,13 @@ def _number(
     if not low <= value <= high:
         raise InvalidJob(f"{name} is at least {low:g} and at most {high:g}; got {value:g}.")
     return float(value)
+
+
+def _duration(given: Mapping[str, Any]) -> float:
+    value = given.get("duration")
+    if isinstance(value, str):
+        given = {"duration": seconds(value, "duration")}
+    return _number(given, "duration", 3600.0, low=1, high=MAX_DURATION_S)
 
 
 def _whole(given: Mapping[str, Any], name: str, *, low: int, high: int) -> int:

@@ -14,7 +14,7 @@ from corral.contract import corral_pb2 as pb
 from corral.contract import service, views
 from corral.contract.read_views import read, read_event
 from corral.core.job import State
-from corral.sdk import results
+from corral.sdk import remote_errors, results
 from corral.sdk.handles import Sink, shower
 from corral.sdk.submit.submission import HOLD_S, OutgoingJob
 from corral.sdk.transport.connection import Connection
@@ -94,7 +94,7 @@ class Direct:
                 show(event)
         if ended.state != State.SUCCEEDED:
             failure = read(ended.failure) if ended.HasField("failure") else None
-            raise results.error_of(reply.job_ids[0], ended.state, failure)
+            raise remote_errors.error_of(reply.job_ids[0], ended.state, failure)
         return (results.value_of(ended.result.data) if returned else None), reply
 
 

@@ -1,0 +1,43 @@
+"""Python loads a module of this name before anything of the user's: a script is then told as much
+as a function is. What would have been loaded instead still is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+def _tell(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
+    sys.__excepthook__(kind, error, place)
+    try:
+        from corral.runtime import script_errors
+
+        script_errors.tell(error)
+    except BaseException:  # noqa: S110 (the traceback is printed, and the exit code is true)
+        pass
+
+
+def _load_the_other() -> None:
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        sys.modules["sitecustomize"] = other = module_from_spec(spec)
+        spec.loader.exec_module(other)
+
+
+_here = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _here]
+if os.environ.get("CORRAL_SCRIPT", "").startswith(f"{os.getppid()} "):
+    sys.excepthook = _tell  # of the script itself, not of what it starts
+if _seen := os.environ.get("CORRAL_SEEN_PATHS"):
+    from corral.runtime.sandbox.unseen import UnseenPaths
+
+    UnseenPaths(_seen.split(os.pathsep)).watch()
+_load_the_other()

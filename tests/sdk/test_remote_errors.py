@@ -1,0 +1,137 @@
+"""What a job raised is caught here as if it had been raised here."""
+
+from __future__ import annotations
+
+import binascii
+import pickle
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from corral.core.errors import JobCancelled, JobError, JobFailed, JobNotFound
+from corral.core.job import Failure
+from corral.runtime.failures import from_exception
+from corral.sdk import results
+from corral.sdk.remote_errors import error_of
+
+
+class Picky(Exception):
+    """Of the kind that cannot be made again from its message."""
+
+    def __init__(self, status: int, *, url: str) -> None:
+        super().__init__(f"{url} answered {status}")
+        self.status_code, self.url, self.code = status, url, "its own"
+
+
+class Unhelpful(Exception):
+    def __new__(cls, *args: object) -> Unhelpful:
+        raise TypeError("not here")
+
+
+def failed(error: Exception, **changed: Any) -> JobError:
+    """What a caller gets for what a job raised."""
+    told = from_exception(error)
+    told["pickled"] = binascii.a2b_base64(told["pickled"]) if "pickled" in told else None
+    return error_of("01job", "failed", Failure(**{**told, **changed}))
+
+
+def test_it_is_a_failed_job_and_what_was_raised() -> None:
+    error = failed(ValueError("bad input"))
+    assert isinstance(error, JobFailed)
+    assert isinstance(error, ValueError)
+    assert str(error) == error.message == "Job 01job failed: ValueError: bad input"
+    assert error.job_id == "01job"
+    assert error.code == "job_failed"
+    assert repr(error.__cause__) == "ValueError('bad input')"
+    assert type(error).__name__ == "JobFailed[ValueError]"
+
+
+def test_its_attributes_are_those_of_what_was_raised() -> None:
+    error: Any = failed(FileNotFoundError(2, "No such file", "data.csv"))
+    assert isinstance(error, FileNotFoundError)
+    assert (error.errno, error.filename) == (2, "data.csv")
+    error = failed(Picky(503, url="there"))
+    assert isinstance(error, Picky)
+    assert (error.status_code, error.url) == (503, "there")
+    cause: Any = error.__cause__
+    assert (error.code, cause.code, str(cause)) == ("job_failed", "its own", "there answered 503")
+    error = failed(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"))
+    assert isinstance(error, UnicodeDecodeError)
+    assert (error.object, error.reason) == (b"\xff", "invalid start byte")
+    assert str(failed(KeyError("name"))) == "Job 01job failed: KeyError: 'name'"
+
+
+def test_groups_are_taken_apart_as_ever() -> None:
+    caught = []
+    try:
+        raise failed(ExceptionGroup("two", [ValueError(1), KeyError(2)]))
+    except* ValueError as group:
+        caught.append(group.exceptions[0].args)
+    except* KeyError as group:
+        caught.append(group.exceptions[0].args)
+    assert caught == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("error", [StopIteration(3), StopAsyncIteration(), Unhelpful.__new__])
+def test_what_would_mislead_or_cannot_be_both_is_a_failed_job(error: Any) -> None:
+    if callable(error):
+        error = Exception.__new__(Unhelpful)
+    found = failed(error)
+    assert isinstance(found, JobFailed)
+    assert not isinstance(found, StopIteration | StopAsyncIteration)
+
+
+def test_errors_of_corral_itself_are_told_apart() -> None:
+    error = failed(JobNotFound("no such job"))
+    assert isinstance(error, JobNotFound)
+    assert isinstance(error, JobFailed)
+    assert error.code == "job_failed"
+    nested = failed(JobFailed("another one failed"))
+    assert type(nested) is JobFailed
+
+
+def test_a_class_that_is_known_here_needs_no_bytes() -> None:
+    assert isinstance(failed(ZeroDivisionError("no"), pickled=None), ZeroDivisionError)
+    assert isinstance(failed(Picky(1, url="x"), pickled=None), Picky)
+    for name in ("not_loaded_here.Error", "Picky", "os.path", "SystemExit", "builtins.len", ""):
+        assert type(failed(ValueError("x"), pickled=None, type=name)) is JobFailed
+    assert "not_loaded_here" not in sys.modules
+
+
+def test_only_failed_jobs_are_what_was_raised() -> None:
+    told = Failure(code="cancelled", message="was cancelled", type="ValueError")
+    error = error_of("01job", "cancelled", told)
+    assert type(error) is JobCancelled
+
+
+def test_it_goes_from_one_process_to_another() -> None:
+    error = failed(Picky(503, url="there"))
+    again: Any = pickle.loads(pickle.dumps(error))
+    assert isinstance(again, Picky)
+    assert isinstance(again, JobFailed)
+    assert (str(again), again.job_id, again.status_code) == (str(error), "01job", 503)
+
+
+def gone(monkeypatch: pytest.MonkeyPatch, leave: Callable[[types.ModuleType], None]) -> bytes:
+    """A pickled object of a class that `leave` takes away."""
+    module = types.ModuleType("at_the_worker_alone")
+    cls = type("Table", (), {"__module__": module.__name__})
+    module.Table = cls  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    data = pickle.dumps(cls())
+    leave(module)
+    return data
+
+
+def test_a_result_that_cannot_be_made_here_says_that_the_job_succeeded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = gone(monkeypatch, lambda module: monkeypatch.delitem(sys.modules, module.__name__))
+    with pytest.raises(JobError, match=r"succeeded.*'at_the_worker_alone', which is not installed"):
+        results.value_of(data)
+    data = gone(monkeypatch, lambda module: delattr(module, "Table"))
+    with pytest.raises(JobError, match=r"succeeded.*Can't get attribute 'Table'"):
+        results.value_of(data)
