@@ -132,6 +132,9 @@ def test_cancel_and_retry_follow_the_life_of_a_job(rest: Rest) -> None:
     assert rest("POST", f"/jobs/{job}/front").code == "conflict"
     again = rest("POST", f"/jobs/{job}/retry")
     assert (again.status, again.json["retry_of"]) == (202, job)
+    assert rest("POST", f"/jobs/{job}/retry?duration=7200&retries=1&from_start=1").status == 202
+    refused = rest("POST", f"/jobs/{job}/retry?duration=0.5")
+    assert (refused.status, refused.json["error"]["code"]) == (422, "invalid_job")
     assert rest.ended(again.json["job_id"])["state"] == "succeeded"
 
 

@@ -19,6 +19,7 @@ from corral.controller.images.paces import Paces
 from corral.controller.images.plans import BuiltBatch, Plans
 from corral.controller.images.presets import PresetFiles
 from corral.controller.jobs.admission import Accepted
+from corral.controller.jobs.retrying import Retry
 from corral.core.access import Caller, Role
 from corral.core.errors import (
     Conflict,
@@ -156,7 +157,7 @@ async def test_a_retried_image_job_has_an_id_of_its_own(tmp_path: Path) -> None:
         await submitted(plans_of(corral, tmp_path), sent(batches=1), "k")
         first = min(documents(corral))
         await corral.queue.cancel(first)
-        again = await corral.queue.retry(first, worker="w9", apart=True)
+        again = await corral.queue.retry(first, Retry(worker="w9", apart=True))
         document = documents(corral)[again]
         assert isinstance(document.work, PipelineCall)
         assert document.work.record.job_id == again != first

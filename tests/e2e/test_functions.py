@@ -201,6 +201,27 @@ def test_a_retry_goes_on_from_its_checkpoint(client: corral.Client) -> None:
     assert [text for text in messages if text] == ["epoch 0", "epoch 1", "epoch 2", "epoch 3"]
 
 
+def test_a_failed_job_is_retried_from_its_checkpoint(client: corral.Client) -> None:
+    def train(broken: str) -> list[int]:
+        from corral import job
+
+        done: list[int] = job.restore([])
+        job.checkpoint([*done, len(done)])
+        if len(done) < 2:
+            raise RuntimeError(broken)
+        return done
+
+    first = client.submit(train, ("disk full",), duration="1m")
+    with pytest.raises(RuntimeError, match="disk full"):
+        first.result()
+    anew = first.retry(from_start=True, retries=2)
+    assert anew.result() == [0, 1]
+    second = first.retry(duration="2h")
+    with pytest.raises(RuntimeError, match="disk full"):
+        second.result()
+    assert second.retry().result() == [0, 1]
+
+
 def test_artifacts(client: corral.Client, tmp_path: Path) -> None:
     def make() -> None:
         from corral import job

@@ -189,14 +189,22 @@ class JobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
 class RetryRequest(_message.Message):
-    __slots__ = ("job_id", "worker", "apart")
+    __slots__ = ("job_id", "worker", "apart", "from_start", "duration", "retries", "memory_gb")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     APART_FIELD_NUMBER: _ClassVar[int]
+    FROM_START_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_GB_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker: str
     apart: bool
-    def __init__(self, job_id: _Optional[str] = ..., worker: _Optional[str] = ..., apart: _Optional[bool] = ...) -> None: ...
+    from_start: bool
+    duration: float
+    retries: int
+    memory_gb: float
+    def __init__(self, job_id: _Optional[str] = ..., worker: _Optional[str] = ..., apart: _Optional[bool] = ..., from_start: _Optional[bool] = ..., duration: _Optional[float] = ..., retries: _Optional[int] = ..., memory_gb: _Optional[float] = ...) -> None: ...
 
 class BatchRequest(_message.Message):
     __slots__ = ("batch",)

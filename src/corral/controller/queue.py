@@ -17,6 +17,7 @@ from corral.controller.files.assets import Assets
 from corral.controller.files.blobs import Blobs
 from corral.controller.jobs.admission import Accepted, Draft, admit
 from corral.controller.jobs.cancelling import LOOKED_AT_ONCE, Cancelling
+from corral.controller.jobs.retrying import Retry
 from corral.controller.journal.record import Change
 from corral.controller.loop import Loop
 from corral.controller.store import Store
@@ -28,7 +29,7 @@ from corral.core.errors import (
     JobNotFound,
     Unavailable,
 )
-from corral.core.events import JobMovedToFront, JobRejected, Journaled
+from corral.core.events import CheckpointStored, JobMovedToFront, JobRejected, Journaled
 from corral.core.ids import Ids
 from corral.core.job import (
     INLINE_LIMIT,
@@ -39,6 +40,7 @@ from corral.core.job import (
     JobId,
     PipelineCall,
     ScriptCall,
+    State,
     decode_document,
     document_digest,
     encode_document,
@@ -48,8 +50,6 @@ from corral.core.worker import Worker
 log = structlog.get_logger()
 
 T = TypeVar("T")
-
-MAX_NAME = 512
 
 Accept = Callable[[Sequence[Journaled], Mapping[JobId, bytes], bool], asyncio.Future[list[Change]]]
 """Writes a submission down: `Queue` itself, or `EarlyStarts` in front of the store."""
@@ -254,27 +254,24 @@ class Queue:
         """Asks everything of a batch that lives to end, the oldest first; returns how many."""
         return await self.to_the_end(self._cancelling.cancel_batch(batch))
 
-    async def retry(
-        self, job: JobId, *, user: str | None = None, worker: str = "", apart: bool = False
-    ) -> JobId:
-        """An ended job again, as a new job: nothing leaves an end state. Its user stays who it was
-        unless there is a new `user`; `apart`: of no batch; `worker`: on that one alone."""
+    async def retry(self, job: JobId, asked: Retry = Retry()) -> JobId:  # noqa: B008 (it is frozen)
+        """An ended job again, as a new job. One that did not succeed goes on from its last
+        checkpoint, unless it is to begin from the start."""
         head = self._store.head(job)
         if not head.state.ended:
             raise Conflict(f"Job {job} is {head.state}; only an ended job is retried.", job_id=job)
         document = decode_document(self._store.journal.document(head.submitted_seq))
-        again = replace(document, retry_of=job, key="")
-        if user is not None:
-            # Code of another user does not enter the warm processes of whoever runs it again.
-            fresh = document.fresh or user != document.user
-            again = replace(again, user=user, on_behalf=False, fresh=fresh)
-        if worker:
-            if len(worker) > MAX_NAME or not worker.isprintable():
-                raise InvalidJob(f"A worker's name has up to {MAX_NAME} printable characters.")
-            again = replace(again, needs=replace(again.needs, worker=worker))
-        if apart:
-            again = replace(again, batch="")
-        return (await self.submit([again]))[0].job
+        goes_on = not asked.from_start and head.state is not State.SUCCEEDED
+        checkpoint = await self._last_checkpoint(head, document) if goes_on else ""
+        return (await self.submit([asked.of(job, document, checkpoint)]))[0].job
+
+    async def _last_checkpoint(self, head: Head, document: Job) -> str:
+        """Of the job, or of the one that it went on from; empty where its bytes are gone."""
+        last = document.checkpoint
+        async for page in self._store.pages(head, 0):
+            stored = [fact.sha256 for _, fact in page if isinstance(fact, CheckpointStored)]
+            last = stored[-1] if stored else last
+        return last if last and self._blobs.has(last) else ""
 
     async def to_front(self, job: JobId) -> Head:
         """A waiting job before all others of its class and priority, also after a restart."""

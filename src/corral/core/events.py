@@ -46,6 +46,7 @@ class SubmissionFact(Fact, frozen=True):
     secrets: tuple[str, ...] = ()
     """Names alone: a value is looked up when an attempt is sent."""
     notify: str = ""
+    checkpoint: str = ""
 
 
 class JobSubmitted(SubmissionFact, frozen=True):

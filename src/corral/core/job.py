@@ -192,6 +192,8 @@ class Job(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaul
     notify: str = ""
     """A URL that is told when the job fails, and when its batch is done."""
     inputs: tuple[Input, ...] = ()
+    checkpoint: str = ""
+    """What it goes on from: the sha256 of the last checkpoint of the job that it is a retry of."""
 
     @property
     def workload(self) -> Workload:

@@ -58,6 +58,7 @@ STORED = (ArtifactStored, CheckpointStored)
 """Those of which one job may have very many: who wants to know how it went passes them by."""
 
 
+_NOT_BEGUN = Course()
 _given = attrgetter(*Given.__struct_fields__)
 
 
@@ -81,6 +82,7 @@ def born(fact: JobSubmitted | JobRejected, seq: int, like: Head | None = None) -
         last_seq=seq,
         given=given,
         key=fact.key,
+        course=Course(checkpoint=fact.checkpoint) if fact.checkpoint else _NOT_BEGUN,
     )
 
 

@@ -10,13 +10,14 @@ import sys
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
 from corral.contract.read_views import ended_of, read, read_event
+from corral.core.durations import seconds
 from corral.core.errors import BlobNotFound, Forbidden
 from corral.core.job import State, Workload
 from corral.sdk import remote_errors, results
@@ -25,6 +26,20 @@ from corral.sdk.files import downloads
 from corral.sdk.transport.connection import Connection
 
 T = TypeVar("T")
+
+
+class RetryOptions(TypedDict, total=False):
+    """What a job that is submitted once more may be given anew."""
+
+    worker: str
+    """The only one that may have it."""
+    apart: bool
+    """It does not count for the first one's batch."""
+    from_start: bool
+    """Not from its last checkpoint."""
+    duration: float | str
+    retries: int
+    memory_gb: float
 
 
 class AsyncHandle:
@@ -98,10 +113,13 @@ class AsyncHandle:
     async def cancel(self) -> views.JobView:
         return await self._ask("CancelJob")
 
-    async def retry(self, *, worker: str = "", apart: bool = False) -> AsyncHandle:
-        """The same work once more, as a new job; on this `worker` alone, and `apart` from the
-        batch, where that is asked for."""
-        request = pb.RetryRequest(job_id=self.id, worker=worker, apart=apart)
+    async def retry(self, **asked: Unpack[RetryOptions]) -> AsyncHandle:
+        """The same work once more, as a new job. What did not succeed goes on from its last
+        checkpoint."""
+        duration = asked.get("duration")
+        if isinstance(duration, str):
+            asked["duration"] = seconds(duration, "duration")
+        request = pb.RetryRequest(job_id=self.id, **asked)  # type: ignore[arg-type]
         view = await self._connection.call("RetryJob", request, again=False)
         warnings = tuple(view.warnings)
         return AsyncHandle(self._connection, view.job_id, warnings, workload=view.workload)
@@ -207,10 +225,9 @@ class Handle(Bridged[AsyncHandle]):
         """What the job wrote, as text: all of it until now, and with `follow` until its end."""
         return shared_bridge().each(self._asynchronous.log_lists(follow))
 
-    def retry(self, *, worker: str = "", apart: bool = False) -> Handle:
+    def retry(self, **asked: Unpack[RetryOptions]) -> Handle:
         """The same work once more, as a new job."""
-        again = self._asynchronous.retry(worker=worker, apart=apart)
-        return Handle(shared_bridge().call(again))
+        return Handle(shared_bridge().call(self._asynchronous.retry(**asked)))
 
 
 async def value(connection: Connection, ended: views.Ended, workload: str = Workload.PYTHON) -> Any:

@@ -21,6 +21,7 @@ from corral.contract import corral_pb2 as pb
 from corral.contract import views
 from corral.contract.read_views import read
 from corral.controller.history.listing import JobFilters
+from corral.controller.jobs.retrying import Retry
 from corral.core.access import Role
 from corral.core.errors import InvalidRequest
 from corral.core.job import QueueClass
@@ -183,19 +184,30 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
         "/jobs/{job}/retry",
         status_code=202,
         summary="Submit an ended job again, as a new one",
-        responses={202: answer(views.JobView, "The new job."), **errors(404, 409, 413, 507)},
+        responses={202: answer(views.JobView, "The new job."), **errors(404, 409, 413, 422, 507)},
     )
     async def retry(
         request: Request,
         job: str,
         worker: Annotated[str, Query(description="The only one that may have it.")] = "",
         apart: Annotated[bool, Query(description="Not as part of the first one's batch.")] = False,
+        from_start: Annotated[bool, Query(description="Not from its last checkpoint.")] = False,
+        duration: Annotated[float | None, Query(description="In seconds, anew.")] = None,
+        retries: Annotated[int | None, Query(description="Further tries, anew.")] = None,
+        memory_gb: Annotated[float | None, Query(description="Memory, anew.")] = None,
     ) -> Response:
+        """One that did not succeed goes on from its last checkpoint."""
         caller = caller_of(request)
-        user = None if caller.role is Role.ADMIN else caller.name
-        again = await parts.queue.retry(
-            await parts.queue.find(job), user=user, worker=worker, apart=apart
+        asked = Retry.asked(
+            user=None if caller.role is Role.ADMIN else caller.name,
+            worker=worker,
+            apart=apart,
+            from_start=from_start,
+            duration_s=duration,
+            retries=retries,
+            memory_gb=memory_gb,
         )
+        again = await parts.queue.retry(await parts.queue.find(job), asked)
         return json(read(shown(parts, again)), 202)
 
     @router.post(

@@ -9,6 +9,7 @@ from corral.api.submissions import job_of, jobs_of
 from corral.api.views import event_of, explanation_view, shown, shown_in_full, views_of
 from corral.contract import corral_pb2 as pb
 from corral.controller.history.listing import JobFilters
+from corral.controller.jobs.retrying import Retry
 from corral.controller.output.pages import Cursor, Page, Seen
 from corral.core.access import Caller, Role
 from corral.core.errors import InvalidJob
@@ -115,12 +116,17 @@ class JobCalls(Calls):
 
     @answers
     async def RetryJob(self, request: pb.RetryRequest, caller: Caller) -> pb.JobView:
-        user = None if caller.role is Role.ADMIN else caller.name
         job = await self._parts.queue.find(request.job_id)
-        again = await self._parts.queue.retry(
-            job, user=user, worker=request.worker, apart=request.apart
+        asked = Retry.asked(
+            user=None if caller.role is Role.ADMIN else caller.name,
+            worker=request.worker,
+            apart=request.apart,
+            from_start=request.from_start,
+            duration_s=request.duration if request.HasField("duration") else None,
+            retries=request.retries if request.HasField("retries") else None,
+            memory_gb=request.memory_gb if request.HasField("memory_gb") else None,
         )
-        return shown(self._parts, again)
+        return shown(self._parts, await self._parts.queue.retry(job, asked))
 
     @answers
     async def MoveToFront(self, request: pb.JobRequest) -> pb.JobView:

@@ -14,11 +14,12 @@ from corral.cli.terminal.arguments import (
     find,
     find_batch,
 )
+from corral.core.durations import seconds
 from corral.core.errors import JobNotFound
 
 if TYPE_CHECKING:
     from corral.contract.views import JobView
-    from corral.sdk.handles import Handle
+    from corral.sdk.handles import Handle, RetryOptions
 
 JobsOrBatches = Annotated[
     list[str],
@@ -47,20 +48,38 @@ def _cancelled(one: JobView | dict[str, Any]) -> str:
     return f"{one['batch']}: {count} job{'s' * (count != 1)} cancelled"
 
 
-def retry(job: JobsOrBatches, as_json: AsJson = False) -> None:
+def retry(
+    job: JobsOrBatches,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Not from the last checkpoint.")
+    ] = False,
+    duration: Annotated[
+        str, typer.Option(help="After this long it is ended, anew: 90s, 30m, 12h, 2d.")
+    ] = "",
+    retries: Annotated[int | None, typer.Option(help="Further tries, anew.")] = None,
+    memory_gb: Annotated[float | None, typer.Option(help="Memory, anew.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Submits ended jobs again, each as a new job; of a batch those that did not succeed."""
     handles: list[tuple[Handle, str]] = []
+    asked: RetryOptions = {"from_start": from_start}
+    if duration:
+        asked["duration"] = seconds(duration)
+    if retries is not None:
+        asked["retries"] = retries
+    if memory_gb is not None:
+        asked["memory_gb"] = memory_gb
     with client_of_this_home() as client:
         for word in job:
             try:
-                handles.append((find(client, word).retry(), word))
+                handles.append((find(client, word).retry(**asked), word))
             except JobNotFound as error:
                 batch, _ = find_batch(client, word, error)
                 jobs = batch.jobs()
                 again = {one.retry_of for one in jobs}
                 failed = (one.job_id for one in jobs if one.state in AGAIN)
                 lost = [one for one in failed if one not in again]
-                handles += [(client.job(one).retry(), one) for one in lost]
+                handles += [(client.job(one).retry(**asked), one) for one in lost]
                 if not lost:
                     output.say(f"Nothing of {batch.id} failed that was not tried again.")
     if not as_json:
