@@ -72,6 +72,19 @@ def test_a_mistake_in_the_file_is_one_sentence(tmp_path: Path, text: str, senten
     assert "corral.yaml" in refused.value.message
 
 
+def test_paths_of_jobs_begin_at_the_root_or_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    (tmp_path / "corral.yaml").write_text("worker: {read_paths: [~/data, /srv/models]}")
+    worker = settings.load(tmp_path, environ={"CORRAL_WORKER_WRITE_PATHS": "['~/out']"}).settings
+    assert worker.worker.read_paths == ("/home/ada/data", "/srv/models")
+    assert worker.worker.write_paths == ("/home/ada/out",)
+    (tmp_path / "corral.yaml").write_text("worker: {read_paths: [data]}")
+    with pytest.raises(InvalidSettings, match=r"read_paths has 'data', which is no whole path"):
+        settings.load(tmp_path, environ={})
+
+
 def test_a_mistake_in_the_environment_names_the_variable(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="CORRAL_PORT: port = 'x'"):
         settings.load(tmp_path, environ={"CORRAL_PORT": "x"})

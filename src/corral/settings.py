@@ -277,10 +277,25 @@ def load(
     sources = dict.fromkeys(_KNOWN, "default")
     for key, value, source in _given(home / "corral.yaml", environ, flags or {}):
         _check(key, value, source)
-        values[key], sources[key] = value, source
+        values[key], sources[key] = _at_home(key, value, source), source
     return Config(settings=msgspec.convert(_nest(values), Settings), sources=sources, home=home)
 
 
+def _at_home(key: str, value: Any, source: str) -> Any:
+    """Paths of jobs with what `~` stands for: the user's home that this worker runs in."""
+    if key not in PATHS:
+        return value
+    paths = [os.path.expanduser(path) for path in value]
+    for path in paths:
+        if not os.path.isabs(path):
+            raise InvalidSettings(
+                f"{source}: {key} has {path!r}, which is no whole path. Write it from the root of "
+                "the disk, or from your home as ~/data."
+            )
+    return paths
+
+
+PATHS = ("worker.read_paths", "worker.write_paths", "worker.model_paths")
 _KNOWN = dict(keys())
 _SECTIONS = frozenset(key.partition(".")[0] for key in _KNOWN if "." in key)
 

@@ -170,6 +170,13 @@ def test_a_long_journal_is_read_in_part(home: Path) -> None:
     assert "no further" in found.said
 
 
+def test_a_path_for_jobs_that_does_not_exist(home: Path, tmp_path: Path) -> None:
+    (home / "corral.yaml").write_text(f"worker: {{read_paths: [{tmp_path}, {tmp_path}/typo]}}")
+    good, found = Place(home).settings()
+    assert (good.status, found.status) == ("ok", "warn")
+    assert f"worker.read_paths names {tmp_path}/typo, which does not exist" in found.said
+
+
 def test_leftovers(corral: Corral, home: Path) -> None:
     left = home / "blobs" / "incoming" / "0123456789abcdef"
     left.write_bytes(b"half")

@@ -139,7 +139,7 @@ def test_the_exception_that_ended_a_script_is_told(runner: Runner, entry: str) -
 @pytest.mark.parametrize(
     ("code", "files", "entry", "said"),
     [
-        ("import cv2", {}, "main.py", "Add opencv-python-headless to requirements=[…], or, for a"),
+        ("import cv2", {}, "main.py", "to requirements=[…] (--with opencv-python-headless), or"),
         ("import sibling", {}, "main.py", "since only main.py was sent: corral run FOLDER --entry"),
         ("import sibling", {"data.txt": ""}, "main.py", "put it into the folder that is sent"),
         ("import sibling\ndef go(): pass", {}, "main:go", "put it into the folder that is sent"),

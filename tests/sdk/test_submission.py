@@ -165,6 +165,17 @@ def test_words_of_others_are_known() -> None:
             build(**{word: 1})
 
 
+def test_a_script_may_need_another_python_and_a_function_cannot(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("")
+    options: submission.Options = {"python": "3.99"}
+    outgoing = submission.script_job(tmp_path, (), None, options, QueueClass.BATCH)
+    assert outgoing.request(0.0).jobs[0].python == "3.99"
+    with pytest.raises(InvalidJob, match=r"not on 3\.99. Call it from Python 3\.99"):
+        submission.function_job(len, ("a",), None, options, QueueClass.BATCH)
+    same: submission.Options = {"python": submission.PYTHON}
+    submission.function_job(len, ("a",), None, same, QueueClass.BATCH)
+
+
 def test_a_duration_may_be_a_text() -> None:
     assert build(duration="90m").duration == 5400
     assert build(duration="2d").duration == 172_800

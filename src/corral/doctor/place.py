@@ -106,6 +106,13 @@ class Place:
             return
         own = [key for key, source in config.sources.items() if source != "default"]
         yield ok(f"valid; {len(own)} of your own" if own else "valid; all defaults")
+        for key in settings.PATHS:
+            for named in settings.value_of(config.settings, key):
+                if not os.path.exists(named):
+                    yield warn(
+                        f"{key} names {named}, which does not exist.",
+                        f"Correct it in {path}; jobs find nothing there.",
+                    )
 
     def token(self) -> Iterator[Finding]:
         path = self._paths.token

@@ -109,7 +109,8 @@ def _add_requirement(module: str, sent: str) -> str:
     else:
         own = f"send its folder, since only {sent} was sent: corral run FOLDER --entry {sent}"
     package = PACKAGES.get(module, module)
-    return f"Add {package} to requirements=[…], or, for a module of your own, {own}."
+    added = f"requirements=[…] (--with {package})" if sent else "requirements=[…]"
+    return f"Add {package} to {added}, or, for a module of your own, {own}."
 
 
 def _other_version(top: str) -> str:

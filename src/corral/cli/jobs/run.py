@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from corral.sdk.handles import AsyncHandle
 SAME = (
     *("gpus", "gpu_memory", "vram_gb", "cpus", "memory_gb", "worker", "priority", "retries"),
-    *("name", "user", "batch", "fresh", "notify", "wait"),
+    *("name", "user", "batch", "fresh", "notify", "wait", "python"),
 )
 """Options that are called so in the SDK too."""
 
@@ -74,6 +74,9 @@ class Asked:
         typer.Option("--with", metavar="REQ", help="A requirement, as numpy>=2. Repeatable."),
     ] = None
     requirements: Annotated[Path | None, typer.Option(help="A requirements file.")] = None
+    python: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Which Python, as 3.12. [this one's]")
+    ] = None
     env: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable. Repeatable.")
     ] = None

@@ -64,6 +64,8 @@ class Options(TypedDict, total=False):
     duration: float | str
     """Seconds after which the job is ended, or a text such as `90s`, `30m`, `1.5h`, `2d`."""
     requirements: Iterable[str] | str | os.PathLike[str]
+    python: str
+    """Which Python a script runs on, as `3.12`; a function needs that of its caller."""
     env: Mapping[str, str] | None
     queue_class: Literal["interactive", "batch"] | None
     priority: int
@@ -147,7 +149,7 @@ def _build(options: Mapping[str, Any], queue_class: QueueClass, name: str) -> pb
     message = pb.JobSubmission(
         gpus=gpus,
         gpu_memory=tenths / 10,
-        python=PYTHON,
+        python=_text(given, "python") or PYTHON,
         vram_gb=_number(given, "vram_gb", 0.0, low=0, high=10_000),
         cpus=_number(given, "cpus", 1.0, low=0.1, high=1024),
         memory_gb=_number(given, "memory_gb", 0.0, low=0, high=100_000),
@@ -329,6 +331,11 @@ def function_job(
     queue_class: QueueClass,
 ) -> OutgoingJob:
     job = build(options, queue_class=queue_class, name=name_of(fn))
+    if job.python != PYTHON:
+        raise InvalidJob(
+            f"A function's bytecode runs on the Python that made it, {PYTHON} here, and not on "
+            f"{job.python}. Call it from Python {job.python}, or send a script."
+        )
     given = arguments(args, kwargs)
     parts = [
         (job.function.function, packages.pickle_function(fn)),
