@@ -27,6 +27,7 @@ from corral.core.errors import (
     TooManyVariables,
 )
 from corral.core.job import (
+    DEFAULT_DURATION_S,
     MAX_DURATION_S,
     Blob,
     FunctionCall,
@@ -42,7 +43,6 @@ from corral.core.text import is_digest
 from corral.core.webhook import check_webhook
 from corral.runtime.files.models import model_name
 
-DEFAULT_DURATION_S = 3600.0
 _CLASSES = frozenset(member.value for member in QueueClass)
 KEPT_LIKES, KEPT_BYTES = 256, 16 * 1024
 _PYTHON = re.compile(r"3\.\d{1,2}")

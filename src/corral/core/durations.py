@@ -19,3 +19,19 @@ def seconds(text: str, option: str = "--duration") -> float:
     if not found:
         raise InvalidJob(f"{option} is a number of seconds, or 90s, 30m, 12h, 2d; got {text!r}.")
     return float(found[1]) * _UNITS[found[2]]
+
+
+def span(took_s: float) -> str:
+    """A duration as people say it.
+
+    >>> span(0.0123), span(75), span(7300), span(200_000)
+    ('0.01 s', '75 s', '2.0 h', '2.3 d')
+    """
+    if took_s < 10:
+        return f"{took_s:.2f} s"
+    if took_s < 120:
+        return f"{took_s:.0f} s"
+    for size, name in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if took_s >= size * 2 or name == "min":
+            break
+    return f"{took_s / size:.1f} {name}"

@@ -17,6 +17,7 @@ JobId = str
 INLINE_LIMIT = 8 * 1024
 """Bytes up to this size ride inside documents and messages; larger ones travel over HTTP."""
 
+DEFAULT_DURATION_S = 3600.0
 MAX_DURATION_S = 7 * 24 * 3600.0
 
 

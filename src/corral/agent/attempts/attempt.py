@@ -118,7 +118,7 @@ class HeldAttempt:
     __slots__ = (
         "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "key", "lane",
         "memory_seen", "owner", "phase", "rank", "recipe", "runner", "since", "spec", "started",
-        "told", "waiting", "workload",
+        "told", "waiting", "warned_at", "workload",
     )  # fmt: skip
 
     def __init__(self, dispatch: JobDispatch, recipe: Recipe, spec: Spec, arrival: int) -> None:
@@ -145,6 +145,8 @@ class HeldAttempt:
         self.started: JobStarted | None = None
         self.since = 0.0
         self.deadline = math.inf
+        self.warned_at = 0.0
+        """The share of its duration after which it was last told of it."""
         self.memory_seen = 0
         self.told = 0
         """The number of the last thing it told."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 
 from corral.agent.attempts import endings
 from corral.agent.attempts.attempt import HeldAttempt
 from corral.agent.inventory import GIB
-from corral.core.job import Failure, JobId
+from corral.core.durations import span
+from corral.core.job import DEFAULT_DURATION_S, Failure, JobId
 from corral.runtime.endings import over_duration
 
 SWEEP_S = 0.1
+WARN_AT, WARN_FROM_S, TELL_DEFAULT_S = 0.9, 60.0, 30.0
 WEIGH_S = 0.5
 KILL_GRACE_S = 5.0
 """Between terminating and killing what ran over its duration."""
@@ -24,9 +27,10 @@ class Limits:
         self,
         attempts: Mapping[tuple[JobId, int], HeldAttempt],
         end: Callable[[HeldAttempt, Failure, float], None],
+        say: Callable[[HeldAttempt, str], None],
     ) -> None:
         self._attempts = attempts
-        self._end = end
+        self._end, self._say = end, say
         self._timer: asyncio.TimerHandle | None = None
         self._weighed_at = 0.0
         self._weighing: asyncio.Task[None] | None = None
@@ -43,7 +47,7 @@ class Limits:
 
     def _sweep(self) -> None:
         self._timer = None
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         running = [
             attempt
             for attempt in self._attempts.values()
@@ -53,6 +57,8 @@ class Limits:
             if now > attempt.deadline:
                 failure = Failure(**over_duration(attempt.dispatch.duration_s))
                 self._end(attempt, failure, KILL_GRACE_S)
+            elif attempt.warned_at < WARN_AT:
+                self._warn(attempt, now)
         if now - self._weighed_at >= WEIGH_S and self._weighing is None:
             limited = [attempt for attempt in running if attempt.dispatch.needs.memory_gb > 0]
             if limited:
@@ -60,6 +66,30 @@ class Limits:
                 self._weighing = asyncio.create_task(self._weigh(limited))
         if running:
             self.watch()
+
+    def _warn(self, attempt: HeldAttempt, now: float) -> None:
+        """Of its end in time, where that is long enough to do something about it; and early of an
+        end that nobody chose."""
+        duration_s, left_s = attempt.dispatch.duration_s, attempt.deadline - now
+        if left_s <= duration_s * (1 - WARN_AT) and duration_s >= WARN_FROM_S:
+            attempt.warned_at = WARN_AT
+            self._say(
+                attempt,
+                f"in {span(left_s)} this job is ended, after its duration of {span(duration_s)}. "
+                f"Its last checkpoint stays: `corral retry {attempt.dispatch.job} --duration 12h` "
+                "goes on from there.",
+            )
+        elif (
+            duration_s == DEFAULT_DURATION_S
+            and not attempt.warned_at
+            and duration_s - left_s >= TELL_DEFAULT_S
+        ):
+            attempt.warned_at = TELL_DEFAULT_S / duration_s
+            self._say(
+                attempt,
+                f"this job is ended after {span(duration_s)}, as it was given no other duration "
+                '(`--duration 12h`, duration="12h").',
+            )
 
     async def _weigh(self, attempts: list[HeldAttempt]) -> None:
         try:

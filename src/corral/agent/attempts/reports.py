@@ -127,6 +127,11 @@ class Reports:
             runner.pause()
             self._paused.add(runner)
 
+    def remark(self, attempt: HeldAttempt, words: str) -> None:
+        """A word of Corral's own among what the job itself prints."""
+        if attempt.runner is not None and attempt.runner.attempt is attempt:
+            self.told(attempt, attempt.runner, OutputLine("stderr", f"corral: {words}\n"))
+
     def resume(self) -> None:
         for runner in self._paused:
             runner.resume()

@@ -71,7 +71,7 @@ class Running:
         """Told when a runner is about to have other models loaded."""
         self._backend_down = backend_down
         """Told when a pipeline found no server behind a backend of this kind, and what it said."""
-        self._limits = Limits(roll.known, self.end)
+        self._limits = Limits(roll.known, self.end, reports.remark)
         self._looking: asyncio.TimerHandle | None = None
 
     def start_ready(self) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import typer
 
+from corral.core.durations import span as span
 from corral.core.errors import CorralError, InvalidJob, InvalidPlan
 from corral.core.text import printable, printable_json
 
@@ -228,22 +229,6 @@ def ago(at: float) -> str:
 def paused(queue: QueueView) -> str:
     by = f" by {queue.paused_by}" if queue.paused_by else ""
     return f"paused {ago(queue.paused_at)}{by}"
-
-
-def span(seconds: float) -> str:
-    """A duration as people say it.
-
-    >>> span(0.0123), span(75), span(7300), span(200_000)
-    ('0.01 s', '75 s', '2.0 h', '2.3 d')
-    """
-    if seconds < 10:
-        return f"{seconds:.2f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    for size, name in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size * 2 or name == "min":
-            break
-    return f"{seconds / size:.1f} {name}"
 
 
 def size_of(count: float) -> str:
