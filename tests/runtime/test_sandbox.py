@@ -112,6 +112,26 @@ def test_a_folder_that_is_not_seen_is_told_once(
 
 
 @needs_landlock
+def test_a_traceback_looks_for_nothing(start_runner: Callable[..., Runner]) -> None:
+    """This file is out of the job's reach, and there."""
+
+    def warn_and_fail() -> None:
+        import traceback
+        import warnings
+
+        warnings.warn("with a line of source", stacklevel=1)
+        try:
+            raise LookupError
+        except LookupError:
+            traceback.print_exc()
+        raise ValueError
+
+    runner = start_runner()
+    assert "in warn_and_fail" in runner.failure(warn_and_fail)["traceback"]
+    assert b"corral: " not in runner.output("stderr")
+
+
+@needs_landlock
 def test_no_more_is_told_than_somebody_reads(
     start_runner: Callable[..., Runner], tmp_path: Path
 ) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 LOOKS = frozenset({"open", "os.listdir", "os.scandir"})
 """Python's own names for what is asked of it (`sys.addaudithook`)."""
+FOR_TRACEBACKS = frozenset({"linecache", "tokenize"})
+"""They show the lines of a function's source, which lies where it was written, if it is there."""
 MOST_TOLD, MOST_KNOWN = 20, 10_000
 
 
@@ -45,6 +47,8 @@ class UnseenPaths:
             return
         # Python itself looks for modules there, and says what it did not find.
         if path not in sys.path and path not in self._known and len(self._known) < MOST_KNOWN:
+            if sys._getframe(1).f_globals.get("__name__") in FOR_TRACEBACKS:
+                return
             self._known.add(path)
             try:
                 self._look(path)
