@@ -20,6 +20,7 @@ from corral.api.roles import METHODS, ROUTES
 from corral.contract import service
 from corral.controller.auth.tokens import Access
 from corral.core.access import Role
+from corral.core.errors import Forbidden
 from tests.api.described import described
 from tests.api.rest import Rest
 from tests.api.test_doors import _answers, _request
@@ -152,14 +153,15 @@ def test_a_job_belongs_to_the_token_that_submitted_it(
     controller: LiveController, tokens: dict[Role, str]
 ) -> None:
     job = {"script": {"source": "print(1)"}, "user": "somebody"}
-    users = {
-        role: Rest(controller, tokens[role])("POST", "/jobs", job).json["jobs"][0]["user"]
-        for role in (Role.SUBMIT, Role.ADMIN)
-    }
-    assert users == {Role.SUBMIT: "some-submit", Role.ADMIN: "somebody"}
+    submitter, admin = (Rest(controller, tokens[role]) for role in (Role.SUBMIT, Role.ADMIN))
+    assert admin("POST", "/jobs", job).json["jobs"][0]["user"] == "somebody"
+    refused = submitter("POST", "/jobs", job)
+    assert (refused.status, refused.json["error"]["code"]) == (403, "forbidden")
     own = corral.Client(controller.address, tokens[Role.SUBMIT])
     with own:
-        handle = own.submit(abs, (-1,), user="somebody")
+        with pytest.raises(Forbidden, match="belong to 'some-submit'; only an admin's token"):
+            own.submit(abs, (-1,), user="somebody")
+        handle = own.submit(abs, (-1,), user="some-submit")
         assert (handle.result(), handle.status().user) == (1, "some-submit")
         assert handle.retry().status().user == "some-submit"
 
@@ -192,6 +194,7 @@ def test_no_user_meets_what_another_left_in_a_process(controller: LiveController
         for client in (alice, root, owner):
             for _ in range(2):
                 assert client.submit(asked, (-1,)).result()[1] == 1
+        for client in (root, owner):
             # Also where an admin says that it is hers: the result comes to the admin.
             assert client.submit(asked, (-1,), user="mallory").result()[1] == 1
         again = alice.job(planted.id).retry()

@@ -100,6 +100,25 @@ def test_put_sends_a_file_once(corral: Corral, orchestrator: Orchestrator, tmp_p
     assert corral("run", "--input", "data.csv", str(tmp_path / "x.py")).err.startswith("--input is")
 
 
+def test_a_folder_is_put_file_by_file(
+    corral: Corral, orchestrator: Orchestrator, tmp_path: Path, script: Path
+) -> None:
+    (tmp_path / "set" / "deep").mkdir(parents=True)
+    (tmp_path / "set" / "a.csv").write_bytes(b"1")
+    (tmp_path / "set" / "deep" / "b.csv").write_bytes(b"2")
+    one, two = (sha256(data).hexdigest() for data in (b"1", b"2"))
+    put = corral("put", str(tmp_path / "set"))
+    assert put.out == f"{one}  set/a.csv\n{two}  set/deep/b.csv\n"
+    job = corral("submit", "--input", f"data={tmp_path / 'set'}", str(script)).out.strip()
+    inputs = orchestrator.jobs[job].submission.inputs
+    assert [(put.name, put.sha256) for put in inputs] == [
+        ("data/a.csv", one),
+        ("data/deep/b.csv", two),
+    ]
+    (tmp_path / "empty").mkdir()
+    assert "There is no file in the folder" in corral("put", str(tmp_path / "empty")).err
+
+
 def test_events_as_json_lines(corral: Corral, served: Served, script: Path) -> None:
     done = corral("run", "--json", str(script))
     lines = [json.loads(line) for line in done.out.splitlines()]

@@ -187,7 +187,7 @@ def _work(sent: pb.JobSubmission, limits: Limits) -> FunctionCall | ScriptCall:
         )
     if sent.code_package:
         return ScriptCall(package=_whole(sent.code_package), entry="main.py")
-    entry = sent.script.entry
+    entry = sent.script.entry or "main.py"
     if not _ENTRY.fullmatch(entry) and (
         not entry.endswith(".py") or entry.startswith("/") or ".." in entry.split("/")
     ):

@@ -35,7 +35,13 @@ class Caller(Struct, frozen=True):
 
     def user(self, said: str) -> str:
         """Whose job it is: a token's own, unless an admin says otherwise."""
-        return (said or self.name) if self.role is Role.ADMIN else self.name
+        if said not in ("", self.name) and self.role is not Role.ADMIN:
+            raise Forbidden(
+                f"Jobs of this token belong to {self.name!r}; only an admin's token may name "
+                "another user. Leave user (--user) out.",
+                details={"role_needed": Role.ADMIN.value, "role": self.role.value},
+            )
+        return said or self.name
 
     def on_behalf(self, said: str) -> bool:
         """Whether a job with this `said` user is another's than the caller's own."""

@@ -150,7 +150,7 @@ class ScriptCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag=
 
     workload: ClassVar[Workload] = Workload.PYTHON
     package: Blob
-    entry: str
+    entry: str = "main.py"
     argv: tuple[str, ...] = ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,17 +19,30 @@ if TYPE_CHECKING:
 
 
 def put(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files to store.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files or folders to store.")],
     as_json: AsJson = False,
 ) -> None:
     """Stores files for jobs and prints their sha256. What is there already is not sent again."""
     with client_of_this_home() as client:
-        found = [client.put(file) for file in files]
+        found = [
+            replace(client.put(path), name=name) for file in files for name, path in _files(file)
+        ]
     output.answer(found, (f"{one.sha256}  {one.name}" for one in found), as_json)
 
 
+def _files(given: Path) -> list[tuple[str, Path]]:
+    """The file, or all below the folder, as `sha256sum` would name them."""
+    if not given.is_dir():
+        return [(given.name, given)]
+    below = sorted(path for path in given.rglob("*") if path.is_file())
+    if not below:
+        raise InvalidJob(f"There is no file in the folder {given}.")
+    top = given.resolve().name
+    return [(f"{top}/{path.relative_to(given).as_posix()}", path) for path in below]
+
+
 async def inputs_of(client: AsyncClient, texts: list[str] | None) -> dict[str, Asset]:
-    """`--input NAME=FILE`, or the sha256 of a file that was put before."""
+    """`--input NAME=FILE`, all files of a folder as NAME/…, or the sha256 of one put before."""
     from corral.sdk.files.assets import Asset
 
     found = {}
@@ -38,6 +52,8 @@ async def inputs_of(client: AsyncClient, texts: list[str] | None) -> dict[str, A
             raise InvalidJob(f"--input is written NAME=FILE; got {text!r}.")
         if is_digest(given) and not Path(given).exists():
             found[name] = Asset(sha256=given, size=0, name=name)
-        else:
-            found[name] = await client.put(given)
+            continue
+        for inside, path in _files(Path(given)):
+            _, below, rest = inside.partition("/")
+            found[f"{name}/{rest}" if below else name] = await client.put(path)
     return found
