@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from corral.cli.terminal import output
-from corral.cli.terminal.arguments import AsJson, JobArgument, client_of_this_home, find, moment
+from corral.cli.terminal.arguments import (
+    AsJson,
+    JobArgument,
+    client_of_this_home,
+    find,
+    find_batch,
+    moment,
+)
+from corral.core.errors import JobNotFound
 
 if TYPE_CHECKING:
     from corral.contract.views import JobView
@@ -93,22 +101,33 @@ def _row(view: JobView) -> tuple[str, ...]:
 
 
 def logs(
-    job: JobArgument,
+    job: Annotated[
+        str,
+        typer.Argument(metavar="JOB", help="A job id, the beginning of one, last, or a batch."),
+    ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Until it ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What a job wrote."""
+    """What a job wrote, or all jobs of a batch, one after the other."""
     from corral.cli.terminal.bar import Bar
     from corral.contract.plain import plain_event
     from corral.contract.views import Output
 
     bar = Bar(enabled=False)
     with client_of_this_home() as client:
-        for event in find(client, job).events(follow=follow):
-            if as_json:
-                output.show_json_line(plain_event(event))
-            elif isinstance(event, Output):
-                bar.write(event.stream, event.data, event.skipped)
+        try:
+            handles = [find(client, job)]
+        except JobNotFound as error:
+            batch, _ = find_batch(client, job, error)
+            handles = [client.job(one) for one in sorted(one.job_id for one in batch.jobs())]
+        for handle in handles:
+            if len(handles) > 1 and not as_json:
+                output.say(f"{handle.id}:", style="dim")
+            for event in handle.events(follow=follow):
+                if as_json:
+                    output.show_json_line(plain_event(event))
+                elif isinstance(event, Output):
+                    bar.write(event.stream, event.data, event.skipped)
 
 
 def why(job: JobArgument, as_json: AsJson = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from corral.cli.terminal import output
 from corral.cli.terminal.arguments import AsJson, client_of_this_home, find, find_batch
@@ -59,7 +60,7 @@ def _pairs(view: JobView) -> list[tuple[str, str]]:
         ("started", output.ago(view.started_at)),
         ("ended", output.ago(view.ended_at)),
         ("took", output.span(view.seconds) if view.ended and view.attempt else ""),
-        ("progress", _progress(progress)),
+        ("progress", _progress(progress, view)),
         ("result", output.size_of(view.result.size) if view.result else ""),
         ("artifacts", "\n".join(artifacts)),
         ("warnings", "\n".join(view.warnings)),
@@ -126,9 +127,12 @@ def _show_batch(batch: BatchHandle, view: BatchView, *, follow: bool, as_json: b
         output.show("\n" + "\n".join(told))
 
 
-def _progress(progress: Any) -> str:
+def _progress(progress: Any, view: JobView) -> str:
+    """How far it is or was; of what succeeded only its figures, for it came to the end."""
     if progress is None:
         return ""
+    if view.state == "succeeded":
+        progress = replace(progress, fraction=None, message="")
     share = f"{progress.fraction * 100:.0f} %" if progress.fraction is not None else ""
     metrics = ", ".join(f"{name} {value:g}" for name, value in progress.metrics.items())
     step = f"step {progress.step}" if progress.step is not None else ""

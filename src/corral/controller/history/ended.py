@@ -8,7 +8,8 @@ from corral.core.events import JobFailed, JobRejected, Journaled
 from corral.core.job import Head
 
 MESSAGE_KEPT = 400
-"""Characters of a failure's message that the history is searched by; the journal has all."""
+"""Characters of a failure's type and message that the history is searched by; the journal has
+all."""
 BITS = 23
 """A megabyte; with a million keys in it, one in thirty new ones is looked up for nothing."""
 _MASK = (1 << BITS) - 1
@@ -39,7 +40,9 @@ class EndedJob(NamedTuple):
     def of(cls, head: Head, fact: Journaled) -> EndedJob:
         code = message = ""
         if isinstance(fact, JobFailed):
-            code, message = fact.failure.code, fact.failure.message[:MESSAGE_KEPT]
+            failure = fact.failure
+            told = f"{failure.type}: {failure.message}" if failure.type else failure.message
+            code, message = failure.code, told[:MESSAGE_KEPT]
         elif isinstance(fact, JobRejected):
             code, message = fact.code, fact.message[:MESSAGE_KEPT]
         given, labels = head.given, ""

@@ -1,0 +1,49 @@
+"""What is asked of jobs that are over, on the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import corral
+from tests.live import CORRAL, LiveController
+
+
+def asked(controller: LiveController, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [CORRAL, *words], env=controller.environ, capture_output=True, text=True, timeout=60
+    )
+
+
+def speak(number: int) -> None:
+    from corral import job
+
+    print("this is", number)
+    job.progress(0.5, "half of it")
+    job.metric(loss=number)
+    if number == 2:
+        raise LookupError(number)
+
+
+def test_logs_of_a_batch_progress_of_the_past_and_words_of_failures(
+    controller: LiveController,
+) -> None:
+    with corral.Client(controller.address, controller.token) as client:
+        list(client.map(speak, range(3), batch="spoken", return_exceptions=True))
+    logs = asked(controller, "logs", "spoken")
+    assert logs.stdout == "this is 0\nthis is 1\nthis is 2\n"
+    assert len([line for line in logs.stderr.splitlines() if line.endswith(":")]) == 3
+    lines = map(json.loads, asked(controller, "logs", "--json", "spoken").stdout.splitlines())
+    assert [line["text"] for line in lines if line["event"] == "output"][-1] == "this is 2\n"
+
+    words = ("jobs", "--json", "--batch", "spoken", "--text")
+    (failed,) = json.loads(asked(controller, *words, "LookupError").stdout)
+    assert json.loads(asked(controller, *words, "KeyError").stdout) == []
+    (good, *_) = json.loads(
+        asked(controller, "jobs", "--json", "--batch", "spoken", "--state", "succeeded").stdout
+    )
+    told = asked(controller, "show", failed["job_id"]).stdout
+    assert "50 %  half of it" in told
+    told = asked(controller, "show", good["job_id"]).stdout
+    assert "half of it" not in told
+    assert "loss" in told
