@@ -1,8 +1,10 @@
-"""Text of others, made safe to read, show and use as a name."""
+"""Text and JSON of others, made safe to read, show and use as a name."""
 
 from __future__ import annotations
 
 import re
+
+import msgspec
 
 DEVICES = frozenset(
     {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
@@ -41,3 +43,18 @@ def _escaped(one: str) -> str:
     if number < 0x100:
         return f"\\x{number:02x}"
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Beside plain mistakes in JSON: text that is no UTF-8, and brackets nested too deep."""
+
+MOST_BOXES, MOST_VALUES = 1_000_000, 10_000_000
+"""Of JSON that is read without knowing what it should be: lists and objects, and what is in them.
+As many bytes of nothing but brackets would keep the process from all else for ten seconds."""
+
+
+def check_size(data: bytes) -> None:
+    """ValueError where there is more in it than anybody writes; brackets in texts count, too."""
+    if data.count(b"[") + data.count(b"{") > MOST_BOXES or data.count(b",") > MOST_VALUES:
+        most = f"{MOST_BOXES:,} lists and objects or {MOST_VALUES:,} values"
+        raise ValueError(f"none with more than {most} is read")

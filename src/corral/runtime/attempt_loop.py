@@ -164,10 +164,10 @@ class AttemptLoop:
             self._folder.place(files, confined=self._bounds.files)
 
     def _script(self, work: ScriptWork, order: Order[Document]) -> None:
-        from corral.runtime import scripts
+        from corral.runtime.scripts import script
 
         folder = f"{order['work_dir']}{SEP}work"
-        command, sent = scripts.prepare(work, folder, self._transfer)
+        command, sent = script.prepare(work, folder, self._transfer)
         self._place_inputs(order)
         # From here on a cancel is the script's to hear; we stay to tell how it ended.
         cancellation = self._cancellation
@@ -175,7 +175,7 @@ class AttemptLoop:
         if cancellation.look():  # A signal that came before the script existed did not reach it.
             raise job.Cancelled
         self._started()
-        scripts.run(
+        script.run(
             command,
             folder,
             self._road.for_children,

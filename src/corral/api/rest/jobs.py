@@ -83,6 +83,7 @@ def routes(parts: Parts) -> list[APIRouter]:
     _submitting(jobs, parts)
     _listing(jobs, parts)
     _one_job(jobs, parts)
+    _retry(jobs, parts)
     _packages(jobs, parts)
     _assets(assets, parts)
     return [jobs, assets]
@@ -181,6 +182,28 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
         return json(read(shown(parts, found)))
 
     @router.post(
+        "/jobs/{job}/front",
+        summary="Move a waiting job to the front of its line",
+        responses={200: answer(views.JobView, "It is next."), **errors(404, 409, 507)},
+    )
+    async def front(job: str) -> Response:
+        """Before all others of its class and priority, also after a restart."""
+        found = await parts.queue.find(job)
+        await parts.queue.to_front(found)
+        return json(read(shown(parts, found)))
+
+    @router.get(
+        "/jobs/{job}/why",
+        summary="Why a job waits, runs where it runs, or ended as it did",
+        responses={200: answer(views.Explanation, "With a reason for each worker."), **errors(404)},
+    )
+    async def why(job: str) -> Response:
+        found = await parts.queue.find(job)
+        return json(read(explanation_view(parts, found)))
+
+
+def _retry(router: APIRouter, parts: Parts) -> None:
+    @router.post(
         "/jobs/{job}/retry",
         status_code=202,
         summary="Submit an ended job again, as a new one",
@@ -209,26 +232,6 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
         )
         again = await parts.queue.retry(await parts.queue.find(job), asked)
         return json(read(shown(parts, again)), 202)
-
-    @router.post(
-        "/jobs/{job}/front",
-        summary="Move a waiting job to the front of its line",
-        responses={200: answer(views.JobView, "It is next."), **errors(404, 409, 507)},
-    )
-    async def front(job: str) -> Response:
-        """Before all others of its class and priority, also after a restart."""
-        found = await parts.queue.find(job)
-        await parts.queue.to_front(found)
-        return json(read(shown(parts, found)))
-
-    @router.get(
-        "/jobs/{job}/why",
-        summary="Why a job waits, runs where it runs, or ended as it did",
-        responses={200: answer(views.Explanation, "With a reason for each worker."), **errors(404)},
-    )
-    async def why(job: str) -> Response:
-        found = await parts.queue.find(job)
-        return json(read(explanation_view(parts, found)))
 
 
 def _packages(router: APIRouter, parts: Parts) -> None:

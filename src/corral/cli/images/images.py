@@ -55,7 +55,8 @@ def images(
     if not view.ended:
         left = view.jobs - round(view.done * view.jobs)
         output.say(f"{left} of {view.jobs} jobs have not ended yet; ask again for their images.")
-    output.show(f"{len(entries)} images in {folder}; {sheet} shows them all.")
+    images = "image" if len(entries) == 1 else "images"
+    output.show(f"{len(entries)} {images} in {folder}; {sheet} shows them all.")
 
 
 def folder_name(batch: str) -> str:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def _tell(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
     sys.__excepthook__(kind, error, place)
     try:
-        from corral.runtime import script_errors
+        from corral.runtime.scripts import errors
 
-        script_errors.tell(error)
+        errors.tell(error)
     except BaseException:  # noqa: S110 (the traceback is printed, and the exit code is true)
         pass
 

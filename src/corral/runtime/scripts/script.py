@@ -10,12 +10,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from corral.runtime import failures, script_errors
+from corral.runtime import failures
 from corral.runtime.failures import AttemptFailed
 from corral.runtime.files.packages import unpack
 from corral.runtime.functions import blob_bytes
 from corral.runtime.hints import FOLDER
 from corral.runtime.process import system
+from corral.runtime.scripts import errors
 
 if TYPE_CHECKING:
     from corral.runtime.files.transfer import Transfer
@@ -74,7 +75,7 @@ def run(
 ) -> None:
     """AttemptFailed unless it ends with 0. `wait_for` says whether somebody cancelled it."""
     told_in = os.path.join(tempfile.gettempdir(), "corral-script-error")
-    environ = {**os.environ, **script_errors.environ(told_in, bounds)}
+    environ = {**os.environ, **errors.environ(told_in, bounds)}
     environ.setdefault("PYTHONUNBUFFERED", "1")  # A pipe would hold back its output otherwise.
     try:
         process = subprocess.Popen(
@@ -91,7 +92,7 @@ def run(
         ) from error
     cancelled = wait_for(process)
     code = process.returncode
-    if not cancelled and code == 1 and (told := script_errors.told(told_in)):
+    if not cancelled and code == 1 and (told := errors.told(told_in)):
         raise AttemptFailed(**told, exit_code=code)
     if not cancelled and 0 < code < failures.WINDOWS_CRASH:
         raise AttemptFailed("exit_code", f"The script exited with code {code}.", exit_code=code)

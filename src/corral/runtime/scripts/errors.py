@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 VARIABLE, SEEN = "CORRAL_SCRIPT", "CORRAL_SEEN_PATHS"
 MOST_BYTES = 4 * (failures.MESSAGE_LIMIT + failures.TRACEBACK_LIMIT)
-SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "script_site")
+SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 
 
 def environ(path: str, bounds: Bounds) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Scripts: unpacked, run as a child process, and what ended them."""
