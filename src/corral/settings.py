@@ -287,7 +287,7 @@ def _at_home(key: str, value: Any, source: str) -> Any:
         return value
     paths = [os.path.expanduser(path) for path in value]
     for path in paths:
-        if not os.path.isabs(path):
+        if not (os.path.isabs(path) or path.startswith(("/", "\\"))):
             raise InvalidSettings(
                 f"{source}: {key} has {path!r}, which is no whole path. Write it from the root of "
                 "the disk, or from your home as ~/data."

@@ -18,7 +18,7 @@ HOUR_S = 3600.0
     ("duration_s", "run_s", "said"),
     [
         (HOUR_S, 1.0, ""),
-        (HOUR_S, 31.0, "ended after 60.0 min, as it was given no other duration"),
+        (HOUR_S, 31.0, "ended after 60.0 min, which holds where no other duration"),
         (HOUR_S, 3300.0, "in 5.0 min this job is ended, after its duration of 60.0 min"),
         (2 * HOUR_S, 31.0, ""),
         (2 * HOUR_S, 1.85 * HOUR_S, "in 9.0 min this job is ended, after its duration of 2.0 h"),

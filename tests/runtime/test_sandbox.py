@@ -112,23 +112,39 @@ def test_a_folder_that_is_not_seen_is_told_once(
 
 
 @needs_landlock
-def test_a_traceback_looks_for_nothing(start_runner: Callable[..., Runner]) -> None:
-    """This file is out of the job's reach, and there."""
+def test_a_folder_that_is_seen_in_part_is_no_folder_to_open(
+    start_runner: Callable[..., Runner], tmp_path: Path
+) -> None:
+    (seen := tmp_path / "part" / "seen").mkdir(parents=True)
+    runner = start_runner(read_paths=[str(seen)])
+    for folder in ("/", tmp_path / "part"):
+        assert runner.value(lambda folder=folder: list(os.walk(folder))) == []
+        assert runner.output("stderr") == b""
 
-    def warn_and_fail() -> None:
-        import traceback
-        import warnings
 
-        warnings.warn("with a line of source", stacklevel=1)
+@needs_landlock
+def test_listing_is_what_it_was(start_runner: Callable[..., Runner]) -> None:
+    def check() -> object:
+        import pickle
+        import shutil
+
+        os.mkdir("deep")
+        assert os.listdir() == os.listdir(b".".decode()) == ["deep"]
+        with os.scandir("deep") as found:
+            assert list(found) == []
+        fd = os.open("deep", os.O_RDONLY)
+        assert os.listdir(fd) == []
+        os.close(fd)
+        assert os.scandir in os.supports_fd
+        assert pickle.loads(pickle.dumps(os.listdir)) is os.listdir
+        shutil.rmtree("deep")
         try:
-            raise LookupError
-        except LookupError:
-            traceback.print_exc()
-        raise ValueError
+            os.listdir("/no/such/folder")
+        except FileNotFoundError as error:
+            return error.filename
+        return None
 
-    runner = start_runner()
-    assert "in warn_and_fail" in runner.failure(warn_and_fail)["traceback"]
-    assert b"corral: " not in runner.output("stderr")
+    assert start_runner().value(check) == "/no/such/folder"
 
 
 @needs_landlock

@@ -161,7 +161,7 @@ def test_a_script_is_told_what_to_do_as_a_function_is(
         assert said in printed[-1]
     else:
         assert "requirements" not in failure["message"]
-        assert not any(line.startswith("corral: ") for line in printed)
+        assert [line for line in printed if line.startswith("corral: ")] == []
 
 
 def test_only_the_script_itself_tells_its_end(runner: Runner) -> None:

@@ -15,7 +15,9 @@ from corral.core.errors import JobCancelled, JobError, JobFailed, JobNotFound
 from corral.core.job import Failure
 from corral.runtime.failures import from_exception
 from corral.sdk import results
+from corral.sdk.client import Client
 from corral.sdk.remote_errors import error_of
+from tests.live import LiveController
 
 
 class Picky(Exception):
@@ -89,8 +91,11 @@ def test_errors_of_corral_itself_are_told_apart() -> None:
     assert isinstance(error, JobNotFound)
     assert isinstance(error, JobFailed)
     assert error.code == "job_failed"
-    nested = failed(JobFailed("another one failed"))
-    assert type(nested) is JobFailed
+    for nested in (JobFailed("another one failed"), JobCancelled("another one was")):
+        assert type(failed(nested)) is JobFailed
+    assert (
+        type(failed(ValueError("x"), pickled=None, type="corral.core.errors.NotFound")) is JobFailed
+    )
 
 
 def test_a_class_that_is_known_here_needs_no_bytes() -> None:
@@ -99,6 +104,65 @@ def test_a_class_that_is_known_here_needs_no_bytes() -> None:
     for name in ("not_loaded_here.Error", "Picky", "os.path", "SystemExit", "builtins.len", ""):
         assert type(failed(ValueError("x"), pickled=None, type=name)) is JobFailed
     assert "not_loaded_here" not in sys.modules
+
+
+class Guarded(Exception):
+    """Of the kind that keeps its attributes to itself."""
+
+    args = property(lambda self: ("own",))
+    details = property(lambda self: "own")
+    failure = property(lambda self: "own")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+class Jealous(Exception):
+    def __init_subclass__(cls) -> None:
+        if cls.__name__.startswith("JobFailed"):
+            raise RuntimeError("no more of us")
+
+
+class Twice(ValueError, OSError):
+    pass
+
+
+class OwnPickle(Exception):
+    def __reduce_ex__(self, protocol: object) -> Any:
+        return OwnPickle, ()
+
+
+@pytest.mark.parametrize("cls", [Guarded, Jealous, Twice, OwnPickle])
+def test_whatever_a_class_does_the_job_has_failed(cls: type[Exception]) -> None:
+    error = failed(cls("text"))
+    assert isinstance(error, JobFailed)
+    assert error.failure.type.endswith(cls.__name__)
+    assert error.details["code"] == "exception"
+    assert error.job_id == "01job"
+    assert "01job failed" in str(error)
+    assert isinstance(error, cls) or cls is Jealous
+    assert isinstance(pickle.loads(pickle.dumps(error)), JobFailed)
+
+
+def test_notes_are_not_shared_with_the_cause() -> None:
+    raised = ValueError("x")
+    raised.add_note("of the job")
+    error: Any = failed(raised, traceback="Traceback")
+    assert error.__notes__ == ["of the job", "In the job:\nTraceback"]
+    assert error.__cause__.__notes__ == ["of the job"]
+    raised.__notes__ = "none"  # type: ignore[assignment]
+    assert isinstance(failed(raised), JobFailed)
+
+
+def test_a_time_out_in_the_job_is_not_that_of_the_wait(controller: LiveController) -> None:
+    def late() -> None:
+        raise TimeoutError("the server did not answer")
+
+    with Client(controller.address, controller.token) as client:
+        for timeout in (None, 60):
+            with pytest.raises(JobFailed, match="did not answer") as caught:
+                client.submit(late).result(timeout)
+            assert isinstance(caught.value, TimeoutError)
 
 
 def test_only_failed_jobs_are_what_was_raised() -> None:

@@ -21,7 +21,7 @@ from corral.runtime.channels.frames import (
 )
 from corral.runtime.files import artifacts
 from corral.runtime.functions import Functions, refuse_secrets, result_bytes
-from corral.runtime.sandbox.unseen import UnseenPaths
+from corral.runtime.sandbox.unseen import UnseenFolders
 
 if TYPE_CHECKING:
     import subprocess
@@ -96,7 +96,7 @@ class AttemptLoop:
         self._bounds = bounds
         self._cancellation = Cancellation(inbox, road.page)
         self._functions = Functions(self._cancellation, bounds.memory_bytes)
-        self._unseen = UnseenPaths([*bounds.reads, *bounds.writes])
+        self._unseen = UnseenFolders([*bounds.reads, *bounds.writes])
         if bounds.files:
             self._unseen.watch()
         self._process = process(road)

@@ -96,7 +96,10 @@ def _hint(error: BaseException, bounds: Bounds) -> str:
 def about_module(top: str, sent: str = "") -> str:
     """What would bring a module, or the version of it that has what is asked for."""
     if top in sys.modules:
-        return _other_version(top)
+        try:
+            return _other_version(top)
+        except Exception:  # of a package that is not as packages are
+            return ""
     # What belongs to another platform's Python no requirement would bring.
     return "" if top in sys.stdlib_module_names else _add_requirement(top, sent)
 

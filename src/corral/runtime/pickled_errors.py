@@ -39,7 +39,11 @@ def remade(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
 
 
 def _builtin(cls: type[BaseException]) -> type[BaseException]:
-    return next(one for one in cls.__mro__ if one.__module__ == "builtins")
+    """By the way that Python made it: a class may have several among its bases."""
+    found: Any = cls
+    while found.__module__ != "builtins":
+        found = found.__base__
+    return found  # type: ignore[no-any-return]
 
 
 def _reduced_as(cls: type[BaseException], builtin: type[BaseException]) -> bool:

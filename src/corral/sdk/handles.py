@@ -18,7 +18,7 @@ from corral.contract import corral_pb2 as pb
 from corral.contract import views
 from corral.contract.read_views import ended_of, read, read_event
 from corral.core.durations import seconds
-from corral.core.errors import BlobNotFound, Forbidden
+from corral.core.errors import BlobNotFound, Forbidden, InvalidJob, JobError
 from corral.core.job import State, Workload
 from corral.sdk import remote_errors, results
 from corral.sdk.bridge import Bridged, bridged, shared_bridge
@@ -119,7 +119,13 @@ class AsyncHandle:
         duration = asked.get("duration")
         if isinstance(duration, str):
             asked["duration"] = seconds(duration, "duration")
-        request = pb.RetryRequest(job_id=self.id, **asked)  # type: ignore[arg-type]
+        for name in asked:
+            if name not in RetryOptions.__annotations__:
+                raise TypeError(f"retry() is given no {name!r}")
+        try:
+            request = pb.RetryRequest(job_id=self.id, **asked)  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            raise InvalidJob(f"What the retry is given is not possible: {error}.") from None
         view = await self._connection.call("RetryJob", request, again=False)
         warnings = tuple(view.warnings)
         return AsyncHandle(self._connection, view.job_id, warnings, workload=view.workload)
@@ -186,7 +192,9 @@ async def within(seconds: float | None, what: str) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(seconds):
             yield
-    except TimeoutError:
+    except TimeoutError as error:
+        if isinstance(error, JobError):
+            raise  # the job's own
         raise TimeoutError(
             f"{what} has not ended within {seconds:g} s; it goes on. Ask again, or cancel() it."
         ) from None

@@ -14,7 +14,7 @@ import sys
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
-from corral.core.errors import JobCancelled, JobError, JobFailed, JobRejected
+from corral.core.errors import CorralError, JobCancelled, JobError, JobFailed, JobRejected
 from corral.core.job import Failure, State
 from corral.sdk.results import value_of
 
@@ -23,8 +23,8 @@ _ERRORS: dict[str, type[JobError]] = {
     State.CANCELLED: JobCancelled,
     State.REJECTED: JobRejected,
 }
-_FOR_LOOPS = (StopIteration, StopAsyncIteration)
-"""Whoever calls next() would take them for the end."""
+_ALONE = (StopIteration, StopAsyncIteration, JobError)
+"""Whoever calls next() would take the first two for the end; the last says how *this* job ended."""
 
 
 def error_of(job_id: str, state: str, failure: Failure | None) -> JobError:
@@ -33,55 +33,68 @@ def error_of(job_id: str, state: str, failure: Failure | None) -> JobError:
     if failure is None:
         return _ERRORS.get(state, JobFailed)(sentence, job_id=job_id)
     cause = _cause(failure.pickled)
-    error: JobError | None = None
     if state == State.FAILED:
-        error = _also_what_was_raised(sentence, cause, failure.type)
-    error = error or _ERRORS.get(state, JobFailed)(sentence)
-    traceback = with_source(failure.traceback)
-    error.job_id, error.failure, error.remote_traceback = job_id, failure, traceback
+        raised: Any = type(cause) if cause is not None else _known(failure.type)
+        if raised is not None and not issubclass(raised, _ALONE):
+            # Its class is somebody's, and may refuse whatever is asked of it.
+            with contextlib.suppress(Exception):
+                return _filled(_also(raised, sentence, cause), sentence, job_id, failure, cause)
+    error = _ERRORS.get(state, JobFailed)(sentence)
+    return _filled(error, sentence, job_id, failure, cause)
+
+
+def _filled(
+    error: JobError, sentence: str, job_id: str, failure: Failure, cause: Exception | None
+) -> JobError:
+    error.message, error.job_id, error.failure = sentence, job_id, failure
     error.details = {"code": failure.code, "type": failure.type, "message": failure.message}
     if failure.exit_code is not None:
         error.details["exit_code"] = failure.exit_code
-    if traceback:
-        error.add_note(f"In the job:\n{traceback.rstrip()}")
+    error.remote_traceback = with_source(failure.traceback)
+    if error.remote_traceback:
+        error.add_note(f"In the job:\n{error.remote_traceback.rstrip()}")
     error.__cause__ = cause
     return error
 
 
-def _also_what_was_raised(sentence: str, cause: Exception | None, name: str) -> JobFailed | None:
-    raised: Any = type(cause) if cause is not None else _known(name)
-    if raised is None or issubclass(raised, _FOR_LOOPS):
-        return None
-    # Its own `__init__` has run where it was raised, and would not know our sentence.
-    builtin = next(one for one in raised.__mro__ if one.__module__ == "builtins")
+def _also(raised: Any, sentence: str, cause: Exception | None) -> JobError:
+    """An error that is what was raised, too. Its own `__init__` has run where it was raised, and
+    would not know our sentence."""
+    both: Any = _both(raised)
+    builtin = both  # by the way that Python made it: a class may have several among its bases
+    while builtin.__module__ != "builtins":
+        builtin = builtin.__base__
     parts = (cause.exceptions,) if isinstance(cause, ExceptionGroup) else ()
-    try:
-        error = builtin.__new__(_both(raised), sentence, *parts)
-    except (TypeError, ValueError):  # two classes that cannot meet
-        return None
-    assert isinstance(error, JobFailed)
+    error = builtin.__new__(both, sentence, *parts)
     error.args = (sentence,)
-    # Past a class's own attributes: a group of exceptions has a message that cannot be set.
-    error.__dict__ |= {"message": sentence, "job_id": None, "details": {}}
     if cause is not None:
         _take_over(error, cause)
-    return error
+    return error  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(maxsize=256)
 def _both(raised: type[Exception]) -> type[Exception]:
-    body = {
+    ours = {
+        **dict.fromkeys(("message", "job_id", "details", "failure"), None),
+        "remote_traceback": "",
+        # What a class may have made its own, and what is then needed of an exception.
+        "args": BaseException.__dict__["args"],
+        "__setattr__": BaseException.__setattr__,
         "__module__": "corral",
         "__str__": lambda error: error.args[0],  # a KeyError would quote it
-        "__reduce__": lambda error: (error_of, (error.job_id, State.FAILED, error.failure)),
+        "__reduce_ex__": lambda error, _: (error_of, (error.job_id, State.FAILED, error.failure)),
     }
-    return type(f"JobFailed[{raised.__name__}]", (JobFailed, raised), body)
+    return type(f"JobFailed[{raised.__name__}]", (JobFailed, raised), ours)
 
 
-def _take_over(error: JobFailed, cause: Exception) -> None:
+def _take_over(error: JobError, cause: Exception) -> None:
     """What somebody who catches the exception reads of it. Corral's own attributes stay."""
-    ours = {*dir(JobFailed), *vars(error)}
-    error.__dict__ |= {name: value for name, value in vars(cause).items() if name not in ours}
+    ours = {*dir(JobFailed), "message", "job_id", "details"}
+    for name, value in vars(cause).items():
+        if name == "__notes__":
+            error.__notes__ = list(value)
+        elif name not in ours:
+            error.__dict__[name] = value
     for cls in type(cause).__mro__:
         if cls is Exception:
             return
@@ -92,10 +105,13 @@ def _take_over(error: JobFailed, cause: Exception) -> None:
 
 
 def _known(name: str) -> type[Exception] | None:
-    """A class that this program has already: nothing is loaded because a worker names it."""
+    """A class that this program has already: nothing is loaded because a worker names it, and no
+    error of Corral's own is taken for one."""
     module, _, cls = name.rpartition(".")
     found = getattr(sys.modules.get(module or "builtins"), "__dict__", {}).get(cls)
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+    if not isinstance(found, type) or not issubclass(found, Exception):
+        return None
+    return None if issubclass(found, CorralError) else found
 
 
 _PLACE = re.compile(r'  File "(?P<path>[^"]+)", line (?P<line>\d{1,9})')

@@ -76,8 +76,8 @@ class Limits:
             self._say(
                 attempt,
                 f"in {span(left_s)} this job is ended, after its duration of {span(duration_s)}. "
-                f"Its last checkpoint stays: `corral retry {attempt.dispatch.job} --duration 12h` "
-                "goes on from there.",
+                f"What job.checkpoint saved stays: `corral retry {attempt.dispatch.job} --duration "
+                "12h` goes on from there.",
             )
         elif (
             duration_s == DEFAULT_DURATION_S
@@ -87,8 +87,8 @@ class Limits:
             attempt.warned_at = TELL_DEFAULT_S / duration_s
             self._say(
                 attempt,
-                f"this job is ended after {span(duration_s)}, as it was given no other duration "
-                '(`--duration 12h`, duration="12h").',
+                f"this job is ended after {span(duration_s)}, which holds where no other duration "
+                'is given (`--duration 12h`, duration="12h").',
             )
 
     async def _weigh(self, attempts: list[HeldAttempt]) -> None:

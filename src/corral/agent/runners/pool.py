@@ -245,7 +245,7 @@ class Runners:
     def _start(
         self, makeup: Makeup, environment: Environment, secrets: Mapping[str, str]
     ) -> Runner:
-        if self._spare is not None and self._spare.over.is_set():
+        if self._spare is not None and not self._spare.lives():
             self._end_spare()  # killed, by somebody who needed memory
         runner = self._spare or self._supervised()
         self._spare = None

@@ -129,6 +129,10 @@ class Tree:
         except psutil.Error:
             self._root = None
 
+    def lives(self) -> bool:
+        """Whether the first of them does."""
+        return self._root is not None and _alive(self._root)
+
     def members(self) -> list[psutil.Process]:
         """Everything alive, deepest first and the runner itself last."""
         root = self._root

@@ -172,6 +172,10 @@ class Runner(asyncio.SubprocessProtocol):
     def attempt(self) -> HeldAttempt | None:
         return self.orders[0] if self.orders else None
 
+    def lives(self) -> bool:
+        """Asked of the system: what tells us of its end may still be on its way."""
+        return not self.over.is_set() and (self.tree is None or self.tree.lives())
+
     def held_by(self, enforced: Mapping[str, str]) -> str:
         """What keeps together all that its job starts, so that none of it outlives the runner."""
         if not enforced.get("files"):

@@ -56,8 +56,8 @@ def retry(
     duration: Annotated[
         str, typer.Option(help="After this long it is ended, anew: 90s, 30m, 12h, 2d.")
     ] = "",
-    retries: Annotated[int | None, typer.Option(help="Further tries, anew.")] = None,
-    memory_gb: Annotated[float | None, typer.Option(help="Memory, anew.")] = None,
+    retries: Annotated[int | None, typer.Option(min=0, help="Further tries, anew.")] = None,
+    memory_gb: Annotated[float | None, typer.Option(min=0, help="Memory, anew.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Submits ended jobs again, each as a new job; of a batch those that did not succeed."""

@@ -5,66 +5,75 @@ nothing, and no error tells why.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
-LOOKS = frozenset({"open", "os.listdir", "os.scandir"})
-"""Python's own names for what is asked of it (`sys.addaudithook`)."""
-FOR_TRACEBACKS = frozenset({"linecache", "tokenize"})
-"""They show the lines of a function's source, which lies where it was written, if it is there."""
-MOST_TOLD, MOST_KNOWN = 20, 10_000
+MOST_TOLD = 20
+LISTINGS = ("listdir", "scandir")
 
 
-class UnseenPaths:
+class UnseenFolders:
     def __init__(self, seen: Sequence[str]) -> None:
-        """What the job may read and write; all else that exists is told of."""
+        """What the job may read and write. A denial elsewhere is the sandbox's."""
         self._seen = tuple(os.path.join(os.path.realpath(path), "") for path in seen)
-        self._plain = tuple({os.path.join(path, "") for path in seen} | {*self._seen})
-        self._known: set[str] = set()
         self._told: set[str] = set()
+        self._errors = (0, 0)
 
     def begin(self) -> None:
-        """Each attempt is told anew."""
-        if self._told:
-            self._told.clear()
-            self._known.clear()
+        """Each attempt is told anew, where its errors go now."""
+        self._told.clear()
+        self._errors = _inode(2)
 
     def watch(self) -> None:
-        """From here on in this process; there is no way back."""
-        sys.addaudithook(self._hear)
+        """From here on in this process: whoever lists a folder asks one of these. An audit hook
+        would hear of more, and make all of Python slower: `id()` is an event too."""
+        for name in LISTINGS:
+            listing = self._telling(name, getattr(os, name))
+            setattr(os, name, listing)
+            os.supports_fd.add(listing)
 
-    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
-        if event not in LOOKS:
-            return
-        path = args[0]
-        if type(path) is bytes:
-            path = os.fsdecode(path)
-        if type(path) is not str or path[:1] != "/" or path.startswith(self._plain):
-            return
-        # Python itself looks for modules there, and says what it did not find.
-        if path not in sys.path and path not in self._known and len(self._known) < MOST_KNOWN:
-            if sys._getframe(1).f_globals.get("__name__") in FOR_TRACEBACKS:
-                return
-            self._known.add(path)
+    def _telling(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def listing(path: Any = ".") -> Any:
             try:
-                self._look(path)
-            except (OSError, ValueError):
-                return
+                return real(path)
+            except PermissionError:
+                self._tell(path)
+                raise
 
-    def _look(self, path: str) -> None:
-        real = os.path.realpath(path)
-        if f"{real}/".startswith(self._seen) or not os.path.exists(real):
-            return
-        folder = real if os.path.isdir(real) else os.path.dirname(real)
-        if len(self._told) < MOST_TOLD and not any(
-            f"{folder}/".startswith(f"{told}/") for told in self._told
-        ):
+        listing.__module__, listing.__name__, listing.__qualname__ = "os", name, name
+        listing.__doc__ = real.__doc__
+        return listing
+
+    def _tell(self, path: Any) -> None:
+        try:
+            folder = os.path.realpath(os.fsdecode(path))
+            inside = os.path.join(folder, "")
+            if path in sys.path:
+                return  # it is Python that looks, for modules, and says what it did not find
+            # Whoever may see a part of it is not to be told to open all of it.
+            if any(inside.startswith(one) or one.startswith(inside) for one in self._seen):
+                return
+            told = tuple(self._told)  # threads of the job look at once
+            if len(told) >= MOST_TOLD or any(inside.startswith(f"{one}/") for one in told):
+                return
             self._told.add(folder)
-            os.write(2, _sentence(folder).encode("utf-8", "surrogateescape"))
+            if _inode(2) == self._errors:  # or it is a file of the job's by now
+                os.write(2, _sentence(folder).encode("utf-8", "surrogateescape"))
+        except Exception:  # it only explains: the error that follows is the job's own
+            return
+
+
+def _inode(fd: int) -> tuple[int, int]:
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return (0, 0)
+    return (found.st_ino, stat.S_IFMT(found.st_mode))
 
 
 def _sentence(folder: str) -> str:

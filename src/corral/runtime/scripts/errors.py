@@ -26,17 +26,18 @@ def environ(path: str, bounds: Bounds) -> dict[str, str]:
     """What a script finds to tell its end by, in a file at this path."""
     paths = (SITE, os.environ.get("PYTHONPATH", ""))
     return {
-        VARIABLE: f"{os.getpid()} {json.dumps([path, bounds])}",
-        SEEN: os.pathsep.join((*bounds.reads, *bounds.writes)) if bounds.files else "",
+        VARIABLE: json.dumps([path, bounds]),
+        SEEN: "\n".join((*bounds.reads, *bounds.writes)) if bounds.files else "",
         "PYTHONPATH": os.pathsep.join(one for one in paths if one),
     }
 
 
-def tell(error: BaseException) -> None:
-    """In the script's process, behind the traceback that Python printed."""
+def tell(asked: str, error: BaseException) -> None:
+    """In the script's process, behind the traceback that Python printed; `asked` is what it found
+    in its environment."""
     if not failures.is_a(error, Exception):
         return
-    path, bounds = json.loads(os.environ[VARIABLE].partition(" ")[2])
+    path, bounds = json.loads(asked)
     failure = failures.from_exception(error)
     failure.pop("pickled", None)
     hint = hints.of(error, hints.Bounds(*bounds))

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 def _tell(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
     sys.__excepthook__(kind, error, place)
+    if os.getpid() != _script:
+        return  # a child that the script forked
     try:
         from corral.runtime.scripts import errors
 
-        errors.tell(error)
+        errors.tell(_asked, error)
     except BaseException:  # noqa: S110 (the traceback is printed, and the exit code is true)
         pass
 
@@ -34,10 +36,16 @@ def _load_the_other() -> None:
 
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _here]
-if os.environ.get("CORRAL_SCRIPT", "").startswith(f"{os.getppid()} "):
-    sys.excepthook = _tell  # of the script itself, not of what it starts
-if _seen := os.environ.get("CORRAL_SEEN_PATHS"):
-    from corral.runtime.sandbox.unseen import UnseenPaths
+# The first Python takes it, which is the script's; whatever the script starts finds none.
+_asked = os.environ.pop("CORRAL_SCRIPT", "")
+_script = os.getpid()
+_seen = os.environ.get("CORRAL_SEEN_PATHS", "")
+if _asked:
+    sys.excepthook = _tell
+if _seen:
+    from corral.runtime.sandbox.unseen import UnseenFolders
 
-    UnseenPaths(_seen.split(os.pathsep)).watch()
+    _folders = UnseenFolders(_seen.split("\n"))
+    _folders.begin()
+    _folders.watch()
 _load_the_other()
