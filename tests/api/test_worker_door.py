@@ -18,7 +18,7 @@ import corral
 from corral.api.workers.worker_socket import LATER, STRANGER_BYTES, STRANGERS, TOO_BIG
 from corral.core.errors import Conflict
 from corral.core.job import Blob, Failure
-from corral.core.text import MALFORMED
+from corral.core.malformed import MALFORMED
 from corral.core.worker import Capabilities
 from corral.protocol import messages as wire
 from tests.api.rest import Rest

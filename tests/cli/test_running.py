@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from corral.contract import corral_pb2 as pb
-from corral.core.durations import seconds
 from corral.core.errors import InvalidJob, NoGpuWorkers
+from corral.core.text import seconds
 from tests.cli.conftest import Corral
 from tests.sdk.orchestrator import Orchestrator, Served
 

@@ -21,7 +21,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import Event, State
 
 from corral.agent.outbox import SentOutput, Told
-from corral.core.text import MALFORMED
+from corral.core.malformed import MALFORMED
 from corral.joining import trust
 from corral.protocol import messages as wire
 

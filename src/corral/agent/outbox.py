@@ -21,7 +21,7 @@ import structlog
 from corral.agent.attempts.attempt import HeldAttempt
 from corral.agent.attempts.reports import AttemptLog
 from corral.core.job import Blob, Failure, JobId
-from corral.core.text import MALFORMED
+from corral.core.malformed import MALFORMED
 from corral.home import sync_folder
 from corral.protocol import messages as wire
 

@@ -7,7 +7,7 @@ from itertools import islice
 import msgspec
 from msgspec import Struct
 
-from corral.core.text import MALFORMED
+from corral.core.malformed import MALFORMED
 
 
 def told_by(text: str, data: bytes) -> int:

@@ -1,10 +1,10 @@
-"""Text and JSON of others, made safe to read, show and use as a name."""
+"""Text of others, made safe to read, show and use as a name; and durations as people write them."""
 
 from __future__ import annotations
 
 import re
 
-import msgspec
+from corral.core.errors import InvalidJob
 
 DEVICES = frozenset(
     {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
@@ -45,16 +45,32 @@ def _escaped(one: str) -> str:
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Beside plain mistakes in JSON: text that is no UTF-8, and brackets nested too deep."""
-
-MOST_BOXES, MOST_VALUES = 1_000_000, 10_000_000
-"""Of JSON that is read without knowing what it should be: lists and objects, and what is in them.
-As many bytes of nothing but brackets would keep the process from all else for ten seconds."""
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def check_size(data: bytes) -> None:
-    """ValueError where there is more in it than anybody writes; brackets in texts count, too."""
-    if data.count(b"[") + data.count(b"{") > MOST_BOXES or data.count(b",") > MOST_VALUES:
-        most = f"{MOST_BOXES:,} lists and objects or {MOST_VALUES:,} values"
-        raise ValueError(f"none with more than {most} is read")
+def seconds(text: str, option: str = "--duration") -> float:
+    """A duration in seconds.
+
+    >>> seconds("90"), seconds("1.5h"), seconds("2d")
+    (90.0, 5400.0, 172800.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
+    if not found:
+        raise InvalidJob(f"{option} is a number of seconds, or 90s, 30m, 12h, 2d; got {text!r}.")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def span(took_s: float) -> str:
+    """A duration as people say it.
+
+    >>> span(0.0123), span(75), span(7300), span(200_000)
+    ('0.01 s', '75 s', '2.0 h', '2.3 d')
+    """
+    if took_s < 10:
+        return f"{took_s:.2f} s"
+    if took_s < 120:
+        return f"{took_s:.0f} s"
+    for size, name in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if took_s >= size * 2 or name == "min":
+            break
+    return f"{took_s / size:.1f} {name}"

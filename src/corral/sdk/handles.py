@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from corral.contract import corral_pb2 as pb
 from corral.contract import views
 from corral.contract.read_views import ended_of, read, read_event
-from corral.core.durations import seconds
 from corral.core.errors import BlobNotFound, Forbidden, InvalidJob, JobError
 from corral.core.job import State, Workload
+from corral.core.text import seconds
 from corral.sdk import remote_errors, results
 from corral.sdk.bridge import Bridged, bridged, shared_bridge
 from corral.sdk.files import downloads

@@ -27,7 +27,7 @@ from corral.agent.outbox import Results
 from corral.agent.runners.orders import OrderForm, encode_line
 from corral.agent.runners.pool import Runners
 from corral.core.job import KINDS, Failure, Input, JobId, document_digest
-from corral.core.text import MALFORMED
+from corral.core.malformed import MALFORMED
 from corral.core.worker import Capabilities, Capacity
 from corral.protocol.messages import JobCancel, JobDispatch, JobRecall, Message
 from corral.runtime.endings import not_prepared

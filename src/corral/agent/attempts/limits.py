@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from corral.agent.attempts import endings
 from corral.agent.attempts.attempt import HeldAttempt
 from corral.agent.inventory import GIB
-from corral.core.durations import span
 from corral.core.job import DEFAULT_DURATION_S, Failure, JobId
+from corral.core.text import span
 from corral.runtime.endings import over_duration
 
 SWEEP_S = 0.1

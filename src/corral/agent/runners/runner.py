@@ -20,7 +20,7 @@ from corral.agent.runners.frames import AnyFrame, Ready, decode_lines
 from corral.agent.runners.orders import way_of_orders
 from corral.agent.runners.process_tree import Tree
 from corral.agent.system import scopes_signals
-from corral.core.text import MALFORMED
+from corral.core.malformed import MALFORMED
 from corral.runtime.files.removal import remove_tree
 from corral.runtime.files.run_folder import PARTS, SETTLED_NS
 from corral.runtime.process import system

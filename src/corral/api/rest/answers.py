@@ -22,7 +22,7 @@ from corral.core.errors import (
     NotFound,
     StorageFailed,
 )
-from corral.core.text import MALFORMED
+from corral.core.malformed import MALFORMED
 
 log = structlog.get_logger()
 

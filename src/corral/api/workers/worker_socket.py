@@ -18,7 +18,7 @@ from websockets.protocol import OPEN
 from corral.api.auth import bearer
 from corral.controller.auth.roster import Roster
 from corral.core.errors import Unauthorized
-from corral.core.text import MALFORMED
+from corral.core.malformed import MALFORMED
 from corral.engines.engine import Dialled
 from corral.protocol import messages as wire
 

@@ -9,7 +9,7 @@ import typer
 
 from corral.cli.terminal import output
 from corral.cli.terminal.arguments import AsJson, client_of_this_home
-from corral.core.durations import seconds
+from corral.core.text import seconds
 
 if TYPE_CHECKING:
     from corral.contract.views import TokenView

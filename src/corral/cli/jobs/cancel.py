@@ -14,8 +14,8 @@ from corral.cli.terminal.arguments import (
     find,
     find_batch,
 )
-from corral.core.durations import seconds
 from corral.core.errors import JobNotFound
+from corral.core.text import seconds
 
 if TYPE_CHECKING:
     from corral.contract.views import JobView

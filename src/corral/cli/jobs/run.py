@@ -18,8 +18,8 @@ import typer
 from corral.cli.jobs.put import inputs_of
 from corral.cli.terminal import output
 from corral.cli.terminal.arguments import AsJson
-from corral.core.durations import seconds
 from corral.core.errors import CorralError, InvalidJob
+from corral.core.text import seconds
 
 if TYPE_CHECKING:
     from corral.contract.views import Ended, Event

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec.structs import replace
 
 from corral.cli.terminal import output
 from corral.cli.terminal.arguments import AsJson, client_of_this_home, find, find_batch
@@ -132,6 +131,8 @@ def _progress(progress: Any, view: JobView) -> str:
     if progress is None:
         return ""
     if view.state == "succeeded":
+        from msgspec.structs import replace
+
         progress = replace(progress, fraction=None, message="")
     share = f"{progress.fraction * 100:.0f} %" if progress.fraction is not None else ""
     metrics = ", ".join(f"{name} {value:g}" for name, value in progress.metrics.items())

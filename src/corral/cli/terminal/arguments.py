@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from corral.core.durations import seconds
 from corral.core.errors import CorralError, InvalidJob, JobNotFound
+from corral.core.text import seconds
 
 if TYPE_CHECKING:
     from corral.contract.views import BatchView

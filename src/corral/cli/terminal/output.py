@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import typer
 
-from corral.core.durations import span as span
 from corral.core.errors import CorralError, InvalidJob, InvalidPlan
 from corral.core.text import printable, printable_json
+from corral.core.text import span as span
 
 if TYPE_CHECKING:
     from corral.contract.views import QueueView

@@ -9,8 +9,8 @@ import typer
 
 from corral.cli.terminal import output
 from corral.cli.terminal.arguments import AsJson, client_of_this_home
-from corral.core.durations import seconds
 from corral.core.errors import CorralError, InvalidRequest
+from corral.core.text import seconds
 from corral.joining.invitation import parse
 
 if TYPE_CHECKING:

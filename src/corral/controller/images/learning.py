@@ -43,7 +43,7 @@ from corral.core.images.learning import (
     read_rating,
 )
 from corral.core.job import JobId, State, Workload
-from corral.core.text import MALFORMED
+from corral.core.malformed import MALFORMED
 from corral.home import make_folder, read_json, write_private_json
 
 log = structlog.get_logger()

@@ -41,7 +41,7 @@ from corral.core.images.learning_run import (
     with_ratings,
 )
 from corral.core.job import PipelineCall, State, decode_document
-from corral.core.text import MALFORMED
+from corral.core.malformed import MALFORMED
 from corral.home import make_folder, write_private_json
 from corral.pipelines.learning_plans import (
     NAME,

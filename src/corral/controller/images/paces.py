@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from corral.controller.files.jsonl_file import JsonlFile
 from corral.core.images.pipeline import Record, Stage
-from corral.core.text import MALFORMED
+from corral.core.malformed import MALFORMED
 from corral.pipelines.needs import effort
 
 RECENT = 1 << 20

@@ -31,7 +31,8 @@ from corral.core.errors import Conflict, InvalidPlan, InvalidRequest
 from corral.core.images.pipeline import Record, spelled_out, task_of
 from corral.core.job import Input, Job, Needs, PipelineCall, Size
 from corral.core.lifecycle import shape_of
-from corral.core.text import MALFORMED, check_size, is_digest
+from corral.core.malformed import MALFORMED, check_size
+from corral.core.text import is_digest
 from corral.core.worker import Worker
 from corral.pipelines.mistakes import convert, invalid
 from corral.runtime.files.models import model_name

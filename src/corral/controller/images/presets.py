@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from corral.controller.files.private_file import write_kept
 from corral.core.errors import Conflict, InvalidRequest, PresetNotFound, StorageFailed
-from corral.core.text import MALFORMED
+from corral.core.malformed import MALFORMED
 from corral.home import sync_folder
 from corral.pipelines.config import PlanConfig
 from corral.pipelines.mistakes import convert

@@ -23,7 +23,7 @@ from corral.core.events import (
 )
 from corral.core.images.pipeline import LearningStep, Record, digest_of, spelled_out
 from corral.core.job import PipelineCall, decode_document
-from corral.core.text import MALFORMED
+from corral.core.malformed import MALFORMED
 
 LONGEST_LINE = 1 << 20
 """Bytes of a line. A record that would make it longer is left out of it; its digest stays."""

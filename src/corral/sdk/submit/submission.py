@@ -13,9 +13,9 @@ from typing import Any, Literal, TypedDict
 
 from corral import correlation
 from corral.contract import corral_pb2 as pb
-from corral.core.durations import seconds
 from corral.core.errors import InvalidJob
 from corral.core.job import INLINE_LIMIT, MAX_DURATION_S, QueueClass, gpu_needs
+from corral.core.text import seconds
 from corral.sdk.files import assets
 from corral.sdk.files.assets import Asset
 from corral.sdk.submit import packages, requirements
