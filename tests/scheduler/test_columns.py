@@ -18,7 +18,7 @@ def test_both_ways_lead_to_the_same_plan(world: Snapshot) -> None:
 
 
 @given(snapshots(most=14, policies=True, models=True))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_so_they_do_where_models_are_wanted(world: Snapshot) -> None:
     assert decide_among(Columns(world), world) == decide_among(Rooms(world), world)
 
