@@ -79,6 +79,7 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
             sent.gpus,
             round(sent.gpu_memory, 4),
             sent.vram_gb,
+            sent.gpu,
             sent.cpus or 1.0,
             sent.memory_gb,
             tuple(sent.worker_labels),
@@ -145,6 +146,7 @@ def _needs(
     gpus: int,
     gpu_memory: float,
     vram_gb: float,
+    gpu: str,
     cpus: float,
     memory_gb: float,
     labels: tuple[str, ...],
@@ -152,9 +154,10 @@ def _needs(
     models: tuple[str, ...],
     longest: int,
 ) -> Needs:
-    whole, tenths = gpu_needs(gpus=gpus, gpu_memory=gpu_memory, vram_gb=vram_gb)
+    whole, tenths = gpu_needs(gpus=gpus, gpu_memory=gpu_memory, vram_gb=vram_gb, gpu=gpu)
     for label in (*labels, worker):
         _text("worker_labels and worker", label, longest)
+    _text("gpu", gpu, longest)
     for model in models:
         _text("models", model, longest)
         if not model:
@@ -165,6 +168,7 @@ def _needs(
                 "gpus": whole,
                 "gpu_tenths": tenths,
                 "vram_gb": vram_gb,
+                "gpu": gpu,
                 "cpus": cpus,
                 "memory_gb": memory_gb,
                 "labels": labels,

@@ -60,6 +60,7 @@ class JobBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     gpus: _Count = 0
     gpu_memory: _Amount = 0.0
     vram_gb: _Amount = 0.0
+    gpu: str = ""
     cpus: _Amount = 0.0
     memory_gb: _Amount = 0.0
     worker: str = ""

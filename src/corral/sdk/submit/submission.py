@@ -54,6 +54,8 @@ class Options(TypedDict, total=False):
     gpu_memory: float | None
     """A share of one GPU, 0.1 to 1.0 in tenths; a whole number above 1 means that many GPUs."""
     vram_gb: float | None
+    gpu: str | None
+    """What each of its GPUs is called, such as `RTX 4090`."""
     cpus: float | None
     memory_gb: float | None
     worker_labels: Iterable[str] | Mapping[str, str]
@@ -93,7 +95,8 @@ _KNOWN = frozenset(Options.__annotations__)
 _ELSEWHERE = {
     "timeout": "duration",
     "time_limit": "duration",
-    "gpu": "gpus",
+    "gpu_type": "gpu",
+    "accelerator_type": "gpu",
     "num_gpus": "gpus",
     "vram": "vram_gb",
     "num_cpus": "cpus",
@@ -151,6 +154,7 @@ def _build(options: Mapping[str, Any], queue_class: QueueClass, name: str) -> pb
         gpu_memory=tenths / 10,
         python=_text(given, "python") or PYTHON,
         vram_gb=_number(given, "vram_gb", 0.0, low=0, high=10_000),
+        gpu=_gpu_name(given),
         cpus=_number(given, "cpus", 1.0, low=0.1, high=1024),
         memory_gb=_number(given, "memory_gb", 0.0, low=0, high=100_000),
         duration=_duration(given),
@@ -200,7 +204,16 @@ def _gpus(given: Mapping[str, Any]) -> tuple[int, int]:
     share = _number(given, "gpu_memory", 0.0, low=0, high=64)
     if not gpus and share > 1 and share == int(share):
         gpus, share = int(share), 0.0
-    return gpu_needs(gpus=gpus, gpu_memory=share, vram_gb=given.get("vram_gb"))
+    return gpu_needs(
+        gpus=gpus, gpu_memory=share, vram_gb=given.get("vram_gb"), gpu=_gpu_name(given)
+    )
+
+
+def _gpu_name(given: Mapping[str, Any]) -> str:
+    name = given.get("gpu", "")
+    if not isinstance(name, str):
+        raise InvalidJob(f"gpu is a GPU's name such as 'RTX 4090'; how many is gpus. Got {name!r}.")
+    return name
 
 
 def _number(
