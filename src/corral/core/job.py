@@ -65,6 +65,10 @@ class Needs(Struct, frozen=True, gc=False, omit_defaults=True):
     """Names of models that it works with; a worker loads those that it has not loaded yet."""
     task: str = ""
     """What of its workload it asks for, one of the worker's `task_types`; empty: nothing more."""
+    read: tuple[str, ...] = ()
+    """Paths of the worker that it reads, beyond those that every job reads anywhere."""
+    owned: bool = False
+    """Whether it was the home's own token that asked for them."""
 
     @property
     def wants_gpu(self) -> bool:

@@ -124,6 +124,8 @@ class Capabilities(Struct, frozen=True):
     task_types: Words = ()
     """Kinds of tasks that it takes, where a workload has several: its image backends, `render`
     where one of them has real models, and what its settings name."""
+    read_paths: Places = ()
+    """What every job may read there, beside what belongs to the system."""
     model_paths: Places = ()
     output_path: Place = ""
     """Where the attempts on it write."""
@@ -195,6 +197,21 @@ class Holding(Struct, frozen=True):
     memory_gb: float
     devices: tuple[str, ...] = ()
     tenths: int = 0
+
+
+def closed_path(needs: Needs, can: Capabilities, *, local: bool) -> str:
+    """The first path that a job may not read on a worker; empty: none. The controller's own machine
+    is its owner's, who may let jobs read there what they like."""
+    if not needs.read or (local and needs.owned) or can.enforced.get("files") == "":
+        return ""
+    return next((path for path in needs.read if not _below(path, can.read_paths)), "")
+
+
+def _below(path: str, folders: Iterable[str]) -> bool:
+    return any(
+        path == folder or path.startswith((f"{folder}/", f"{folder}\\"))
+        for folder in (folder.rstrip("/\\") for folder in folders)
+    )
 
 
 def suits(gpu: GPU, needs: Needs, above_vram_gb: float) -> bool:

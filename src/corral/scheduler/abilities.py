@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from corral.core.job import Needs, QueueClass, Shape
-from corral.core.worker import Capabilities, Worker, is_called
+from corral.core.worker import Capabilities, Worker, closed_path, is_called
 from corral.scheduler.sets import bits, reaching, who_has
 from corral.scheduler.snapshot import Line
 
@@ -43,6 +43,13 @@ class Abilities:
         self._local = bits([one.local for one in backward])
         self._open = bits([not can.reserved_for for can in cans])
         self._labels = _by_label({label for one in needs for label in one.labels}, cans)
+        self._readers = {
+            asked: bits(
+                [not closed_path(asked, one.capabilities, local=one.local) for one in backward]
+            )
+            for asked in set(map(_paths, needs))
+            if asked.read
+        }
         self._vram: dict[tuple[int, str], tuple[dict[float, int], dict[float, int]]] = {}
         for cards in {_cards(one) for one in needs if one.wants_gpu}:
             asking = [shape for shape in shapes if _cards(shape.needs) == cards]
@@ -63,6 +70,8 @@ class Abilities:
             who &= self._tasks[needs.task]
         if needs.worker != "auto":
             who &= self._local if needs.worker == "local" else self._named[needs.worker]
+        if needs.read:
+            who &= self._readers[_paths(needs)]
         for label in needs.labels:
             who &= self._labels[label]
         for avoided in shape.avoid:
@@ -88,6 +97,11 @@ def _by_label(wanted: set[str], backward: Sequence[Capabilities]) -> dict[str, i
                 if with_any_value and (key := have.partition("=")[0]) in found:
                     found[key][index] = 1
     return {label: bits(flags) for label, flags in found.items()}
+
+
+def _paths(needs: Needs) -> Needs:
+    """Only what it wants to read."""
+    return Needs(read=needs.read, owned=needs.owned)
 
 
 def _cards(needs: Needs) -> tuple[int, str]:

@@ -20,6 +20,7 @@ from corral.core.worker import (
     Capacity,
     Holding,
     Worker,
+    closed_path,
     holding_of,
     is_called,
     stays_behind,
@@ -165,6 +166,9 @@ def refuse_ever(shape: Shape, worker: Worker) -> str | None:
         return f"needs {counted(needs.cpus, 'CPU')}, it has {can.cpus:g}"
     if needs.memory_gb > can.memory_gb + SLACK:
         return f"needs {needs.memory_gb:g} GB of memory, it has {can.memory_gb:g}"
+    if needs.read and (path := closed_path(needs, can, local=worker.local)):
+        owner = ", or the home's own token asks for it" if worker.local else ""
+        return f"jobs may not read {path} there until its worker.read_paths has it{owner}"
     if needs.models:
         lacking = [model for model in needs.models if not has_model(worker, model)]
         if lacking:

@@ -65,6 +65,7 @@ class JobBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     memory_gb: _Amount = 0.0
     worker: str = ""
     worker_labels: list[str] = []
+    read: list[str] = []
     models: list[str] = []
     duration: _Amount = 0.0
     queue_class: Literal["", "interactive", "batch"] = ""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from corral.sdk.handles import AsyncHandle
 SAME = (
     *("gpus", "gpu_memory", "vram_gb", "gpu", "cpus", "memory_gb", "worker", "priority", "retries"),
-    *("name", "user", "batch", "fresh", "notify", "wait", "python"),
+    *("name", "user", "batch", "fresh", "notify", "wait", "python", "read"),
 )
 """Options that are called so in the SDK too."""
 
@@ -63,6 +63,12 @@ class Asked:
         list[str] | None,
         typer.Option(
             metavar="LABEL", help="A label the worker must have: key or key=value. Repeatable."
+        ),
+    ] = None
+    read: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH", help="A path of the worker that it reads beyond the usual. Repeatable."
         ),
     ] = None
     model: Annotated[

@@ -59,6 +59,8 @@ class Options(TypedDict, total=False):
     cpus: float | None
     memory_gb: float | None
     worker_labels: Iterable[str] | Mapping[str, str]
+    read: Iterable[str | os.PathLike[str]] | str | os.PathLike[str]
+    """Paths of the worker that it reads, beyond those that every job reads there."""
     worker: str
     """`auto`, `local`, or a worker's name."""
     models: Iterable[str] | str
@@ -163,6 +165,7 @@ def _build(options: Mapping[str, Any], queue_class: QueueClass, name: str) -> pb
         requirements=requirements.resolve(given.get("requirements")),
         worker_labels=_worker_labels(given.get("worker_labels", ())),
         worker=_text(given, "worker") or "auto",
+        read=_read(given.get("read", ())),
         models=_names(given, "models", "sdxl_1.0"),
         queue_class=_queue_class(given.get("queue_class", queue_class)),
         name=_text(given, "name") or name,
@@ -258,6 +261,17 @@ def _texts(given: Mapping[str, Any], name: str) -> dict[str, str]:
         if not isinstance(value, str) or "\0" in value:
             raise InvalidJob(f"{name}[{key!r}] is a text; got {value!r}.")
     return dict(values)
+
+
+def _read(paths: Iterable[str | os.PathLike[str]] | str | os.PathLike[str]) -> list[str]:
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    found = []
+    for path in paths:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise InvalidJob(f"read has paths such as '~/data'; got {path!r}.")
+        found.append(os.path.abspath(os.path.expanduser(path)))
+    return found
 
 
 def _worker_labels(labels: Iterable[str] | Mapping[str, str]) -> list[str]:
