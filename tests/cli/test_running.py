@@ -41,7 +41,8 @@ def test_every_option_arrives(corral: Corral, orchestrator: Orchestrator, tmp_pa
     folder.mkdir()
     (folder / "go.py").write_text("print('went')")
     (tmp_path / "r.txt").write_text("scipy\n")
-    options = "--entry go.py --gpus 1 --vram-gb 8 --cpus 2 --memory-gb 4 --worker attic"
+    options = "--entry go.py --gpus 1 --gpu rtx4090 --vram-gb 8 --cpus 2 --memory-gb 4"
+    options += " --worker attic --read /data/set"
     options += " --worker-label ssd --duration 2h --with numpy --env A=b=c --class interactive"
     options += " --priority 3 --retries 2 --name n --label k=v --user me --key once --batch b"
     options += " --model sdxl --model vae"
@@ -62,6 +63,8 @@ def test_every_option_arrives(corral: Corral, orchestrator: Orchestrator, tmp_pa
         secrets=["ONE", "TWO"],
         notify="https://example.org/hook",
         vram_gb=8,
+        gpu="rtx4090",
+        read=["/data/set"],
         cpus=2,
         memory_gb=4,
         worker_labels=["ssd"],

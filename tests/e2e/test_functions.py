@@ -156,9 +156,12 @@ def test_a_job_sees_its_gpus_and_no_others(with_gpus: corral.Client) -> None:
     assert set(both.split(",")) == {"0", "1"}
     assert {one, share} <= {"0", "1"}
     assert big == "0"
+    assert with_gpus.run(seen, gpu="rtx 3060")[0] == "1"
     assert none == ""
     with pytest.raises(corral.ExceedsAllWorkers, match="needs 3 GPUs, it has 2"):
         with_gpus.run(seen, gpus=3)
+    with pytest.raises(corral.ExceedsAllWorkers, match="called H100, it has 1 RTX 3060 and 1 RTX"):
+        with_gpus.run(seen, gpu="H100")
     with pytest.raises(InvalidJob):
         with_gpus.run(seen, gpu_memory=0.55)
 

@@ -88,10 +88,12 @@ def test_a_sketch_needs_nothing() -> None:
 
 def test_a_plan_may_know_better() -> None:
     own = {"vram_gb": 4, "labels": ["site=attic"], "worker": "desk", "memory_gb": 16, "cpus": 2}
+    own["gpu"] = "RTX 4090"
     (needs,) = built(needs=own).needs
     assert needs == Needs(
         gpus=1,
         vram_gb=4.0,
+        gpu="RTX 4090",
         cpus=2.0,
         memory_gb=16.0,
         labels=("site=attic",),

@@ -94,7 +94,7 @@ def test_a_folder_that_is_not_seen_is_told_once(
         return len(glob.glob(f"{hidden}/*")), len(glob.glob(f"{seen}/*"))
 
     def told(folder: Path) -> str:
-        return f"corral: jobs see nothing of {folder} on this worker."
+        return f"corral: this job sees nothing of {folder} on this worker."
 
     for _ in range(2):  # each attempt in the same process
         assert runner.value(look) == (0, 1)
@@ -108,7 +108,7 @@ def test_a_folder_that_is_not_seen_is_told_once(
     runner.start_script({"main.py": LOOKING}, argv=(str(hidden), str(other)))
     assert runner.end()["frame"] == "result"
     lines = runner.output("stderr").decode().splitlines()
-    assert [line.partition(" To let")[0] for line in lines] == [told(hidden), told(other)]
+    assert [line.partition(" Its owner")[0] for line in lines] == [told(hidden), told(other)]
 
 
 @needs_landlock

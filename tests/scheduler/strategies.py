@@ -19,7 +19,11 @@ CLASSES = ("", "", "high-memory", "low-latency", "cpu-only")
 @st.composite
 def workers(draw: st.DrawFn, number: int, policies: bool = False, models: bool = False) -> Worker:
     gpus = tuple(
-        GPU(uuid=f"GPU-{number}-{n}", name="x", vram_gb=draw(st.sampled_from([8.0, 12.0, 24.0])))
+        GPU(
+            uuid=f"GPU-{number}-{n}",
+            name=draw(st.sampled_from(["RTX 3090", "RTX 4090"])),
+            vram_gb=draw(st.sampled_from([8.0, 12.0, 24.0])),
+        )
         for n in range(draw(st.integers(0, 4)))
     )
     theirs = {gpu.uuid: draw(st.sampled_from([0.0, 0.0, 1.5, 5.0, 7.9])) for gpu in gpus}
@@ -60,6 +64,7 @@ def needs(draw: st.DrawFn, models: bool = False) -> Needs:
         gpus={"whole": draw(st.integers(1, 3)), "vram": 1}.get(kind, 0),
         gpu_tenths=draw(st.integers(1, 10)) if kind == "share" else 0,
         vram_gb=draw(st.sampled_from([0.0, 10.0, 20.0])) if kind == "vram" else 0.0,
+        gpu="" if kind == "cpu" else draw(st.sampled_from(["", "", "4090"])),
         cpus=draw(st.sampled_from([0.5, 1.0, 2.0, 4.0])),
         memory_gb=draw(st.sampled_from([0.0, 2.0, 8.0])),
         labels=draw(st.sampled_from([(), ("fast",), ("site",), ("site=home",)])),

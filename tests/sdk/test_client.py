@@ -212,7 +212,7 @@ def test_nothing_is_sent_when_invalid(client: Client, orchestrator: Orchestrator
     with pytest.raises(InvalidJob):
         client.run(len, ("abc",), gpu_memory=0.25)
     with pytest.raises(TypeError, match="Did you mean 'gpus'"):
-        client.run(len, ("abc",), gpu=1)  # type: ignore[call-arg]
+        client.run(len, ("abc",), num_gpus=1)  # type: ignore[call-arg]
     assert not orchestrator.calls
 
 

@@ -31,6 +31,9 @@ def build(**options: Any) -> pb.JobSubmission:
         ({"gpu_memory": 0.7}, (0, 0.7)),
         ({"vram_gb": 12}, (1, 0.0)),
         ({"gpu_memory": 0.5, "vram_gb": 12}, (0, 0.5)),
+        ({"gpu": "RTX 4090"}, (1, 0.0)),
+        ({"gpu": "RTX 4090", "gpus": 2}, (2, 0.0)),
+        ({"gpu": "RTX 4090", "gpu_memory": 0.5}, (0, 0.5)),
     ],
 )
 def test_gpu_amounts(options: dict[str, Any], expected: tuple[int, float]) -> None:
@@ -45,6 +48,8 @@ def test_gpu_amounts(options: dict[str, Any], expected: tuple[int, float]) -> No
         ({"gpus": -1}, "gpus is at least 0"),
         ({"gpus": True}, "gpus is a number"),
         ({"gpus": 1, "gpu_memory": 0.5}, "not both"),
+        ({"gpu": 2}, "how many is gpus"),
+        ({"gpu": "--"}, "a GPU's name such as"),
         ({"gpu_memory": 0.25}, "in tenths"),
         ({"gpu_memory": 2.5}, "in tenths"),
         ({"gpu_memory": float("nan")}, "gpu_memory is a number"),
@@ -160,7 +165,7 @@ def test_far_guesses_are_not_made() -> None:
 
 
 def test_words_of_others_are_known() -> None:
-    for word, ours in {"timeout": "duration", "gpu": "gpus", "pip": "requirements"}.items():
+    for word, ours in {"timeout": "duration", "num_gpus": "gpus", "pip": "requirements"}.items():
         with pytest.raises(TypeError, match=rf"there is no job option '{word}'.*mean '{ours}'\?"):
             build(**{word: 1})
 

@@ -56,7 +56,10 @@ class Agent:
         self._settings = config.settings
         self._embedded = embedded
         self._home = config.home / "worker"
-        self._parts = AgentParts(self._home, config.settings, driver or Nvml(), self)
+        own_home = str(config.home) if embedded else ""
+        self._parts = AgentParts(
+            self._home, config.settings, driver or Nvml(), self, own_home=own_home
+        )
         lock = Home(config.home).lock
         self._connection = AgentConnection(
             self._address, self, gives_up=embedded, lives=lambda: is_locked(lock)

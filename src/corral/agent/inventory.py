@@ -99,6 +99,7 @@ def capabilities(
         reserved_for=settings.reserved_for,
         weight=settings.weight,
         suits=settings.class_,
+        read_paths=settings.read_paths,
         model_paths=settings.model_paths,
         output_path=output_path,
     )

@@ -48,9 +48,11 @@ BEYOND_GRACE_S = 90.0
 
 
 class AgentParts:
-    def __init__(self, home: Path, settings: Settings, driver: Driver, agent: Agent) -> None:
+    def __init__(
+        self, home: Path, settings: Settings, driver: Driver, agent: Agent, *, own_home: str
+    ) -> None:
         self._home, self._settings, self._worker = home, settings, settings.worker
-        self._driver, self._agent = driver, agent
+        self._driver, self._agent, self._own_home = driver, agent, own_home
         self._cgroups = Cgroups(home)
         self.leftovers = 0
         """Processes of an agent before this one that were found and ended."""
@@ -83,6 +85,7 @@ class AgentParts:
             assets=self.assets,
             loaded=self._agent.tell_at_once,
             backend_down=self.restarts.down,
+            own_home=self._own_home,
         )
         self._find_results(worker_id)
         self.ledger.others_hold(self.gpus.taken)

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import PurePosixPath, PureWindowsPath
 
 import msgspec
 from msgspec.structs import replace
@@ -45,6 +46,7 @@ from corral.runtime.files.models import model_name
 
 _CLASSES = frozenset(member.value for member in QueueClass)
 KEPT_LIKES, KEPT_BYTES = 256, 16 * 1024
+MOST_PATHS = 64
 _PYTHON = re.compile(r"3\.\d{1,2}")
 _LOCAL = re.compile(r"^\s*[./~\\]|file:|^[A-Za-z]:\\")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -79,12 +81,15 @@ def job_of(sent: pb.JobSubmission, default: QueueClass, limits: Limits, caller: 
             sent.gpus,
             round(sent.gpu_memory, 4),
             sent.vram_gb,
+            sent.gpu,
             sent.cpus or 1.0,
             sent.memory_gb,
             tuple(sent.worker_labels),
             sent.worker or "auto",
             # Sorted and each once: jobs for the same models wait in one line.
             tuple(sorted(set(map(model_name, sent.models)))),
+            tuple(_place(path, limits.text) for path in sent.read) if sent.read else (),
+            bool(sent.read) and caller.is_owner,
             limits.text,
         ),
         duration_s=sent.duration or DEFAULT_DURATION_S,
@@ -145,16 +150,20 @@ def _needs(
     gpus: int,
     gpu_memory: float,
     vram_gb: float,
+    gpu: str,
     cpus: float,
     memory_gb: float,
     labels: tuple[str, ...],
     worker: str,
     models: tuple[str, ...],
+    read: tuple[str, ...],
+    owned: bool,
     longest: int,
 ) -> Needs:
-    whole, tenths = gpu_needs(gpus=gpus, gpu_memory=gpu_memory, vram_gb=vram_gb)
+    whole, tenths = gpu_needs(gpus=gpus, gpu_memory=gpu_memory, vram_gb=vram_gb, gpu=gpu)
     for label in (*labels, worker):
         _text("worker_labels and worker", label, longest)
+    _text("gpu", gpu, longest)
     for model in models:
         _text("models", model, longest)
         if not model:
@@ -165,16 +174,31 @@ def _needs(
                 "gpus": whole,
                 "gpu_tenths": tenths,
                 "vram_gb": vram_gb,
+                "gpu": gpu,
                 "cpus": cpus,
                 "memory_gb": memory_gb,
                 "labels": labels,
                 "worker": worker,
                 "models": models,
+                "read": read,
+                "owned": owned,
             },
             Needs,
         )
     except msgspec.ValidationError as error:
         raise InvalidJob(f"What the job needs is not possible: {error}.".replace("`", "")) from None
+
+
+def _place(path: str, longest: int) -> str:
+    _text("read", path, longest)
+    for style in (PurePosixPath, PureWindowsPath):
+        place = style(path)
+        if place.is_absolute() and ".." not in place.parts:
+            return str(place)
+    raise InvalidJob(
+        f"read has {path[:200]!r}, which is no whole path. Write it from the root of the worker's "
+        "disk, without `..`."
+    )
 
 
 def _work(sent: pb.JobSubmission, limits: Limits) -> FunctionCall | ScriptCall:
@@ -253,6 +277,8 @@ def _check(sent: pb.JobSubmission, limits: Limits) -> None:
         _text("labels", key, limits.text)
         _text("labels", value, limits.text)
     _count(TooManyModels, "models", len(sent.models), limits.models)
+    if len(sent.read) > MOST_PATHS:
+        raise InvalidJob(f"read has {len(sent.read)} paths; {MOST_PATHS} may be. Name a folder.")
     if sent.requirements:
         _check_requirements(sent, limits)
     if sent.env:

@@ -77,7 +77,7 @@ class ScriptCall(_message.Message):
     def __init__(self, package: _Optional[_Union[BlobRef, _Mapping]] = ..., entry: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JobSubmission(_message.Message):
-    __slots__ = ("code_package", "requirements", "gpu_memory", "duration", "gpus", "function", "script", "python", "env", "vram_gb", "cpus", "memory_gb", "worker_labels", "worker", "queue_class", "priority", "retries", "name", "labels", "user", "idempotency_key", "batch", "fresh", "wait", "secrets", "notify", "inputs", "models")
+    __slots__ = ("code_package", "requirements", "gpu_memory", "duration", "gpus", "function", "script", "python", "env", "vram_gb", "cpus", "memory_gb", "worker_labels", "worker", "queue_class", "priority", "retries", "name", "labels", "user", "idempotency_key", "batch", "fresh", "wait", "secrets", "notify", "inputs", "models", "gpu", "read")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,8 @@ class JobSubmission(_message.Message):
     NOTIFY_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
     code_package: bytes
     requirements: _containers.RepeatedScalarFieldContainer[str]
     gpu_memory: float
@@ -148,7 +150,9 @@ class JobSubmission(_message.Message):
     notify: str
     inputs: _containers.RepeatedCompositeFieldContainer[Input]
     models: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, code_package: _Optional[bytes] = ..., requirements: _Optional[_Iterable[str]] = ..., gpu_memory: _Optional[float] = ..., duration: _Optional[float] = ..., gpus: _Optional[int] = ..., function: _Optional[_Union[FunctionCall, _Mapping]] = ..., script: _Optional[_Union[ScriptCall, _Mapping]] = ..., python: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., vram_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., worker_labels: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., retries: _Optional[int] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., user: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., batch: _Optional[str] = ..., fresh: _Optional[bool] = ..., wait: _Optional[bool] = ..., secrets: _Optional[_Iterable[str]] = ..., notify: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
+    gpu: str
+    read: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, code_package: _Optional[bytes] = ..., requirements: _Optional[_Iterable[str]] = ..., gpu_memory: _Optional[float] = ..., duration: _Optional[float] = ..., gpus: _Optional[int] = ..., function: _Optional[_Union[FunctionCall, _Mapping]] = ..., script: _Optional[_Union[ScriptCall, _Mapping]] = ..., python: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., vram_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., worker_labels: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., retries: _Optional[int] = ..., name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., user: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., batch: _Optional[str] = ..., fresh: _Optional[bool] = ..., wait: _Optional[bool] = ..., secrets: _Optional[_Iterable[str]] = ..., notify: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., models: _Optional[_Iterable[str]] = ..., gpu: _Optional[str] = ..., read: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SubmitJobsRequest(_message.Message):
     __slots__ = ("jobs", "hold_s", "like", "calls")

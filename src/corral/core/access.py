@@ -25,6 +25,11 @@ class Caller(Struct, frozen=True):
     name: str
     role: Role
 
+    @property
+    def is_owner(self) -> bool:
+        """Whether it is the home's own token."""
+        return not self.name and self.role is Role.ADMIN
+
     def needs(self, role: Role) -> None:
         if _RANK[self.role] < _RANK[role]:
             raise Forbidden(

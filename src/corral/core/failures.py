@@ -37,6 +37,8 @@ CLASSES: dict[str, FailureClass] = {
     "damaged": FailureClass.BAD_JOB,
     "python_unavailable": FailureClass.ELSEWHERE,
     "workload_refused": FailureClass.ELSEWHERE,
+    "path_refused": FailureClass.ELSEWHERE,
+    "path_missing": FailureClass.ELSEWHERE,
     "model_missing": FailureClass.ELSEWHERE,
     "stage_missing": FailureClass.ELSEWHERE,
     "backend_mismatch": FailureClass.ELSEWHERE,

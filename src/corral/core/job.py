@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from enum import StrEnum
 from typing import Annotated, ClassVar, assert_never, get_args
 
@@ -54,6 +55,8 @@ class Needs(Struct, frozen=True, gc=False, omit_defaults=True):
     gpu_tenths: Annotated[int, Meta(ge=0, le=10)] = 0
     """A share of one GPU in tenths, so that no float is ever compared."""
     vram_gb: Annotated[float, Meta(ge=0, le=10_000)] = 0.0
+    gpu: str = ""
+    """What each of its GPUs is called, such as RTX 4090; empty: anything."""
     cpus: Annotated[float, Meta(ge=0.1, le=1024)] = 1.0
     memory_gb: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
     labels: tuple[str, ...] = ()
@@ -62,6 +65,10 @@ class Needs(Struct, frozen=True, gc=False, omit_defaults=True):
     """Names of models that it works with; a worker loads those that it has not loaded yet."""
     task: str = ""
     """What of its workload it asks for, one of the worker's `task_types`; empty: nothing more."""
+    read: tuple[str, ...] = ()
+    """Paths of the worker that it reads, beyond those that every job reads anywhere."""
+    owned: bool = False
+    """Whether it was the home's own token that asked for them."""
 
     @property
     def wants_gpu(self) -> bool:
@@ -69,13 +76,15 @@ class Needs(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def gpu_needs(
-    *, gpus: int | None, gpu_memory: float | None, vram_gb: float | None
+    *, gpus: int | None, gpu_memory: float | None, vram_gb: float | None, gpu: str | None = None
 ) -> tuple[int, int]:
     """`gpus` and `gpu_memory` as whole GPUs and tenths of one, or an InvalidJob that says why not.
 
     >>> gpu_needs(gpus=None, gpu_memory=0.30000001192092896, vram_gb=None)  # a float32
     (0, 3)
     """
+    if gpu and not gpu_words(gpu):
+        raise InvalidJob(f"gpu is a GPU's name such as 'RTX 4090'; got {gpu[:40]!r}.")
     if gpus and gpu_memory:
         raise InvalidJob("Give gpus (whole GPUs) or gpu_memory (a share of one GPU), not both.")
     if gpus:
@@ -88,7 +97,16 @@ def gpu_needs(
                 "For whole GPUs use gpus=1, 2, …"
             )
         return 0, tenths
-    return (1, 0) if vram_gb else (0, 0)
+    return (1, 0) if vram_gb or gpu else (0, 0)
+
+
+def gpu_words(name: str) -> list[str]:
+    """What counts of a GPU's name: makers and people set spaces and capitals as they like.
+
+    >>> gpu_words("GeForce RTX4070 Ti")
+    ['geforce', 'rtx', '4070', 'ti']
+    """
+    return re.findall("[a-z]+|[0-9]+", name.lower())
 
 
 Size = Annotated[int, Meta(ge=0, le=2**53)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from math import ceil
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from corral.core.job import Needs, Size
+from corral.core.job import Needs, Size, gpu_words
 from corral.core.text import PLAIN
 
 SLACK = 1e-9
@@ -45,6 +46,17 @@ class GPU(Struct, frozen=True):
     """About how many trillion 32-bit operations it does in a second; 0: unknown."""
     driver: Word = ""
     """The version of its driver, where that says so."""
+
+
+@lru_cache(maxsize=1024)
+def is_called(name: str, wanted: str) -> bool:
+    """Whether a GPU's name has the words that a job asks for, in a row.
+
+    >>> is_called("NVIDIA GeForce RTX 4090", "rtx4090"), is_called("NVIDIA A100-SXM4-80GB", "A10")
+    (True, False)
+    """
+    has, asked = gpu_words(name), gpu_words(wanted)
+    return any(has[n : n + len(asked)] == asked for n in range(len(has) - len(asked) + 1))
 
 
 class DeclaredGPU(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -112,6 +124,8 @@ class Capabilities(Struct, frozen=True):
     task_types: Words = ()
     """Kinds of tasks that it takes, where a workload has several: its image backends, `render`
     where one of them has real models, and what its settings name."""
+    read_paths: Places = ()
+    """What every job may read there, beside what belongs to the system."""
     model_paths: Places = ()
     output_path: Place = ""
     """Where the attempts on it write."""
@@ -185,6 +199,28 @@ class Holding(Struct, frozen=True):
     tenths: int = 0
 
 
+def closed_path(needs: Needs, can: Capabilities, *, local: bool) -> str:
+    """The first path that a job may not read on a worker; empty: none. The controller's own machine
+    is its owner's, who may let jobs read there what they like."""
+    if not needs.read or (local and needs.owned) or can.enforced.get("files") == "":
+        return ""
+    return next((path for path in needs.read if not _below(path, can.read_paths)), "")
+
+
+def _below(path: str, folders: Iterable[str]) -> bool:
+    return any(
+        path == folder or path.startswith((f"{folder}/", f"{folder}\\"))
+        for folder in (folder.rstrip("/\\") for folder in folders)
+    )
+
+
+def suits(gpu: GPU, needs: Needs, above_vram_gb: float) -> bool:
+    """Whether a GPU is one that a job may have at all."""
+    if not above_vram_gb < gpu.vram_gb >= needs.vram_gb:
+        return False
+    return not needs.gpu or is_called(gpu.name, needs.gpu)
+
+
 class Capacity:
     """A worker's free resources. Scheduler and agent both use it, so they agree on what fits."""
 
@@ -210,15 +246,14 @@ class Capacity:
         count = needs.gpus or 1
         if len(self.gpus) == 1 == count and not self.others:  # most machines, most jobs
             gpu = self.gpus[0]
-            if self.tenths[gpu.uuid] < per_gpu or not above_vram_gb < gpu.vram_gb >= needs.vram_gb:
+            if self.tenths[gpu.uuid] < per_gpu or not suits(gpu, needs, above_vram_gb):
                 return None
             return Holding(needs.cpus, needs.memory_gb, (gpu.uuid,), per_gpu)
         found = [
             (self.tenths[gpu.uuid], gpu.vram_gb, gpu.uuid)
             for gpu in self.gpus
             if self.tenths[gpu.uuid] >= per_gpu
-            and gpu.vram_gb >= needs.vram_gb
-            and gpu.vram_gb > above_vram_gb
+            and suits(gpu, needs, above_vram_gb)
             and (gpu.uuid not in self.others or self._fits_beside(gpu, needs, above_vram_gb))
         ]
         if len(found) < count:

@@ -54,6 +54,7 @@ def needs_of(record: Record, own: OwnNeeds) -> Needs:
     return Needs(
         gpus=gpus,
         vram_gb=vram_gb,
+        gpu=own.gpu or "",
         cpus=1.0 if own.cpus is None else own.cpus,
         memory_gb=own.memory_gb or 0.0,
         labels=own.labels,

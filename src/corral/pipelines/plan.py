@@ -88,6 +88,7 @@ class OwnNeeds(Section, frozen=True):
     """What replaces the table's word on what a worker must have."""
 
     vram_gb: Annotated[float, Meta(ge=0, le=10_000)] | None = None
+    gpu: Name | None = None
     gpus: Annotated[int, Meta(ge=0, le=64)] | None = None
     cpus: Annotated[float, Meta(ge=0.1, le=1024)] | None = None
     memory_gb: Annotated[float, Meta(ge=0, le=100_000)] | None = None

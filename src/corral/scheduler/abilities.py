@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from corral.core.job import QueueClass, Shape
-from corral.core.worker import Capabilities, Worker
+from corral.core.job import Needs, QueueClass, Shape
+from corral.core.worker import Capabilities, Worker, closed_path, is_called
 from corral.scheduler.sets import bits, reaching, who_has
 from corral.scheduler.snapshot import Line
 
@@ -43,14 +43,21 @@ class Abilities:
         self._local = bits([one.local for one in backward])
         self._open = bits([not can.reserved_for for can in cans])
         self._labels = _by_label({label for one in needs for label in one.labels}, cans)
-        self._vram: dict[int, tuple[dict[float, int], dict[float, int]]] = {}
-        for count in {one.gpus or 1 for one in needs if one.wants_gpu}:
-            asking = [shape for shape in shapes if (shape.needs.gpus or 1) == count]
+        self._readers = {
+            asked: bits(
+                [not closed_path(asked, one.capabilities, local=one.local) for one in backward]
+            )
+            for asked in set(map(_paths, needs))
+            if asked.read
+        }
+        self._vram: dict[tuple[int, str], tuple[dict[float, int], dict[float, int]]] = {}
+        for cards in {_cards(one) for one in needs if one.wants_gpu}:
+            asking = [shape for shape in shapes if _cards(shape.needs) == cards]
             sizes = [
-                (card if can.gpus else -1.0) if count == 1 else _nth_card(can, count)
+                (card if can.gpus else -1.0) if cards == (1, "") else _nth_card(can, *cards)
                 for can, card in zip(reversed(cans), cards_gb, strict=True)
             ]
-            self._vram[count] = (
+            self._vram[cards] = (
                 reaching(sizes, (shape.needs.vram_gb for shape in asking)),
                 reaching(sizes, (shape.above_vram_gb for shape in asking), beyond=True),
             )
@@ -63,6 +70,8 @@ class Abilities:
             who &= self._tasks[needs.task]
         if needs.worker != "auto":
             who &= self._local if needs.worker == "local" else self._named[needs.worker]
+        if needs.read:
+            who &= self._readers[_paths(needs)]
         for label in needs.labels:
             who &= self._labels[label]
         for avoided in shape.avoid:
@@ -71,7 +80,7 @@ class Abilities:
         if shape.queue_class is not QueueClass.INTERACTIVE:
             who &= self._open
         if needs.wants_gpu:
-            enough, beyond = self._vram[needs.gpus or 1]
+            enough, beyond = self._vram[_cards(needs)]
             who &= self._for_gpus & enough[needs.vram_gb] & beyond[shape.above_vram_gb]
         return who
 
@@ -90,8 +99,17 @@ def _by_label(wanted: set[str], backward: Sequence[Capabilities]) -> dict[str, i
     return {label: bits(flags) for label, flags in found.items()}
 
 
-def _nth_card(can: Capabilities, count: int) -> float:
-    """The VRAM of its second largest card, or of the third and so on; below zero: none."""
-    if len(can.gpus) < count:
-        return -1.0
-    return sorted((gpu.vram_gb for gpu in can.gpus), reverse=True)[count - 1]
+def _paths(needs: Needs) -> Needs:
+    """Only what it wants to read."""
+    return Needs(read=needs.read, owned=needs.owned)
+
+
+def _cards(needs: Needs) -> tuple[int, str]:
+    """How many cards it wants, of which name."""
+    return needs.gpus or 1, needs.gpu
+
+
+def _nth_card(can: Capabilities, count: int, name: str) -> float:
+    """The VRAM of the largest card of that name, or of the second and so on; below zero: none."""
+    sizes = [gpu.vram_gb for gpu in can.gpus if not name or is_called(gpu.name, name)]
+    return sorted(sizes, reverse=True)[count - 1] if len(sizes) >= count else -1.0

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -13,13 +14,17 @@ from msgspec import Struct
 from corral.core.images.pipeline import RENDER, WITH
 from corral.core.job import Needs, Shape
 from corral.core.worker import (
+    GPU,
     SLACK,
     Capabilities,
     Capacity,
     Holding,
     Worker,
+    closed_path,
     holding_of,
+    is_called,
     stays_behind,
+    suits,
 )
 
 AHEAD_S = 0.25
@@ -161,6 +166,9 @@ def refuse_ever(shape: Shape, worker: Worker) -> str | None:
         return f"needs {counted(needs.cpus, 'CPU')}, it has {can.cpus:g}"
     if needs.memory_gb > can.memory_gb + SLACK:
         return f"needs {needs.memory_gb:g} GB of memory, it has {can.memory_gb:g}"
+    if needs.read and (path := closed_path(needs, can, local=worker.local)):
+        owner = ", or the home's own token asks for it" if worker.local else ""
+        return f"jobs may not read {path} there until its worker.read_paths has it{owner}"
     if needs.models:
         lacking = [model for model in needs.models if not has_model(worker, model)]
         if lacking:
@@ -216,15 +224,32 @@ def _refuse_gpus(shape: Shape, worker: Worker) -> str | None:
         if gpus or not needs.task:
             return lacks
         return f"{lacks} (a plan for a server without one says `needs: {{gpus: 0}}`)"
-    if sum(gpu.vram_gb >= needs.vram_gb for gpu in gpus) < count:
-        most = max(gpu.vram_gb for gpu in gpus)
-        wanted = f"{counted(count, 'GPU')} with {needs.vram_gb:g} GB of VRAM"
+    suited = [gpu for gpu in gpus if suits(gpu, needs, shape.above_vram_gb)]
+    if len(suited) >= count:
+        return None
+    called = [gpu for gpu in gpus if not needs.gpu or is_called(gpu.name, needs.gpu)]
+    wanted = f"needs {counted(count, 'GPU')}{_kind(needs)}"
+    if len(called) < count:
+        return f"{wanted}, it has {_named(gpus)}"
+    most = max(gpu.vram_gb for gpu in called)
+    if most < needs.vram_gb:
         hint = "; by a table, and `needs: {vram_gb: …}` in the plan counts instead"
-        return f"needs {wanted}, its largest has {most:g}{hint if needs.task else ''}"
-    enough = (gpu.vram_gb > shape.above_vram_gb and gpu.vram_gb >= needs.vram_gb for gpu in gpus)
-    if sum(enough) < count:
-        return f"ran out of memory on {shape.above_vram_gb:g} GB of VRAM, it has no larger GPU"
-    return None
+        return f"{wanted}, its largest has {most:g}{hint if needs.task else ''}"
+    larger = f"{len(suited)} of the {count} larger GPUs it needs" if suited else "no larger GPU"
+    if shape.above_vram_gb >= needs.vram_gb:
+        return f"ran out of memory on {shape.above_vram_gb:g} GB of VRAM, it has {larger}"
+    return f"{wanted}, it has {len(suited)} such"
+
+
+def _kind(needs: Needs) -> str:
+    """What each of the GPUs must be, as it goes on behind their number."""
+    called = f" called {needs.gpu}" if needs.gpu else ""
+    return f"{called} with {needs.vram_gb:g} GB of VRAM" if needs.vram_gb else called
+
+
+def _named(gpus: Sequence[GPU]) -> str:
+    many = Counter(gpu.name for gpu in gpus)
+    return " and ".join(f"{count} {name}" for name, count in sorted(many.items()))
 
 
 def refuse_beside_others(shape: Shape, worker: Worker) -> str | None:
@@ -250,9 +275,10 @@ def _wanted(shape: Shape) -> str:
     needs = shape.needs
     wanted = f"{needs.gpu_tenths / 10:g} of a GPU" if needs.gpu_tenths else ""
     wanted = wanted or counted(needs.gpus, "GPU")
-    if shape.above_vram_gb:
-        return f"{wanted} with more than {shape.above_vram_gb:g} GB of VRAM"
-    return f"{wanted} with {needs.vram_gb:g} GB of VRAM" if needs.vram_gb else wanted
+    if shape.above_vram_gb >= max(needs.vram_gb, SLACK):
+        called = f" called {needs.gpu}" if needs.gpu else ""
+        return f"{wanted}{called} with more than {shape.above_vram_gb:g} GB of VRAM"
+    return f"{wanted}{_kind(needs)}"
 
 
 def _others(free: Capacity) -> str:
@@ -285,12 +311,14 @@ def refuse_now(shape: Shape, room: Room) -> str | None:
     if needs.memory_gb > free.memory_gb + SLACK:
         return f"busy: needs {needs.memory_gb:g} GB of memory, {max(free.memory_gb, 0):g} free"
     beside = f"; {_others(free)}" if free.others else ""
+    tenths = [free.tenths[gpu.uuid] for gpu in free.gpus if suits(gpu, needs, shape.above_vram_gb)]
+    such = " such" * (len(tenths) < len(free.gpus))
     if needs.gpus:
-        whole = sum(tenths == 10 for tenths in free.tenths.values())
-        return f"busy: needs {counted(needs.gpus, 'GPU')} to itself, {whole or 'none'} free{beside}"
-    most = max(free.tenths.values(), default=0)
-    share = f"needs {needs.gpu_tenths / 10:g} of a GPU, at most {most / 10:g} is free"
-    return f"busy: {share}{beside}"
+        left = f"{tenths.count(10) or 'none'}{such} free"
+        return f"busy: needs {_wanted(shape)} to itself, {left}{beside}"
+    of_one = f" of{such} one" if such else ""
+    left = f"at most {max(tenths, default=0) / 10:g}{of_one} is free"
+    return f"busy: needs {_wanted(shape)}, {left}{beside}"
 
 
 def counted(count: float, noun: str) -> str:

@@ -117,8 +117,8 @@ class HeldAttempt:
 
     __slots__ = (
         "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "key", "lane",
-        "memory_seen", "owner", "phase", "rank", "recipe", "runner", "since", "spec", "started",
-        "told", "waiting", "warned_at", "workload",
+        "memory_seen", "owner", "phase", "rank", "reads", "recipe", "runner", "since", "spec",
+        "started", "told", "waiting", "warned_at", "workload",
     )  # fmt: skip
 
     def __init__(self, dispatch: JobDispatch, recipe: Recipe, spec: Spec, arrival: int) -> None:
@@ -137,6 +137,8 @@ class HeldAttempt:
         self.fresh = recipe.fresh or kind is ScriptCall
         self.inputs: dict[str, str] = {}
         """Where its input files are on this worker, by the names that the job knows."""
+        self.reads: tuple[str, ...] = ()
+        """What it may read beyond all others here."""
         self.phase = Phase.PREPARING
         self.waiting = False
         """Whether its entry among those that wait counts."""

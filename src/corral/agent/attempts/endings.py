@@ -40,6 +40,14 @@ def refused(workload: Workload) -> Failure:
             assert_never(workload)
 
 
+def path_refused(path: str) -> Failure:
+    return Failure(
+        code="path_refused",
+        message=f"Jobs may not read {path} on this worker: worker.read_paths of its corral.yaml "
+        "would let them.",
+    )
+
+
 def unreadable_document(error: Exception) -> Failure:
     return Failure(
         code="wrong_document",

@@ -28,13 +28,14 @@ from corral.agent.runners.orders import OrderForm, encode_line
 from corral.agent.runners.pool import Runners
 from corral.core.job import KINDS, Failure, Input, JobId, document_digest
 from corral.core.malformed import MALFORMED
-from corral.core.worker import Capabilities, Capacity
+from corral.core.worker import Capabilities, Capacity, closed_path
 from corral.protocol.messages import JobCancel, JobDispatch, JobRecall, Message
 from corral.runtime.endings import not_prepared
 from corral.runtime.environments import uv
 from corral.runtime.failures import AttemptFailed
 from corral.runtime.files.downloads import Abandoned
 from corral.runtime.order import Cancel
+from corral.runtime.sandbox.asked_paths import found
 
 log = structlog.get_logger("corral.agent.attempts.ledger")
 
@@ -53,12 +54,15 @@ class Ledger:
         assets: AssetCache,
         loaded: Callable[[], None],
         backend_down: Callable[[str, str], None],
+        own_home: str = "",
     ) -> None:
         self.orders = OrderForm()
         self.results = Results(connection.send_at_once)
         self.roll = Roll(capabilities)
         self.reports = Reports(connection, self.results.narration)
         self._environments, self._runners, self._assets = environments, runners, assets
+        self._own_home = own_home
+        """Of the controller, where this is its own machine."""
         self._tasks: set[asyncio.Task[object]] = set()
         self._arrivals = itertools.count()
         self._fitting: set[Lane] = set()
@@ -93,7 +97,11 @@ class Ledger:
         if isinstance(checked, Failure):
             return self.results.refused(message, checked)
         self.roll.known[key] = checked
-        if checked.recipe.inputs or self._environments.ready(checked.spec) is None:
+        if (
+            message.needs.read
+            or checked.recipe.inputs
+            or self._environments.ready(checked.spec) is None
+        ):
             self._spawn(self._prepare(checked))
         else:
             self.roll.prepared(checked)
@@ -121,6 +129,8 @@ class Ledger:
         workload = KINDS[recipe.work.type].workload
         if workload not in self.roll.capabilities.workloads:
             return endings.refused(workload)
+        if path := closed_path(message.needs, self.roll.capabilities, local=bool(self._own_home)):
+            return endings.path_refused(path)
         spec = OWN
         if workload.brings_code:
             spec = self._environments.spec(recipe.python, recipe.requirements)
@@ -187,6 +197,11 @@ class Ledger:
                 spec = attempt.spec
                 self.reports.say(attempt, uv.building(spec.python, spec.requirements))
                 await self._environments.get(spec)
+            needs = attempt.dispatch.needs
+            if needs.read:
+                closed = self._own_home if needs.owned else ""
+                paths = await asyncio.to_thread(found, needs.read, closed)
+                attempt.reads = paths if closed else ()
             for wanted in attempt.recipe.inputs:
                 await self._fetch(attempt, wanted)
         except AttemptFailed as error:

@@ -335,6 +335,7 @@ class Runners:
             "read_paths": [
                 *read,
                 *packages,
+                *makeup.reads,
                 *self._settings.read_paths,
                 *self._settings.model_paths,
             ],

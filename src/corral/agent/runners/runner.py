@@ -64,6 +64,7 @@ class Makeup(NamedTuple):
     """A digest of the secrets in its environment, names and values; it says nothing of either."""
     owner: Owner = NOBODY
     """What ran in a process may have left something there that reads or changes what runs next."""
+    reads: tuple[str, ...] = ()
 
 
 class RunDirectory:

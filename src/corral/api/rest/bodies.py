@@ -60,10 +60,12 @@ class JobBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     gpus: _Count = 0
     gpu_memory: _Amount = 0.0
     vram_gb: _Amount = 0.0
+    gpu: str = ""
     cpus: _Amount = 0.0
     memory_gb: _Amount = 0.0
     worker: str = ""
     worker_labels: list[str] = []
+    read: list[str] = []
     models: list[str] = []
     duration: _Amount = 0.0
     queue_class: Literal["", "interactive", "batch"] = ""

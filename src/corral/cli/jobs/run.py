@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from corral.sdk.aio import AsyncClient
     from corral.sdk.handles import AsyncHandle
 SAME = (
-    *("gpus", "gpu_memory", "vram_gb", "cpus", "memory_gb", "worker", "priority", "retries"),
-    *("name", "user", "batch", "fresh", "notify", "wait", "python"),
+    *("gpus", "gpu_memory", "vram_gb", "gpu", "cpus", "memory_gb", "worker", "priority", "retries"),
+    *("name", "user", "batch", "fresh", "notify", "wait", "python", "read"),
 )
 """Options that are called so in the SDK too."""
 
@@ -51,6 +51,9 @@ class Asked:
         float | None, typer.Option(help="A share of one GPU, 0.1 to 1.0 in tenths.")
     ] = None
     vram_gb: Annotated[float | None, typer.Option(help="VRAM that each GPU must have.")] = None
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What each GPU is called, as 'RTX 4090'.")
+    ] = None
     cpus: Annotated[float | None, typer.Option(help="Processors. [1]")] = None
     memory_gb: Annotated[
         float | None, typer.Option(help="Memory reserved for it, and its limit.")
@@ -60,6 +63,12 @@ class Asked:
         list[str] | None,
         typer.Option(
             metavar="LABEL", help="A label the worker must have: key or key=value. Repeatable."
+        ),
+    ] = None
+    read: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH", help="A path of the worker that it reads beyond the usual. Repeatable."
         ),
     ] = None
     model: Annotated[

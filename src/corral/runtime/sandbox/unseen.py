@@ -78,6 +78,7 @@ def _inode(fd: int) -> tuple[int, int]:
 
 def _sentence(folder: str) -> str:
     return (
-        f"corral: jobs see nothing of {folder} on this worker. To let them read it, add it to "
-        f"read_paths in its corral.yaml: worker: {{read_paths: [{folder}]}}\n"
+        f"corral: this job sees nothing of {folder} on this worker. Its owner lets one job read it "
+        f"with --read {folder} (read=[…]), and all jobs with read_paths in its corral.yaml: "
+        f"worker: {{read_paths: [{folder}]}}\n"
     )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from corral.runtime.files.removal import remove_tree
 from corral.runtime.hints import GIB
 from corral.runtime.order import Cancel, Order
 from corral.runtime.process import system
+from corral.runtime.sandbox.asked_paths import found
 from corral.runtime.standalone.door import DoorClient, Outbox, Over
 from corral.runtime.standalone.environment import StandaloneEnvironment, prepared
 from corral.runtime.standalone.run_directories import new_run_directory
@@ -127,6 +129,15 @@ class StandaloneAttempt:
 
     # --- before it runs ---
 
+    def _let_read(self, needs: Any) -> None:
+        """What the job asked for, where that is not allowed to every job anyway."""
+        owned = bool(needs.get("owned"))
+        closed = os.path.dirname(self._ticket.folder) if owned else ""
+        paths = found(needs.get("read", ()), closed)
+        if owned:
+            given = self._ticket.read_paths
+            self._ticket = replace(self._ticket, read_paths=(*given, *paths))
+
     def _prepared(self, home: str, folder: str) -> tuple[StandaloneEnvironment, dict[str, str]]:
         """In a thread, while this one listens."""
         abandoned = threading.Event()
@@ -136,6 +147,7 @@ class StandaloneAttempt:
                 for part in ("work", "output", "tmp", "inputs"):
                     os.mkdir(os.path.join(folder, part), 0o700)
                 document = self._order.document
+                self._let_read(self._order.needs)
                 environment = prepared(document, self._ticket, home, self._say, abandoned)
                 inputs = self._inputs(os.path.join(folder, "inputs"), abandoned)
                 self._events.put(("prepared", (environment, inputs)))

@@ -54,9 +54,13 @@ class Options(TypedDict, total=False):
     gpu_memory: float | None
     """A share of one GPU, 0.1 to 1.0 in tenths; a whole number above 1 means that many GPUs."""
     vram_gb: float | None
+    gpu: str | None
+    """What each of its GPUs is called, such as `RTX 4090`."""
     cpus: float | None
     memory_gb: float | None
     worker_labels: Iterable[str] | Mapping[str, str]
+    read: Iterable[str | os.PathLike[str]] | str | os.PathLike[str]
+    """Paths of the worker that it reads, beyond those that every job reads there."""
     worker: str
     """`auto`, `local`, or a worker's name."""
     models: Iterable[str] | str
@@ -93,7 +97,8 @@ _KNOWN = frozenset(Options.__annotations__)
 _ELSEWHERE = {
     "timeout": "duration",
     "time_limit": "duration",
-    "gpu": "gpus",
+    "gpu_type": "gpu",
+    "accelerator_type": "gpu",
     "num_gpus": "gpus",
     "vram": "vram_gb",
     "num_cpus": "cpus",
@@ -151,6 +156,7 @@ def _build(options: Mapping[str, Any], queue_class: QueueClass, name: str) -> pb
         gpu_memory=tenths / 10,
         python=_text(given, "python") or PYTHON,
         vram_gb=_number(given, "vram_gb", 0.0, low=0, high=10_000),
+        gpu=_gpu_name(given),
         cpus=_number(given, "cpus", 1.0, low=0.1, high=1024),
         memory_gb=_number(given, "memory_gb", 0.0, low=0, high=100_000),
         duration=_duration(given),
@@ -159,6 +165,7 @@ def _build(options: Mapping[str, Any], queue_class: QueueClass, name: str) -> pb
         requirements=requirements.resolve(given.get("requirements")),
         worker_labels=_worker_labels(given.get("worker_labels", ())),
         worker=_text(given, "worker") or "auto",
+        read=_read(given.get("read", ())),
         models=_names(given, "models", "sdxl_1.0"),
         queue_class=_queue_class(given.get("queue_class", queue_class)),
         name=_text(given, "name") or name,
@@ -200,7 +207,16 @@ def _gpus(given: Mapping[str, Any]) -> tuple[int, int]:
     share = _number(given, "gpu_memory", 0.0, low=0, high=64)
     if not gpus and share > 1 and share == int(share):
         gpus, share = int(share), 0.0
-    return gpu_needs(gpus=gpus, gpu_memory=share, vram_gb=given.get("vram_gb"))
+    return gpu_needs(
+        gpus=gpus, gpu_memory=share, vram_gb=given.get("vram_gb"), gpu=_gpu_name(given)
+    )
+
+
+def _gpu_name(given: Mapping[str, Any]) -> str:
+    name = given.get("gpu", "")
+    if not isinstance(name, str):
+        raise InvalidJob(f"gpu is a GPU's name such as 'RTX 4090'; how many is gpus. Got {name!r}.")
+    return name
 
 
 def _number(
@@ -245,6 +261,17 @@ def _texts(given: Mapping[str, Any], name: str) -> dict[str, str]:
         if not isinstance(value, str) or "\0" in value:
             raise InvalidJob(f"{name}[{key!r}] is a text; got {value!r}.")
     return dict(values)
+
+
+def _read(paths: Iterable[str | os.PathLike[str]] | str | os.PathLike[str]) -> list[str]:
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    found = []
+    for path in paths:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise InvalidJob(f"read has paths such as '~/data'; got {path!r}.")
+        found.append(os.path.abspath(os.path.expanduser(path)))
+    return found
 
 
 def _worker_labels(labels: Iterable[str] | Mapping[str, str]) -> list[str]:
