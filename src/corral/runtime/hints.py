@@ -106,7 +106,7 @@ def about_module(top: str, sent: str = "") -> str:
 
 def _add_requirement(module: str, sent: str) -> str:
     if not sent:
-        own = "register it with cloudpickle.register_pickle_by_value or submit its folder"
+        own = "name it, or its folder, in code=[…]"
     elif sent == FOLDER:
         own = "put it into the folder that is sent, where the entry finds it"
     else:

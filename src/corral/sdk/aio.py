@@ -320,6 +320,7 @@ class AsyncClient:
 
     async def _send(self, job: OutgoingJob, hold_s: float = 0.0) -> pb.SubmitJobsReply:
         """Durably accepted when this returns. The key makes asking again the same job."""
+        await self._connection.bring(job.code)
         for blob, data in job.large():
             blob.CopyFrom(await self._connection.put(data))
         return await self._connection.submit(job.request(hold_s), job.correlation_id)

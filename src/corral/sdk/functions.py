@@ -99,9 +99,10 @@ def _refuse(what: str, *_: object, **__: object) -> NoReturn:
 def decorated(client: Callable[[], Any], function: Any, options: Any) -> Any:
     """What a decorator returns, bare or with options, which are checked right at the definition."""
     if options:
-        from corral.sdk.submit.submission import check_names
+        with contextlib.suppress(ImportError):  # inside a job, which has no way to submit
+            from corral.sdk.submit.submission import check_names
 
-        check_names(options)
+            check_names(options)
     if function is None:
         return lambda function: RemoteFunction(client, function, options)
     return RemoteFunction(client, function, options)

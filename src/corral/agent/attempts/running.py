@@ -118,6 +118,7 @@ class Running:
             self._runners.processors.count(dispatch.needs.cpus),
             self._runners.digest(dispatch.secrets) if dispatch.secrets else "",
             attempt.owner,
+            recipe.work.code.sha256 if recipe.work.code else "",
         )
         return self._runners.take(
             makeup, environment, fresh=attempt.fresh, secrets=dispatch.secrets
