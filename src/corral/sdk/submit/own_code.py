@@ -43,9 +43,10 @@ class OwnCode:
     """One zip, and what to look at to know that it is still the one."""
 
     def __init__(self, names: Iterable[str], files: list[CodeFile], stamps: dict[str, Stamp]):
-        self.data = write_zip([(one.name, Path(one.path)) for one in files])
-        self.sha256 = hashlib.sha256(self.data).hexdigest()
         self.names, self.count = sorted(names), len(files)
+        packed = [(one.name, Path(one.path)) for one in files]
+        self.data = write_zip(packed, ", ".join(self.names))
+        self.sha256 = hashlib.sha256(self.data).hexdigest()
         self._stamps = stamps
         self._look_again = 0.0
 

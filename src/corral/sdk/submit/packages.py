@@ -25,6 +25,7 @@ import cloudpickle
 
 from corral.core.errors import InvalidJob, TooLarge
 from corral.runtime import plain_asserts
+from corral.sdk.files.progress import Progress
 from corral.sdk.submit.own_modules import REWRITING, first_party, imports_of, is_rewritten
 
 if TYPE_CHECKING:
@@ -230,13 +231,13 @@ def pack(target: str | Path, entry: str | None = None) -> tuple[bytes, str]:
                 f"{path} cannot be run: only Python scripts (.py) or folders with main.py can. "
                 "A script may start other programs."
             )
-        return write_zip([(path.name, path)]), path.name
+        return write_zip([(path.name, path)], path.name), path.name
     if not path.is_dir():
         raise InvalidJob(f"There is no script or folder {str(path)!r}.")
     files = sorted(_files(path))
     entry = entry or "main.py"
     _check_entry(path, entry, {name for name, _ in files})
-    return write_zip(files), entry
+    return write_zip(files, path.resolve().name), entry
 
 
 def check_inputs(package: bytes, names: Iterable[str]) -> None:
@@ -297,24 +298,27 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     return walk(folder, "", frozenset())
 
 
-def write_zip(files: list[tuple[str, Path]]) -> bytes:
-    total = 0
+def write_zip(files: list[tuple[str, Path]], what: str) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        for name, path in files:
-            try:
-                data = path.read_bytes()
+    try:
+        total = sum(path.stat().st_size for _, path in files)
+        if total > PACKAGE_LIMIT:
+            raise TooLarge(
+                f"The package is larger than {PACKAGE_LIMIT / 1e9:g} GB. Leave data out of the "
+                "folder and let the job fetch it."
+            )
+        with (
+            Progress(f"packing {what}", total) as progress,
+            zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive,
+        ):
+            for name, path in files:
+                info = zipfile.ZipInfo(name, _EPOCH)
+                info.compress_type = zipfile.ZIP_DEFLATED
                 executable = bool(path.stat().st_mode & 0o100)
-            except OSError as error:
-                raise InvalidJob(f"{path} cannot be read: {error.strerror}.") from None
-            total += len(data)
-            if total > PACKAGE_LIMIT:
-                raise TooLarge(
-                    f"The package is larger than {PACKAGE_LIMIT / 1e9:g} GB. Leave data out of the "
-                    "folder and let the job fetch it."
-                )
-            info = zipfile.ZipInfo(name, _EPOCH)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            info.external_attr = (0o100755 if executable else 0o100644) << 16
-            archive.writestr(info, data)
+                info.external_attr = (0o100755 if executable else 0o100644) << 16
+                data = path.read_bytes()
+                archive.writestr(info, data)
+                progress.advance(len(data))
+    except OSError as error:
+        raise InvalidJob(f"{error.filename} cannot be read: {error.strerror}.") from None
     return buffer.getvalue()

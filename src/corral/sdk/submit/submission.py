@@ -319,6 +319,10 @@ class OutgoingJob:
             if rides_along(data):
                 blob.data = data
 
+    @property
+    def name(self) -> str:
+        return self._job.name
+
     def large(self) -> list[tuple[pb.BlobRef, bytes]]:
         return [(blob, data) for blob, data in self._parts if not blob.data and not blob.sha256]
 

@@ -27,6 +27,7 @@ from corral.contract.read_views import V, read_as
 from corral.core import errors
 from corral.home import read_json
 from corral.joining.trust import NAME
+from corral.sdk.files.progress import Progress
 from corral.sdk.transport.local_door import AsyncLocalSocket, socket_of
 
 if TYPE_CHECKING:
@@ -261,9 +262,11 @@ class Connection:
             else:
                 await patience.rest()  # ended in peace: nothing to tell right now
 
-    async def put(self, data: bytes) -> pb.BlobRef:
-        """Stores bytes ahead of the jobs that name them; doing it twice changes nothing."""
-        sha256 = await self.put_file("PutPackage", lambda: _pieces(data))
+    async def put(self, data: bytes, what: str = "") -> pb.BlobRef:
+        """Stores bytes ahead of the jobs that name them; doing it twice changes nothing. `what`
+        they are is shown, where there are many."""
+        with Progress(f"sending {what}", len(data) if what else 0) as progress:
+            sha256 = await self.put_file("PutPackage", lambda: _pieces(data, progress))
         return pb.BlobRef(sha256=sha256, size=len(data))
 
     def has(self, code: OwnCode | None) -> bool:
@@ -283,7 +286,7 @@ class Connection:
             return
         asked = pb.AssetRequest(sha256=code.sha256, size=len(code.data))
         if not (await self.call("FindAsset", asked)).known:
-            await self.put(code.data)
+            await self.put(code.data, ", ".join(code.names))
         self._brought[code.sha256] = time.monotonic()
 
     async def put_file(self, method: str, pieces: Callable[[], AsyncIterator[bytes]]) -> str:
@@ -386,6 +389,7 @@ class ClientCalls:
         self._connection = connection
 
 
-async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+async def _pieces(data: bytes, progress: Progress) -> AsyncIterator[bytes]:
     for start in range(0, len(data), CHUNK_BYTES):
         yield data[start : start + CHUNK_BYTES]
+        progress.advance(CHUNK_BYTES)
