@@ -174,6 +174,7 @@ class AttemptLoop:
         folder = own_code.lay_out(code, order.get("code", ""), order["work_dir"], self._transfer)
         self._process.look_first_in(folder)
         self._functions.own_code = folder
+        self._bounds = self._bounds._replace(own_code=folder)
 
     def _script(self, work: ScriptWork, order: Order[Document]) -> None:
         from corral.runtime.scripts import script

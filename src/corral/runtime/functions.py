@@ -89,7 +89,7 @@ class Functions:
             if self.own_code and _passed_through(error, self.own_code):
                 raise  # A module that could not be imported: what it raised says most.
             if isinstance(error, (ImportError, AttributeError)):
-                raise _missing(error, what) from error
+                raise _missing(error, what, self.own_code) from error
             if isinstance(error, BROKEN):
                 raise _broken(error, what) from error
             raise
@@ -168,14 +168,15 @@ def _broken(error: Exception, what: str) -> AttemptFailed:
     )
 
 
-def _missing(error: ImportError | AttributeError, what: str) -> AttemptFailed:
+def _missing(error: ImportError | AttributeError, what: str, own_code: str) -> AttemptFailed:
     """Something the pickle refers to by name is not installed here."""
     said = message_of(error)
     module = getattr(error, "name", None) if isinstance(error, ImportError) else None
     named = f"the module {module!r}" if module else "something it refers to"
     if module is None and (place := _LACKING.search(said)):
         module = place[1]
-    hint = hints.about_module(str(module).partition(".")[0]) if module else ""
+    top = str(module or "").partition(".")[0]
+    hint = hints.about_module(top, own_code=own_code) if top else ""
     return AttemptFailed(
         "exception",
         f"The {what} of the job needs {named}, which this worker's environment does not have "
