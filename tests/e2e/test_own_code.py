@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import corral
+from corral.sdk.submit import own_code, packages
+from tests.e2e import shapes
 from tests.live import LiveController
 
 FILES = {
@@ -330,3 +333,15 @@ def test_said_or_switched_off(run: Run, project: Path) -> None:
         """)
     )
     assert "found, shed (" in done.stderr
+
+
+def test_a_worker_keeps_it_and_warm_processes_go_on(
+    client: corral.Client, controller: LiveController
+) -> None:
+    along = own_code.CodeAlong()
+    packages.pickle_function(shapes.process, along)
+    code = along.packed()
+    assert code is not None
+    pids = {client.run(shapes.process) for _ in range(6)}
+    assert len(pids) < 6
+    assert (controller.home / "worker" / "assets" / code.sha256).stat().st_size == len(code.data)

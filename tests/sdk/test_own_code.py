@@ -111,7 +111,8 @@ def names(*tops: str) -> list[str]:
 
 def test_what_modules_import_goes_along_wherever_it_stands(make: Make) -> None:
     make(
-        gate_py="import json, hinge as h, pytest\nif True: from latch.bolt import x\n",
+        runs__log_txt="",
+        gate_py="import json, hinge as h, pytest, runs\nif True: from latch.bolt import x\n",
         hinge_py="def f():\n    import spring\n",
         spring_py="'''\nfrom nothing import x\n'''\nimport gate\n",
         latch__bolt_py="x = 1\n",
@@ -182,3 +183,19 @@ def test_a_function_that_needs_none_sends_none(make: Make) -> None:
 def test_what_cannot_be_code(said: object) -> None:
     with pytest.raises(InvalidJob, match=r"^code"):
         own_code.CodeAlong(said)
+
+
+def test_through_a_link_the_same_is_left_out(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "far" / ".gitignore").write_text("*.csv\n/away/well/made.py\n")
+    (tmp_path / "far" / ".git").mkdir()
+    (tmp_path / "far" / "away" / "well").mkdir()
+    for name in ("__init__.py", "made.py", "data.csv"):
+        (tmp_path / "far" / "away" / "well" / name).write_text("")
+    (tmp_path / "well").symlink_to(tmp_path / "far" / "away" / "well")
+    importlib.import_module("well")
+    assert names("well") == ["well/__init__.py"]
+    importlib.import_module("well.made")
+    (tmp_path / "well" / "more.py").write_text("")
+    packed("well")._look_again = 0.0
+    assert names("well") == ["well/__init__.py", "well/made.py", "well/more.py"]

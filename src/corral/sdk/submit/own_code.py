@@ -219,10 +219,8 @@ class _Walk:
         self.stamps: dict[str, Stamp] = {}
         self._sizes: dict[str, int] = {}
         self._total = 0
-        modules = list(sys.modules.values())
-        self._loaded = {getattr(module, "__file__", None) for module in modules}
         for root in roots:
-            for place in root.places:
+            for place in map(Path.resolve, root.places):
                 if place.is_dir():
                     ignores = Ignores.above(place)
                     self._folder(str(place), f"{root.name}/", ignores, frozenset())
@@ -251,7 +249,7 @@ class _Walk:
                     below = f"{prefix}{entry.name}/"
                     self._folder(entry.path, below, ignores, above | {real})
                 continue
-            goes = not left_out or (left_out == GIT and entry.path in self._loaded)
+            goes = not left_out or (left_out == GIT and entry.path in _loaded_files())
             if goes and entry.is_file() and not entry.name.endswith(".pyc"):
                 self._file(f"{prefix}{entry.name}", entry.path)
 
@@ -272,6 +270,12 @@ class _Walk:
             f"so far: {shown}. Name what stays in a {CORRAL} file beside it and hand data over as "
             "inputs={…}; or say yourself what goes, code=[…], or that nothing does, code=()."
         )
+
+
+def _loaded_files() -> set[str]:
+    """Asked for what git ignores alone, which is little."""
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return {os.path.realpath(file) for file in files if file}
 
 
 def _stamp(path: str) -> Stamp:

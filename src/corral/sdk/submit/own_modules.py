@@ -131,9 +131,17 @@ def _places_unloaded(name: str) -> tuple[Path, ...]:
     if spec is None:
         return ()
     places = tuple(map(Path, spec.submodule_search_locations or ()))
+    if spec.loader is None or spec.origin is None:
+        # Any folder is a package by its name alone: one with modules is meant, and not one that a
+        # library of this name once wrote its logs to.
+        places = tuple(place for place in places if _has_modules(place))
     if not places and spec.origin is not None and spec.origin.endswith(".py"):
         places = (Path(spec.origin),)
     return places if _are_own(places) else ()
+
+
+def _has_modules(folder: Path) -> bool:
+    return any(folder.glob("*.py")) or any(folder.glob("*/__init__.py"))
 
 
 def _are_own(places: tuple[Path, ...]) -> bool:
