@@ -24,7 +24,7 @@ from corral.sdk.submit.ignore_files import CORRAL, GIT, Ignores
 from corral.sdk.submit.own_modules import OwnRoot, by_name, is_own_top, own_root
 from corral.sdk.submit.packages import IGNORED, is_environment, write_zip
 
-LIMIT = 256 * 1024 * 1024
+LIMIT = 250_000_000
 """Bytes of all files together, before they are packed."""
 LOOK_SHARE = 20
 _IMPORT = re.compile(
