@@ -43,7 +43,7 @@ def started(runner: Runner, name: str, code: bytes, kept: str = "", module: str 
         "arguments": runner.blob(pickle.dumps(((1,), {}))),
         "code": {"sha256": hashlib.sha256(code).hexdigest(), "size": len(code)},
     }
-    more = {"code": kept} if kept else {}
+    more: dict[str, Any] = {"code": kept} if kept else {}
     runner.start_work(work, folder=runner.folder / "run", **more)
     return runner.end()
 
@@ -76,6 +76,7 @@ def test_what_a_module_raises_is_the_failure(runner: Runner, tmp_path: Path) -> 
     assert "shed/broken.py" in failure["traceback"]
     failure = started(runner, "f", code, kept, module="lacking")["failure"]
     assert "no_such_module_here to requirements=" in failure["message"]
+    assert "code=() sends the function without its module" in failure["message"]
     failure = started(runner, "f", code, kept, module="nowhere")["failure"]
     assert "needs the module 'shed.nowhere'" in failure["message"]
     assert "Your shed went along without it: look into .gitignore" in failure["message"]

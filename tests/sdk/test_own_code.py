@@ -169,14 +169,56 @@ def test_installed_from_a_folder_is_ones_own(make: Make, tmp_path: Path) -> None
 
 
 def test_a_function_that_needs_none_sends_none(make: Make) -> None:
-    make(paddock_py="def f():\n    return 1\n")
+    """Its worker then needs nothing of what its module imports for others."""
+    make(
+        pond_py="",
+        paddock_py="""
+import os, pytest
+NAME, LIST = "paddock", []
+def alone(): return os.getpid(), NAME
+def refers(): return alone()
+def holds(): return LIST
+def imports():
+    import pond
+def looks(): return open(__file__)
+def outer():
+    def inner(): return alone()
+    return inner
+def lonely():
+    return lambda: NAME
+class Duck: pass
+""",
+    )
+    paddock = importlib.import_module("paddock")
     along = own_code.along_of({})
     assert along is not None
-    packages.pickle_function(len, along)
+    for function in (len, paddock.alone, paddock.lonely()):
+        packages.pickle_function(function, along)
     assert along.packed() is None
-    packages.pickle_arguments((3,), {"k": importlib.import_module("paddock").f}, along)
-    assert along.met == {"paddock"}
     assert own_code.along_of({"code": ()}) is None
+
+    def both() -> str:
+        import pond  # type: ignore[import-not-found]
+
+        return str(pond) + __file__
+
+    both.__module__, both.__qualname__ = "__main__", "both"
+    for function, met in (
+        (both, {"pond"}),
+        (paddock.refers, {"paddock"}),
+        (paddock.holds, {"paddock"}),
+        (paddock.imports, {"paddock", "pond"}),
+        (paddock.looks, {"paddock"}),
+        (paddock.outer(), {"paddock"}),
+        (lambda: paddock.alone(), {"paddock"}),
+    ):
+        for _ in range(2):
+            along = own_code.CodeAlong()
+            packages.pickle_function(function, along)
+            assert along.met == met, function
+    along = own_code.CodeAlong()
+    packages.pickle_arguments((3,), {"k": paddock.Duck()}, along)
+    assert along.met == {"paddock"}
 
 
 @pytest.mark.parametrize("said", ["lib", 3, [3], ["nowhere"], [sys]])

@@ -108,7 +108,7 @@ def about_module(top: str, sent: str = "", own_code: str = "") -> str:
         except Exception:  # of a package that is not as packages are
             return ""
     # What belongs to another platform's Python no requirement would bring.
-    return "" if top in sys.stdlib_module_names else _add_requirement(top, sent)
+    return "" if top in sys.stdlib_module_names else _add_requirement(top, sent, own_code)
 
 
 def _is_below(module: object, folder: str) -> bool:
@@ -116,7 +116,14 @@ def _is_below(module: object, folder: str) -> bool:
     return any(place.startswith(folder) for place in places)
 
 
-def _add_requirement(module: str, sent: str) -> str:
+def _add_requirement(module: str, sent: str, own_code: str) -> str:
+    if own_code:
+        package = PACKAGES.get(module, module)
+        return (
+            f"Add {package} to requirements=[…], or name it in code=[…] where it is your own. If "
+            "a module of yours imports it and the function does without it, import it inside of "
+            "what needs it; code=() sends the function without its module."
+        )
     if not sent:
         own = "name it, or its folder, in code=[…]"
     elif sent == FOLDER:

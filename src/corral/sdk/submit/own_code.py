@@ -87,10 +87,12 @@ class CodeAlong:
             self.met |= {name}
         return True
 
-    def meet(self, tops: Iterable[str]) -> None:
-        """What code imports when it runs."""
-        if self._allowed is None:
-            self.met |= {name for name in tops if is_own_top(name)}
+    def meet(self, tops: Iterable[str]) -> bool:
+        """Whether any of what code imports when it runs is the caller's own."""
+        own = frozenset(name for name in tops if is_own_top(name))
+        if self._allowed is None and not own <= self.met:
+            self.met |= own
+        return bool(own)
 
     def packed(self) -> OwnCode | None:
         said, met = self._said, self.met

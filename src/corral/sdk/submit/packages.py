@@ -46,15 +46,18 @@ _lock = threading.RLock()
 
 def pickle_function(function: Callable[..., Any], along: CodeAlong | None = None) -> bytes:
     """The callable with everything of the user's own code that it refers to, but for what goes
-    along as files: that it names, and `along` is told."""
+    along as files: that it names, and `along` is told. One that needs nothing of its module goes
+    alone, and its worker need not have what that module imports."""
     if not callable(function):
         raise InvalidJob(f"Only functions can be sent, not {type(function).__name__} objects.")
     made_of = _made_of(function) if isinstance(function, FunctionType) else None
     if along is not None and isinstance(function, FunctionType):
-        if along.brings(function.__module__):
+        meets = along.meet(_imports(function))
+        if made_of is not None and not meets and not _asks_for_files(function):
+            along = None
+        elif _bring(function, along):
             with contextlib.suppress(pickle.PicklingError, AttributeError):
                 return pickle.dumps(function, 5)
-        along.meet(_imports(function))
     known = _pickles.get(function) if made_of is not None else None
     if known is not None and known[0] == made_of:
         return known[1]
@@ -62,6 +65,26 @@ def pickle_function(function: Callable[..., Any], along: CodeAlong | None = None
     if made_of is not None:
         _pickles[function] = (made_of, data)
     return data
+
+
+_FILES = frozenset(
+    {"__file__", "__package__", "__path__", "__spec__", "__loader__", "importlib", "import_module"}
+    | {"__import__", "globals", "eval", "exec"}
+)
+
+
+def _asks_for_files(function: FunctionType) -> bool:
+    """Whether it may look for what lies beside it, in words that nobody can follow."""
+    return not _FILES.isdisjoint(_names_in(function.__code__))
+
+
+def _bring(found: FunctionType | type, along: CodeAlong) -> bool:
+    """Whether a worker will find it by its name. What was made inside of a function has none, and
+    needs its own module only where it looks for it."""
+    named = "<" not in found.__qualname__
+    if not named and not (isinstance(found, FunctionType) and _asks_for_files(found)):
+        return False
+    return along.brings(found.__module__) and named
 
 
 def _imports(function: FunctionType) -> frozenset[str]:
@@ -154,8 +177,8 @@ class _Closed(cloudpickle.Pickler):  # type: ignore[misc]
                 }
                 return ModuleType, (obj.__name__, obj.__doc__), contents
         elif self._along is not None and isinstance(obj, FunctionType | type):
-            named = self._along.brings(obj.__module__)
-            if isinstance(obj, FunctionType) and not (named and obj.__name__ == obj.__qualname__):
+            named = _bring(obj, self._along)
+            if isinstance(obj, FunctionType) and not named:
                 self._along.meet(_imports(obj))
         return super().reducer_override(obj)
 
