@@ -345,3 +345,25 @@ def test_a_worker_keeps_it_and_warm_processes_go_on(
     pids = {client.run(shapes.process) for _ in range(6)}
     assert len(pids) < 6
     assert (controller.home / "worker" / "assets" / code.sha256).stat().st_size == len(code.data)
+
+
+def test_it_arrives_without_an_agent_too(
+    project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home = tmp_path_factory.mktemp("processes")
+    program = (
+        "import corral\nfrom shed import tools\nprint(corral.Client().run(tools.lazily, (2,)))\n"
+    )
+    (project / "main.py").write_text(program)
+    with LiveController(home, "--engine", "processes") as live:
+        done = subprocess.run(
+            [sys.executable, "main.py"],
+            cwd=project,
+            env=live.environ,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+    assert not list((home / "worker" / "assets").glob("?" * 64))
