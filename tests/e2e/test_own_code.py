@@ -154,6 +154,52 @@ def test_what_a_function_of_the_program_imports_goes_along(run: Run) -> None:
     assert done.stderr.count("sent along") == 1
 
 
+def test_a_module_that_submits_and_works(run: Run, project: Path) -> None:
+    """On a worker it is imported too, where there is nothing to submit with."""
+    write(
+        project,
+        {
+            "app.py": """
+                from corral import AsyncClient, Client, Handle, JobFailed, remote
+                from beside import ONE
+
+                client = Client()
+
+                async def submitted(fn: object) -> Handle:
+                    async with AsyncClient() as client:
+                        return await client.submit(fn)
+
+                def works():
+                    return ONE + helper()
+
+                def helper():
+                    return ONE
+
+                @client.function(cpus=1)
+                def nests():
+                    return works()
+
+                def submits():
+                    assert helper() == 1
+                    return AsyncClient()
+            """
+        },
+    )
+    run(
+        program=textwrap.dedent("""
+        import app
+        assert client.run(app.works) == 2
+        assert app.nests.remote() == 2
+        try:
+            client.run(app.submits)
+        except corral.JobFailed as error:
+            assert "corral.AsyncClient was used inside a job" in str(error), error
+        else:
+            raise AssertionError
+        """)
+    )
+
+
 def test_from_a_module_of_a_package(run: Run, project: Path) -> None:
     """`python -m`: what it defines is by value, what it imports relatively goes along."""
     write(
