@@ -59,5 +59,14 @@ def __getattr__(name: str) -> Any:
     if name == "job":
         return import_module("corral.job")
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        try:
+            return getattr(import_module(_HOMES[name]), name)
+        except ImportError:
+            from importlib.util import find_spec
+
+            if find_spec("corral.server") is not None:
+                raise  # something is wrong with this installation
+            from corral.sdk.functions import absent_in_jobs
+
+            return absent_in_jobs(name)
     raise AttributeError(f"module 'corral' has no attribute {name!r}")

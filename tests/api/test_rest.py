@@ -66,6 +66,30 @@ def test_a_function_and_its_result(rest: Rest) -> None:
     assert result.headers["x-content-type-options"] == "nosniff"
 
 
+def test_a_function_names_modules_by_the_digest_of_a_zip(rest: Rest) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as package:
+        package.writestr("bucket.py", "def full(x):\n    return x * 2\n")
+    data = packed.getvalue()
+    inline = {"data": base64.b64encode(data).decode()}
+    named = {"sha256": hashlib.sha256(data).hexdigest()}
+    call = {
+        "function": {"data": base64.b64encode(b"cbucket\nfull\n.").decode()},
+        "arguments": {"data": base64.b64encode(cloudpickle.dumps(((21,), {}))).decode()},
+    }
+    refused = rest("POST", "/jobs", {"function": {**call, "code": inline}})
+    assert (refused.status, refused.json["error"]["code"]) == (422, "invalid_job")
+    assert "named by its sha256" in refused.json["error"]["message"]
+    absent = rest("POST", "/jobs", {"function": {**call, "code": named}})
+    assert "is not stored here" in absent.json["error"]["message"]
+    assert rest("PUT", "/packages", data).json["sha256"] == named["sha256"]
+    python = "{}.{}".format(*__import__("sys").version_info[:2])
+    answer = rest("POST", "/jobs", {"function": {**call, "code": named}, "python": python})
+    job = answer.json["job_ids"][0]
+    assert rest.ended(job)["state"] == "succeeded"
+    assert cloudpickle.loads(rest("GET", f"/jobs/{job}/result").body) == 42
+
+
 def test_a_package_is_uploaded_once_and_named_by_its_digest(rest: Rest) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as package:

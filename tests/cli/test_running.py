@@ -118,6 +118,14 @@ def test_a_folder_is_put_file_by_file(
         ("data/a.csv", one),
         ("data/deep/b.csv", two),
     ]
+    for name in ("a.csv", "deep/b.csv"):
+        (tmp_path / "set" / name).write_bytes(bytes(3_000_000) + name.encode())
+    told = "corral: sending 2 files (6.0 MB)"
+    folder = tmp_path / "set"
+    for words in (("put", str(folder)), ("submit", "--input", f"d={folder}", str(script))):
+        begun, done = corral(*words).err.splitlines()
+        assert begun == f"{told} …"
+        assert done.startswith(f"{told}: done in ")
     (tmp_path / "empty").mkdir()
     assert "There is no file in the folder" in corral("put", str(tmp_path / "empty")).err
 

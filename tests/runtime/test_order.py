@@ -31,6 +31,7 @@ FULL: Order[Any] = {
     "checkpoint": "ab12",
     "correlation_id": "corr-ä",
     "inputs": {"in.png": "/assets/1"},
+    "code": "/assets/2",
     "renderer": {
         "worker": "here",
         "driver": "550.1",

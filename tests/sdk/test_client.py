@@ -97,6 +97,27 @@ def test_large_function_argument_and_result(client: Client, orchestrator: Orches
     assert orchestrator.calls["GetBlob"] == 1
 
 
+def test_what_is_large_shows_how_far_it_is(
+    client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = os.urandom(5_500_000)
+    assert client.run(len, (data,)) == len(data)
+    (tmp_path / "hay").mkdir()
+    (tmp_path / "hay" / "main.py").write_text("")
+    (tmp_path / "hay" / "data.bin").write_bytes(data)
+    client.run_script(tmp_path / "hay")
+    client.put(tmp_path / "hay" / "data.bin")
+    told: list[int] = []
+    client.put(tmp_path / "hay" / "data.bin", progress=told.append)
+    assert sum(told) == len(data)
+    said = [line.partition("):")[0].rstrip(" …)") for line in capsys.readouterr().err.splitlines()]
+    assert said == [
+        f"corral: {what} (5.5 MB"
+        for what in ("sending len", "packing hay", "sending hay", "sending data.bin")
+        for _ in range(2)
+    ]
+
+
 def test_middling_argument_rides_along(client: Client, orchestrator: Orchestrator) -> None:
     assert client.run(len, (bytes(500_000),)) == 500_000
     assert orchestrator.calls["PutPackage"] == 0

@@ -22,7 +22,7 @@ import pytest
 from corral.core.errors import InvalidJob
 from corral.sdk import results
 from corral.sdk.functions import remote
-from corral.sdk.submit import packages
+from corral.sdk.submit import own_modules, packages
 
 MODULES = {
     "shed/__init__.py": "LOCATION = 'garden'\n",
@@ -171,11 +171,11 @@ def test_the_registry_of_cloudpickle_is_left_as_it_was(shed: Any) -> None:
 
 
 def test_whose_code_it_is(shed: Any) -> None:
-    assert packages.first_party("shed.tools")
-    assert packages.first_party("__main__")
-    assert packages.first_party("tests.sdk.test_packages")
+    assert own_modules.first_party("shed.tools")
+    assert own_modules.first_party("__main__")
+    assert own_modules.first_party("tests.sdk.test_packages")
     for installed in ("json", "grpc.aio", "corral.core", "builtins", "_thread", None):
-        assert not packages.first_party(installed)
+        assert not own_modules.first_party(installed)
 
 
 def test_installed_beside_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_installed_beside_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("barrow", "hoe", "spade"):
         importlib.import_module(name)
-    assert [packages.first_party(name) for name in ("barrow", "hoe", "spade")] == [
+    assert [own_modules.first_party(name) for name in ("barrow", "hoe", "spade")] == [
         False,
         False,
         True,

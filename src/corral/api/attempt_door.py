@@ -32,7 +32,7 @@ from corral.core.errors import (
     Unavailable,
 )
 from corral.core.events import ArtifactStored, CheckpointStored
-from corral.core.job import Blob, Head, JobId, decode_document
+from corral.core.job import Blob, FunctionCall, Head, Input, JobId, decode_document
 from corral.core.text import is_digest
 from corral.engines.engine import Engine
 from corral.engines.posted import Mailbox, Posted
@@ -110,10 +110,14 @@ class AttemptDoor:
         return FileResponse(self._blobs.open_path(sha256))
 
     async def asset(self, request: Request, job: str, attempt: int, sha256: str) -> Response:
-        """The bytes of one input, or the way to them where a bucket has them."""
+        """The bytes of one input, or the way to them where a bucket has them; or of the modules
+        that a function names."""
         head = await self._head(request, job, attempt)
         document = decode_document(self._store.journal.document(head.submitted_seq))
         named = next((one for one in document.inputs if one.sha256 == sha256), None)
+        if isinstance(document.work, FunctionCall) and document.work.code is not None:
+            code = document.work.code
+            named = Input("code", sha256, code.size) if code.sha256 == sha256 else named
         if named is None:
             raise Forbidden(f"Job {job} does not name the asset {sha256[:64]}.", job_id=job)
         found = await self._parts.assets.source(named)

@@ -136,11 +136,11 @@ def _jobs_like(first: Job, calls: Sequence[pb.Call], limits: Limits) -> list[Job
     """Calls of one function: what they share is checked once."""
     if not isinstance(first.work, FunctionCall):
         raise InvalidJob("`like` is a job with a function; its calls bring the arguments.")
-    function, jobs = first.work.function, []
+    function, code, jobs = first.work.function, first.work.code, []
     for call in calls:
         key = call.idempotency_key
         _text("idempotency_key", key, limits.text)
-        work = FunctionCall(function=function, arguments=_blob(call.arguments))
+        work = FunctionCall(function=function, arguments=_blob(call.arguments), code=code)
         jobs.append(replace(first, work=work, key=key))
     return jobs
 
@@ -206,8 +206,11 @@ def _work(sent: pb.JobSubmission, limits: Limits) -> FunctionCall | ScriptCall:
     if sum(given) != 1:
         raise InvalidJob("A job is one of: function, script, or code_package (a zip with main.py).")
     if sent.HasField("function"):
+        call = sent.function
         return FunctionCall(
-            function=_blob(sent.function.function), arguments=_blob(sent.function.arguments)
+            function=_blob(call.function),
+            arguments=_blob(call.arguments),
+            code=_named(call.code) if call.HasField("code") else None,
         )
     if sent.code_package:
         return ScriptCall(package=_whole(sent.code_package), entry="main.py")
@@ -247,6 +250,13 @@ def _blob(ref: pb.BlobRef) -> Blob:
     if not is_digest(sha256):
         raise InvalidJob("Each package needs its bytes, or the sha256 of bytes stored before.")
     return Blob(sha256=sha256, size=ref.size)
+
+
+def _named(ref: pb.BlobRef) -> Blob:
+    """What many jobs share never rides along with each."""
+    if ref.data or not is_digest(ref.sha256):
+        raise InvalidJob("The code of a function is named by its sha256; store its bytes before.")
+    return Blob(sha256=ref.sha256, size=ref.size)
 
 
 def _whole(data: bytes) -> Blob:

@@ -59,12 +59,14 @@ class Input(_message.Message):
     def __init__(self, name: _Optional[str] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ..., path: _Optional[str] = ...) -> None: ...
 
 class FunctionCall(_message.Message):
-    __slots__ = ("function", "arguments")
+    __slots__ = ("function", "arguments", "code")
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     function: BlobRef
     arguments: BlobRef
-    def __init__(self, function: _Optional[_Union[BlobRef, _Mapping]] = ..., arguments: _Optional[_Union[BlobRef, _Mapping]] = ...) -> None: ...
+    code: BlobRef
+    def __init__(self, function: _Optional[_Union[BlobRef, _Mapping]] = ..., arguments: _Optional[_Union[BlobRef, _Mapping]] = ..., code: _Optional[_Union[BlobRef, _Mapping]] = ...) -> None: ...
 
 class ScriptCall(_message.Message):
     __slots__ = ("package", "entry", "argv")

@@ -224,6 +224,7 @@ class Queue:
                 work,
                 function=await self._stored_blob(work.function),
                 arguments=await self._stored_blob(work.arguments),
+                code=await self._stored_blob(work.code) if work.code else None,
             )
         elif isinstance(work, ScriptCall):
             work = replace(work, package=await self._stored_blob(work.package))

@@ -155,12 +155,17 @@ class Workload(StrEnum):
                 assert_never(self)
 
 
-class FunctionCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag="function"):
+class FunctionCall(
+    Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, tag="function"
+):
     """A cloudpickled callable and its cloudpickled `(args, kwargs)`; opaque to the controller."""
 
     workload: ClassVar[Workload] = Workload.PYTHON
     function: Blob
     arguments: Blob
+    code: Blob | None = None
+    """A zip of the caller's own modules and packages, which both of them name. It never rides
+    along: a worker keeps it by its digest."""
 
 
 class ScriptCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag="script"):
@@ -220,8 +225,8 @@ class Job(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaul
 
     def blobs(self) -> tuple[Blob, ...]:
         match self.work:
-            case FunctionCall(function=function, arguments=arguments):
-                return (function, arguments)
+            case FunctionCall(function=function, arguments=arguments, code=code):
+                return (function, arguments, code) if code else (function, arguments)
             case ScriptCall(package=package):
                 return (package,)
             case PipelineCall():

@@ -74,3 +74,16 @@ def span(took_s: float) -> str:
         if took_s >= size * 2 or name == "min":
             break
     return f"{took_s / size:.1f} {name}"
+
+
+def size_of(count: float) -> str:
+    """An amount of bytes as people say it.
+
+    >>> size_of(999), size_of(38_200), size_of(1_000_000_000)
+    ('999 B', '38.2 kB', '1.0 GB')
+    """
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

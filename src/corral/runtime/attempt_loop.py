@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from corral.runtime.files.run_folder import RunFolder
     from corral.runtime.files.transfer import Transfer
     from corral.runtime.hints import Bounds
-    from corral.runtime.order import Document, Order, OrderBytes, ScriptWork, Work
+    from corral.runtime.order import Document, FunctionWork, Order, OrderBytes, ScriptWork, Work
     from corral.runtime.pipeline.run import Pipelines
     from corral.runtime.process.state import ProcessState
 
@@ -149,6 +149,7 @@ class AttemptLoop:
             return None
         self._place_inputs(order)
         if work["type"] == "function":
+            self._lay_out_code(work, order)
             return self._functions.call(work, self._transfer, self._started)
         if work["type"] == "pipeline":
             if self._pipelines is None:
@@ -162,6 +163,18 @@ class AttemptLoop:
         if files := order.get("inputs"):
             assert self._folder is not None
             self._folder.place(files, confined=self._bounds.files)
+
+    def _lay_out_code(self, work: FunctionWork, order: Order[Document]) -> None:
+        """Once: all attempts in this process have the same, or none."""
+        code = work.get("code")
+        if code is None or self._functions.own_code:
+            return
+        from corral.runtime.files import own_code
+
+        folder = own_code.lay_out(code, order.get("code", ""), order["work_dir"], self._transfer)
+        self._process.look_first_in(folder)
+        self._functions.own_code = folder
+        self._bounds = self._bounds._replace(own_code=folder)
 
     def _script(self, work: ScriptWork, order: Order[Document]) -> None:
         from corral.runtime.scripts import script

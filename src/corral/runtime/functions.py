@@ -29,6 +29,7 @@ CACHED_BYTES = 1 << 30
 LARGE = 4 * 1024 * 1024
 
 _LACKING = re.compile(r"on <module '([\w.]+)'")
+BROKEN = (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError)
 # Of these pickle makes the same bytes as cloudpickle, in a tenth of the time.
 PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
@@ -41,6 +42,8 @@ class Functions:
         self._cancellation = cancellation
         self._known: dict[str, Callable[..., Any]] = {}
         self._sizes: dict[str, int] = {}
+        self.own_code = ""
+        """The folder with the modules that they name; empty where they name none."""
         # What is kept counts as memory of the attempts that come after.
         self._room = min(CACHED_BYTES, memory_bytes // 4 or CACHED_BYTES)
 
@@ -58,10 +61,10 @@ class Functions:
         started()
         if function is None:
             self._make_room(len(code))
-            function = self._known[named] = _load(code, "function")
+            function = self._known[named] = self._load(code, "function")
             self._sizes[named] = len(code)
             del code  # A large one would stay for as long as the function runs.
-        args, kwargs = _load(arguments, "arguments")
+        args, kwargs = self._load(arguments, "arguments")
         value = function(*args, **kwargs)
         if type(value) is CoroutineType:
             value = self._await(value)
@@ -78,6 +81,18 @@ class Functions:
             freed += self._sizes.pop(oldest)
         if freed > LARGE:
             gc.collect()  # A function that names itself is a cycle.
+
+    def _load(self, data: bytes, what: str) -> Any:
+        try:
+            return pickle.loads(data)  # noqa: S301 - running the client's code is what a job is
+        except Exception as error:
+            if self.own_code and _passed_through(error, self.own_code):
+                raise  # A module that could not be imported: what it raised says most.
+            if isinstance(error, (ImportError, AttributeError)):
+                raise _missing(error, what, self.own_code) from error
+            if isinstance(error, BROKEN):
+                raise _broken(error, what) from error
+            raise
 
     def _await(self, coroutine: CoroutineType[Any, Any, Any]) -> Any:
         import asyncio
@@ -135,28 +150,33 @@ def blob_bytes(blob: OrderBytes, transfer: Callable[[], Transfer], *, kept: bool
     return data
 
 
-def _load(data: bytes, what: str) -> Any:
-    try:
-        return pickle.loads(data)  # noqa: S301 - running the client's code is what a job is
-    except (ImportError, AttributeError) as error:
-        raise _missing(error, what) from error
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError) as error:
-        raise AttemptFailed(
-            "bad_package",
-            f"The {what} of the job cannot be unpickled: {message_of(error)}. "
-            "Client and worker need the same Python version; submit the job again from there.",
-            **_shown(error),
-        ) from error
+def _passed_through(error: BaseException, folder: str) -> bool:
+    place = error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_code.co_filename.startswith(folder):
+            return True
+        place = place.tb_next
+    return False
 
 
-def _missing(error: ImportError | AttributeError, what: str) -> AttemptFailed:
+def _broken(error: Exception, what: str) -> AttemptFailed:
+    return AttemptFailed(
+        "bad_package",
+        f"The {what} of the job cannot be unpickled: {message_of(error)}. "
+        "Client and worker need the same Python version; submit the job again from there.",
+        **_shown(error),
+    )
+
+
+def _missing(error: ImportError | AttributeError, what: str, own_code: str) -> AttemptFailed:
     """Something the pickle refers to by name is not installed here."""
     said = message_of(error)
     module = getattr(error, "name", None) if isinstance(error, ImportError) else None
     named = f"the module {module!r}" if module else "something it refers to"
     if module is None and (place := _LACKING.search(said)):
         module = place[1]
-    hint = hints.about_module(str(module).partition(".")[0]) if module else ""
+    top = str(module or "").partition(".")[0]
+    hint = hints.about_module(top, own_code=own_code) if top else ""
     return AttemptFailed(
         "exception",
         f"The {what} of the job needs {named}, which this worker's environment does not have "

@@ -56,6 +56,8 @@ class Bounds(NamedTuple):
     writes: Sequence[str] = ()
     sent: str = ""
     """Of a script: the one file that was sent, or `a folder`."""
+    own_code: str = ""
+    """Of a function: the folder with the modules that went along."""
 
 
 def add(message: str, error: BaseException, bounds: Bounds) -> str:
@@ -89,24 +91,41 @@ def _hint(error: BaseException, bounds: Bounds) -> str:
                 "own program, and make its client outside of what a job imports."
             )
         if isinstance(error, ModuleNotFoundError) or error.msg.startswith("cannot import name"):
-            return about_module(top, bounds.sent)
+            return about_module(top, bounds.sent, bounds.own_code)
     return ""
 
 
-def about_module(top: str, sent: str = "") -> str:
+def about_module(top: str, sent: str = "", own_code: str = "") -> str:
     """What would bring a module, or the version of it that has what is asked for."""
     if top in sys.modules:
         try:
+            if own_code and _is_below(sys.modules[top], own_code):
+                return (
+                    f"Your {top} went along without it: look into .gitignore and .corralignore, "
+                    "which leave files out."
+                )
             return _other_version(top)
         except Exception:  # of a package that is not as packages are
             return ""
     # What belongs to another platform's Python no requirement would bring.
-    return "" if top in sys.stdlib_module_names else _add_requirement(top, sent)
+    return "" if top in sys.stdlib_module_names else _add_requirement(top, sent, own_code)
 
 
-def _add_requirement(module: str, sent: str) -> str:
+def _is_below(module: object, folder: str) -> bool:
+    places = [str(getattr(module, "__file__", "")), *getattr(module, "__path__", ())]
+    return any(place.startswith(folder) for place in places)
+
+
+def _add_requirement(module: str, sent: str, own_code: str) -> str:
+    if own_code:
+        package = PACKAGES.get(module, module)
+        return (
+            f"Add {package} to requirements=[…], or name it in code=[…] where it is your own. If "
+            "a module of yours imports it and the function does without it, import it inside of "
+            "what needs it; code=() sends the function without its module."
+        )
     if not sent:
-        own = "register it with cloudpickle.register_pickle_by_value or submit its folder"
+        own = "name it, or its folder, in code=[…]"
     elif sent == FOLDER:
         own = "put it into the folder that is sent, where the entry finds it"
     else:

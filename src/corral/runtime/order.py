@@ -20,6 +20,7 @@ class FunctionWork(TypedDict):
     type: Literal["function"]
     function: OrderBytes
     arguments: OrderBytes
+    code: NotRequired[OrderBytes]
 
 
 class ScriptWork(TypedDict):
@@ -83,6 +84,8 @@ class Order(TypedDict, Generic[AnyDocument]):
     correlation_id: NotRequired[str]
     inputs: NotRequired[dict[str, str]]
     """Where its input files are on this machine, by the names that the job knows."""
+    code: NotRequired[str]
+    """Where the zip of a function's own modules is on this machine."""
     renderer: NotRequired[Renderer]
     """Of image jobs alone."""
 

@@ -192,10 +192,13 @@ class AsyncClient:
 
     # --- input files ---
 
-    async def put(self, path: str | os.PathLike[str]) -> Asset:
+    async def put(
+        self, path: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None
+    ) -> Asset:
         """Hands a file over for jobs to have as an input; what the controller has is not sent
-        again."""
-        return await assets.put(self._connection, path)
+        again. `progress` is told how many bytes more are there; without it a large file is shown
+        on stderr."""
+        return await assets.put(self._connection, path, progress)
 
     # --- image batches ---
 
@@ -320,6 +323,7 @@ class AsyncClient:
 
     async def _send(self, job: OutgoingJob, hold_s: float = 0.0) -> pb.SubmitJobsReply:
         """Durably accepted when this returns. The key makes asking again the same job."""
+        await self._connection.bring(job.code)
         for blob, data in job.large():
-            blob.CopyFrom(await self._connection.put(data))
+            blob.CopyFrom(await self._connection.put(data, job.name))
         return await self._connection.submit(job.request(hold_s), job.correlation_id)

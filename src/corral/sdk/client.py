@@ -237,10 +237,13 @@ class Client:
             shared_bridge().call(self._client.submit_script(path, argv, entry=entry, **options))
         )
 
-    def put(self, path: str | os.PathLike[str]) -> Asset:
+    def put(
+        self, path: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None
+    ) -> Asset:
         """Hands a file over for jobs to have as an input; what the controller has is not sent
-        again."""
-        return shared_bridge().call(self._client.put(path))
+        again. `progress` is told how many bytes more are there; without it a large file is shown
+        on stderr."""
+        return shared_bridge().call(self._client.put(path, progress=progress))
 
     def batch(self, plan: Plan, *, key: str | None = None) -> BatchHandle:
         """Image jobs from a plan, a value or a file: built by the controller and durably accepted

@@ -89,6 +89,19 @@ def inside_a_job(function: Any) -> Any:
     return function
 
 
+def absent_in_jobs(name: str) -> type:
+    """Inside a job, which has no way to submit: a module that is imported there may name what it
+    uses elsewhere."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise RuntimeError(
+            f"corral.{name} was used inside a job, and jobs cannot submit jobs yet. Use it in your "
+            "own program."
+        )
+
+    return type(name, (), {"__init__": refuse})
+
+
 def _refuse(what: str, *_: object, **__: object) -> NoReturn:
     raise RuntimeError(
         f"{what}() was called inside a job, and jobs cannot submit jobs yet. Call the function "
@@ -99,9 +112,10 @@ def _refuse(what: str, *_: object, **__: object) -> NoReturn:
 def decorated(client: Callable[[], Any], function: Any, options: Any) -> Any:
     """What a decorator returns, bare or with options, which are checked right at the definition."""
     if options:
-        from corral.sdk.submit.submission import check_names
+        with contextlib.suppress(ImportError):  # inside a job, which has no way to submit
+            from corral.sdk.submit.submission import check_names
 
-        check_names(options)
+            check_names(options)
     if function is None:
         return lambda function: RemoteFunction(client, function, options)
     return RemoteFunction(client, function, options)

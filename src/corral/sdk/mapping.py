@@ -24,7 +24,7 @@ from corral.core.errors import CorralError, JobError
 from corral.core.job import QueueClass, State
 from corral.sdk import results
 from corral.sdk.handles import value
-from corral.sdk.submit import packages, submission
+from corral.sdk.submit import own_code, packages, submission
 from corral.sdk.transport.connection import Connection
 
 OUTSTANDING = 10_000
@@ -85,7 +85,10 @@ class MapCall:
         name = submission.name_of(function)
         template = submission.build(options, queue_class=QueueClass.BATCH, name=name)
         self._template = template
-        self._function = packages.pickle_function(function)
+        self._along = own_code.along_of(options)
+        self._function = packages.pickle_function(function, self._along)
+        self._brought: frozenset[str] | None = None
+        """What goes along so far: an item may name more."""
         self._spread = spread
         """Each item is a tuple of arguments, not the one argument."""
         self._ordered = ordered
@@ -160,7 +163,8 @@ class MapCall:
         """Each item as a call, with the key that makes sending it again the same job."""
         calls = []
         for number, item in enumerate(items, self._submitted):
-            data = packages.pickle_arguments(item if self._spread else (item,), {})
+            args = item if self._spread else (item,)
+            data = packages.pickle_arguments(args, {}, self._along)
             arguments = pb.BlobRef(size=len(data), data=data)
             calls.append(pb.Call(arguments=arguments, idempotency_key=f"{self._key}-{number}"))
         self._submitted += len(calls)
@@ -251,11 +255,23 @@ class MapCall:
                 for job_id in await coming.popleft():
                     yield job_id
 
+    async def _bring(self) -> None:
+        """The modules that the function and the items so far name, once."""
+        along = self._along
+        if along is None or self._brought == along.met:
+            return
+        met = along.met
+        if (code := along.packed()) is not None:
+            await self._connection.bring(code)
+            self._template.function.code.sha256 = code.sha256
+        self._brought = met
+
     async def _job_ids(self, calls: list[pb.Call]) -> list[str]:
         return [job_id async for job_ids in self._accepted(calls) for job_id in job_ids]
 
     async def _accepted(self, calls: list[pb.Call]) -> AsyncIterator[Iterable[str]]:
         """Sends calls, in several messages where one would be too large; yields the jobs' ids."""
+        await self._bring()
         for part in _by_size(calls):
             for call in part:
                 data = call.arguments.data

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from corral.agent.environments.builder import Spec
 from corral.agent.runners.runner import NOBODY, Owner, Runner
-from corral.core.job import KINDS, Failure, Input, JobId, Needs, QueueClass, ScriptCall
+from corral.core.job import KINDS, Blob, Failure, Input, JobId, Needs, QueueClass, ScriptCall
 from corral.core.worker import Holding
 from corral.protocol.messages import JobDispatch, JobStarted
 
@@ -86,9 +86,10 @@ NEXT: dict[tuple[Phase, PhaseStep], Phase] = {
 
 
 class AttemptKind(Struct):
-    """Of the work itself only which kind it is."""
+    """Of the work itself only which kind it is, and the caller's own modules of a function."""
 
     type: str
+    code: Blob | None = None
 
     def __post_init__(self) -> None:
         if self.type not in KINDS:
@@ -116,7 +117,7 @@ class HeldAttempt:
     """One try of one job on this worker."""
 
     __slots__ = (
-        "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "key", "lane",
+        "code", "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "key", "lane",
         "memory_seen", "owner", "phase", "rank", "reads", "recipe", "runner", "since", "spec",
         "started", "told", "waiting", "warned_at", "workload",
     )  # fmt: skip
@@ -139,6 +140,8 @@ class HeldAttempt:
         """Where its input files are on this worker, by the names that the job knows."""
         self.reads: tuple[str, ...] = ()
         """What it may read beyond all others here."""
+        self.code = ""
+        """Where the zip of its own modules is on this worker."""
         self.phase = Phase.PREPARING
         self.waiting = False
         """Whether its entry among those that wait counts."""

@@ -97,14 +97,10 @@ class Ledger:
         if isinstance(checked, Failure):
             return self.results.refused(message, checked)
         self.roll.known[key] = checked
-        if (
-            message.needs.read
-            or checked.recipe.inputs
-            or self._environments.ready(checked.spec) is None
-        ):
-            self._spawn(self._prepare(checked))
-        else:
+        if self._is_prepared(checked):
             self.roll.prepared(checked)
+        else:
+            self._spawn(self._prepare(checked))
 
     def _is_known(self, key: tuple[JobId, int]) -> bool:
         """Whether it is here, or was sent here lately: told again after its end, it is over."""
@@ -189,6 +185,17 @@ class Ledger:
 
     # --- before it may wait for room -----------------------------------------------------------
 
+    def _is_prepared(self, attempt: HeldAttempt) -> bool:
+        recipe = attempt.recipe
+        if recipe.inputs or attempt.dispatch.needs.read:
+            return False
+        if self._environments.ready(attempt.spec) is None:
+            return False
+        if (code := recipe.work.code) is not None:
+            attempt.code = self._assets.kept(code.sha256)
+            return bool(attempt.code)
+        return True
+
     async def _prepare(self, attempt: HeldAttempt) -> None:
         """It holds nothing of this worker while it waits for this."""
         failure: Failure | None = None
@@ -203,7 +210,10 @@ class Ledger:
                 paths = await asyncio.to_thread(found, needs.read, closed)
                 attempt.reads = paths if closed else ()
             for wanted in attempt.recipe.inputs:
-                await self._fetch(attempt, wanted)
+                attempt.inputs[wanted.name] = await self._fetched(attempt, wanted)
+            if (code := attempt.recipe.work.code) is not None:
+                named = Input("the code", code.sha256, code.size)
+                attempt.code = await self._fetched(attempt, named)
         except AttemptFailed as error:
             failure = Failure(**error.failure)
         except Abandoned:
@@ -219,13 +229,13 @@ class Ledger:
         self.roll.prepared(attempt)
         self.running.start_ready()
 
-    async def _fetch(self, attempt: HeldAttempt, wanted: Input) -> None:
+    async def _fetched(self, attempt: HeldAttempt, wanted: Input) -> str:
         def say(have: int, size: int) -> None:
             if _is_wanted(attempt):
                 percent = f"{have / size:.0%}" if size else ""
                 self.reports.say(attempt, f"fetching {wanted.name} {percent}")
 
-        attempt.inputs[wanted.name] = await self._assets.get(
+        return await self._assets.get(
             wanted, self.orders.ticket(attempt), lambda: _is_wanted(attempt), say
         )
 
@@ -244,7 +254,9 @@ class Ledger:
 
     def assets_in_use(self) -> set[str]:
         known = list(self.roll.known.values())
-        return {one.sha256 for attempt in known for one in attempt.recipe.inputs}
+        inputs = {one.sha256 for attempt in known for one in attempt.recipe.inputs}
+        codes = (attempt.recipe.work.code for attempt in known)
+        return inputs | {code.sha256 for code in codes if code is not None}
 
     # --- leaving -------------------------------------------------------------------------------
 

@@ -62,6 +62,7 @@ class WaitingAttempts:
             attempt.fresh
             or attempt.spec != other.spec
             or attempt.recipe.env != other.recipe.env
+            or attempt.recipe.work != other.recipe.work
             or sent.secrets != before.secrets
             or attempt.owner != other.owner
             or len(sent.document) > document_limit

@@ -119,6 +119,7 @@ class Running:
             self._runners.digest(dispatch.secrets) if dispatch.secrets else "",
             attempt.owner,
             attempt.reads,
+            recipe.work.code.sha256 if recipe.work.code else "",
         )
         return self._runners.take(
             makeup, environment, fresh=attempt.fresh, secrets=dispatch.secrets

@@ -79,11 +79,9 @@ class AssetCache:
         """Where the file is, proven to be the one that was named; AttemptFailed where it is not."""
         if wanted.path and self.root:
             return await self._in_thread(self._in_root, wanted)
+        if kept := self.kept(wanted.sha256):
+            return kept
         path = self.folder / wanted.sha256
-        if self._digests.known(str(path)) == wanted.sha256:
-            if time.monotonic() - self._touched.get(wanted.sha256, 0.0) > TOUCH_S:
-                self._touch(path, wanted.sha256)
-            return str(path)
         fetch = self._fetching.get(wanted.sha256)
         if fetch is None:
             fetch = self._fetching[wanted.sha256] = _Fetch(wanted, self._parts)
@@ -105,6 +103,15 @@ class AssetCache:
             if not alive():
                 raise
             return await self.get(wanted, ticket, alive, say)  # it joined just as others left
+        return str(path)
+
+    def kept(self, sha256: str) -> str:
+        """Where it is, if it was proven before; empty where it has to be looked at or fetched."""
+        path = self.folder / sha256
+        if self._digests.known(str(path)) != sha256:
+            return ""
+        if time.monotonic() - self._touched.get(sha256, 0.0) > TOUCH_S:
+            self._touch(path, sha256)
         return str(path)
 
     def _in_root(self, wanted: Input) -> str:

@@ -55,6 +55,8 @@ class OrderForm:
         }
         if dispatch.checkpoint:
             order["checkpoint"] = dispatch.checkpoint
+        if attempt.code:
+            order["code"] = attempt.code
         if attempt.inputs:
             order["inputs"] = attempt.inputs
         if attempt.workload is Workload.PIPELINE:

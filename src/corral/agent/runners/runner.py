@@ -22,7 +22,7 @@ from corral.agent.runners.process_tree import Tree
 from corral.agent.system import scopes_signals
 from corral.core.malformed import MALFORMED
 from corral.runtime.files.removal import remove_tree
-from corral.runtime.files.run_folder import PARTS, SETTLED_NS
+from corral.runtime.files.run_folder import CODE, PARTS, SETTLED_NS
 from corral.runtime.process import system
 
 if TYPE_CHECKING:
@@ -65,6 +65,9 @@ class Makeup(NamedTuple):
     owner: Owner = NOBODY
     """What ran in a process may have left something there that reads or changes what runs next."""
     reads: tuple[str, ...] = ()
+    code: str = ""
+    """The sha256 of the caller's own modules: a process that has imported one version of them never
+    runs another."""
 
 
 class RunDirectory:
@@ -110,7 +113,7 @@ class RunDirectory:
     def _listed_empty(self) -> bool:
         with os.scandir(self.path) as entries:
             found = {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
-        if len(found) != len(PARTS) or not found.issuperset(PARTS):
+        if found - {CODE} != set(PARTS):
             return False
         return not any(os.listdir(part) for part in self._parts)
 

@@ -23,11 +23,13 @@ class Bytes(Struct, forbid_unknown_fields=True, omit_defaults=True):
     sha256: str = ""
 
 
-class Function(Struct, forbid_unknown_fields=True):
-    """A cloudpickled callable and its cloudpickled `(args, kwargs)`."""
+class Function(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A cloudpickled callable and its cloudpickled `(args, kwargs)`; `code` is a zip of modules
+    that both of them name, by the sha256 of bytes stored before."""
 
     function: Bytes
     arguments: Bytes
+    code: Bytes | None = None
 
 
 class Script(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -118,6 +120,8 @@ def submission_of(body: JobBody, key: str) -> pb.JobSubmission:
         if body.function is not None:
             sent.function.function.CopyFrom(_blob(body.function.function))
             sent.function.arguments.CopyFrom(_blob(body.function.arguments))
+            if body.function.code is not None:
+                sent.function.code.CopyFrom(_blob(body.function.code))
         if body.script is not None:
             sent.script.CopyFrom(_script(body.script))
     except (ValueError, TypeError, OverflowError) as error:

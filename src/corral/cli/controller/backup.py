@@ -17,6 +17,7 @@ from corral.cli.controller import up
 from corral.cli.terminal import output
 from corral.cli.terminal.arguments import AsJson, client_of_this_home
 from corral.cli.terminal.bar import Bar
+from corral.core.text import size_of
 
 
 def backup(
@@ -57,7 +58,7 @@ def backup(
     if as_json:
         output.show_json({"file": str(path.absolute()), **asdict(found)})
         return
-    output.show(f"{path}: {found.files:,} files, {output.size_of(path.stat().st_size)}, proven.")
+    output.show(f"{path}: {found.files:,} files, {size_of(path.stat().st_size)}, proven.")
     output.show("It holds tokens and keys: keep it where only you can read it.")
 
 

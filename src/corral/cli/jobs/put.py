@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from corral.core.text import is_digest
 if TYPE_CHECKING:
     from corral.sdk.aio import AsyncClient
     from corral.sdk.files.assets import Asset
+    from corral.sdk.files.progress import Progress
 
 
 def put(
@@ -24,9 +26,12 @@ def put(
 ) -> None:
     """Stores files for jobs and prints their sha256. What is there already is not sent again."""
     with client_of_this_home() as client:
-        found = [
-            replace(client.put(path), name=name) for file in files for name, path in _files(file)
-        ]
+        named = [one for file in files for one in _files(file)]
+        with _progress(path for _, path in named) as progress:
+            found = [
+                replace(client.put(path, progress=progress.advance), name=name)
+                for name, path in named
+            ]
     output.answer(found, (f"{one.sha256}  {one.name}" for one in found), as_json)
 
 
@@ -45,7 +50,8 @@ async def inputs_of(client: AsyncClient, texts: list[str] | None) -> dict[str, A
     """`--input NAME=FILE`, all files of a folder as NAME/…, or the sha256 of one put before."""
     from corral.sdk.files.assets import Asset
 
-    found = {}
+    found: dict[str, Asset] = {}
+    files: dict[str, Path] = {}
     for text in texts or ():
         name, sign, given = text.partition("=")
         if not sign or not name or not given:
@@ -55,5 +61,17 @@ async def inputs_of(client: AsyncClient, texts: list[str] | None) -> dict[str, A
             continue
         for inside, path in _files(Path(given)):
             _, below, rest = inside.partition("/")
-            found[f"{name}/{rest}" if below else name] = await client.put(path)
+            files[f"{name}/{rest}" if below else name] = path
+    with _progress(files.values()) as progress:
+        for name, path in files.items():
+            found[name] = await client.put(path, progress=progress.advance)
     return found
+
+
+def _progress(paths: Iterable[Path]) -> Progress:
+    """Of all of them together: of a thousand small files none is large."""
+    from corral.sdk.files.progress import Progress
+
+    sizes = [path.stat().st_size for path in paths if path.exists()]
+    what = "1 file" if len(sizes) == 1 else f"{len(sizes):,} files"
+    return Progress(f"sending {what}", sum(sizes))

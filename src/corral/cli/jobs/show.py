@@ -9,6 +9,7 @@ import typer
 from corral.cli.terminal import output
 from corral.cli.terminal.arguments import AsJson, client_of_this_home, find, find_batch
 from corral.core.errors import JobNotFound
+from corral.core.text import size_of
 
 if TYPE_CHECKING:
     from corral.contract.views import BatchView, JobView
@@ -38,7 +39,7 @@ def show(
 
 def _pairs(view: JobView) -> list[tuple[str, str]]:
     progress, failure = view.progress, view.failure
-    artifacts = [f"{a.name}  {output.size_of(a.size)}  {a.uri}".rstrip() for a in view.artifacts]
+    artifacts = [f"{a.name}  {size_of(a.size)}  {a.uri}".rstrip() for a in view.artifacts]
     if view.more_artifacts:
         artifacts.append("… and more before these")
     return [
@@ -60,7 +61,7 @@ def _pairs(view: JobView) -> list[tuple[str, str]]:
         ("ended", output.ago(view.ended_at)),
         ("took", output.span(view.seconds) if view.ended and view.attempt else ""),
         ("progress", _progress(progress, view)),
-        ("result", output.size_of(view.result.size) if view.result else ""),
+        ("result", size_of(view.result.size) if view.result else ""),
         ("artifacts", "\n".join(artifacts)),
         ("warnings", "\n".join(view.warnings)),
         ("failure", f"{failure.code}: {failure.type or failure.message}" if failure else ""),

@@ -229,11 +229,3 @@ def ago(at: float) -> str:
 def paused(queue: QueueView) -> str:
     by = f" by {queue.paused_by}" if queue.paused_by else ""
     return f"paused {ago(queue.paused_at)}{by}"
-
-
-def size_of(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

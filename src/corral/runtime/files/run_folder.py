@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from corral.runtime.failures import AttemptFailed
 
 PARTS = ("work", "output", "tmp")
+CODE = "code"
+"""Beside them, and for as long as the process lives: the modules that its functions name."""
 
 SETTLED_NS = 50_000_000
 """File systems stamp changes with a coarse clock: a stamp this old cannot be given again."""

@@ -6,16 +6,17 @@ import asyncio
 import hashlib
 import http.client
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
 from corral import settings
 from corral.core.assets import check_input_names, inside_root, named_in_root
 from corral.core.errors import InvalidJob, Unavailable
+from corral.sdk.files.progress import Progress
 
 if TYPE_CHECKING:
     from corral.contract import corral_pb2 as pb
@@ -62,7 +63,11 @@ def messages(inputs: Any) -> list[pb.Input]:
     ]
 
 
-async def put(connection: Connection, path: str | os.PathLike[str]) -> Asset:
+async def put(
+    connection: Connection,
+    path: str | os.PathLike[str],
+    progress: Callable[[int], object] | None = None,
+) -> Asset:
     """Hands a file over, unless the controller has it already."""
     from corral.contract import corral_pb2 as pb
 
@@ -76,14 +81,19 @@ async def put(connection: Connection, path: str | os.PathLike[str]) -> Asset:
     asked = pb.AssetRequest(sha256=sha256, size=size, path=inside)
     found = await connection.call("FindAsset", asked)
     if not found.known:
-        if found.put_url:
-            await asyncio.to_thread(_put_to_bucket, found.put_url, file, size)
-            found = await connection.call("FindAsset", pb.AssetRequest(sha256=sha256, size=size))
-            stored = sha256 if found.known and found.size == size else ""
-        else:
-            stored = await connection.put_file("PutAsset", lambda: _pieces(file))
+        with Progress(f"sending {file.name}", 0 if progress else size) as shown:
+            told = progress or shown.advance
+            if found.put_url:
+                await asyncio.to_thread(_put_to_bucket, found.put_url, file, size, told)
+                asked = pb.AssetRequest(sha256=sha256, size=size)
+                found = await connection.call("FindAsset", asked)
+                stored = sha256 if found.known and found.size == size else ""
+            else:
+                stored = await connection.put_file("PutAsset", lambda: _pieces(file, told))
         if stored != sha256:
             raise InvalidJob(f"{file} changed while it was put. Put it again when it is complete.")
+    elif progress is not None:
+        progress(size)
     return Asset(sha256=sha256, size=size, name=file.name, path=found.path)
 
 
@@ -92,13 +102,26 @@ def _digest_of(file: Path) -> tuple[str, int]:
         return hashlib.file_digest(body, "sha256").hexdigest(), body.tell()
 
 
-async def _pieces(file: Path) -> AsyncIterator[bytes]:
+async def _pieces(file: Path, told: Callable[[int], object]) -> AsyncIterator[bytes]:
     with file.open("rb") as body:
         while block := await asyncio.to_thread(body.read, BLOCK):
             yield block
+            told(len(block))
 
 
-def _put_to_bucket(url: str, file: Path, size: int) -> None:
+class _Told:
+    """A file that tells how much of it was read."""
+
+    def __init__(self, body: BinaryIO, told: Callable[[int], object]) -> None:
+        self._body, self._told = body, told
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._body.read(size)
+        self._told(len(block))
+        return block
+
+
+def _put_to_bucket(url: str, file: Path, size: int, told: Callable[[int], object]) -> None:
     """To a URL that the controller signed. It opens the bucket for a while: nobody prints it."""
     parts = urlsplit(url)
     secure = parts.scheme == "https"
@@ -110,7 +133,7 @@ def _put_to_bucket(url: str, file: Path, size: int) -> None:
             file.open("rb") as body,
         ):
             target = f"{parts.path}?{parts.query}"
-            connection.request("PUT", target, body, {"Content-Length": str(size)})
+            connection.request("PUT", target, _Told(body, told), {"Content-Length": str(size)})
             status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         raise Unavailable(

@@ -1,8 +1,9 @@
 """Turning the user's code and data into bytes: pickled functions and arguments, zipped folders.
 
 Code that only the user has must travel whole. Functions and classes of modules outside
-site-packages and the standard library are therefore pickled by value, and so are such modules
-themselves where a function refers to one; everything installed is referred to by name.
+site-packages and the standard library are pickled by name where the files of those modules go along
+(`own_code`), else by value, and so are such modules themselves where a function refers to one;
+everything installed is referred to by name.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ import contextlib
 import io
 import pickle
 import sys
-import sysconfig
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, GeneratorType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import cloudpickle
 
 from corral.core.errors import InvalidJob, TooLarge
+from corral.runtime import plain_asserts
+from corral.sdk.files.progress import Progress
+from corral.sdk.submit.own_modules import REWRITING, first_party, imports_of, is_rewritten
+
+if TYPE_CHECKING:
+    from corral.sdk.submit.own_code import CodeAlong
 
 IGNORED = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache"}
@@ -38,18 +44,53 @@ _lock = threading.RLock()
 # --- functions and values ----------------------------------------------------------------------
 
 
-def pickle_function(function: Callable[..., Any]) -> bytes:
-    """The callable with everything of the user's own code that it refers to."""
+def pickle_function(function: Callable[..., Any], along: CodeAlong | None = None) -> bytes:
+    """The callable with everything of the user's own code that it refers to, but for what goes
+    along as files: that it names, and `along` is told. One that needs nothing of its module goes
+    alone, and its worker need not have what that module imports."""
     if not callable(function):
         raise InvalidJob(f"Only functions can be sent, not {type(function).__name__} objects.")
     made_of = _made_of(function) if isinstance(function, FunctionType) else None
+    if along is not None and isinstance(function, FunctionType):
+        meets = along.meet(_imports(function))
+        if made_of is not None and not meets and not _asks_for_files(function):
+            along = None
+        elif _bring(function, along):
+            with contextlib.suppress(pickle.PicklingError, AttributeError):
+                return pickle.dumps(function, 5)
     known = _pickles.get(function) if made_of is not None else None
     if known is not None and known[0] == made_of:
         return known[1]
-    data = _by_value(function, f"The function {getattr(function, '__name__', function)!r}")
+    data = _pickled(function, f"The function {getattr(function, '__name__', function)!r}", along)
     if made_of is not None:
         _pickles[function] = (made_of, data)
     return data
+
+
+_FILES = frozenset(
+    {"__file__", "__package__", "__path__", "__spec__", "__loader__", "importlib", "import_module"}
+    | {"__import__", "globals", "eval", "exec"}
+)
+
+
+def _asks_for_files(function: FunctionType) -> bool:
+    """Whether it may look for what lies beside it, in words that nobody can follow."""
+    return not _FILES.isdisjoint(_names_in(function.__code__))
+
+
+def _bring(found: FunctionType | type, along: CodeAlong) -> bool:
+    """Whether a worker will find it by its name. What was made inside of a function has none, and
+    needs its own module only where it looks for it."""
+    named = "<" not in found.__qualname__
+    if not named and not (isinstance(found, FunctionType) and _asks_for_files(found)):
+        return False
+    return along.brings(found.__module__) and named
+
+
+def _imports(function: FunctionType) -> frozenset[str]:
+    found = function.__globals__
+    package = found.get("__package__") or (found.get("__name__") or "").rpartition(".")[0]
+    return imports_of(function.__code__, package)
 
 
 _pickles: WeakKeyDictionary[Callable[..., Any], tuple[object, bytes]] = WeakKeyDictionary()
@@ -85,41 +126,60 @@ def _names_in(code: CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*inner)
 
 
-def pickle_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+def pickle_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any], along: CodeAlong | None = None
+) -> bytes:
     """`(args, kwargs)`, by plain pickle where that says it all: it is ten times faster."""
     buffer = io.BytesIO()
     try:
-        _Plain(buffer, 5).dump((args, kwargs))
+        _Plain(buffer, along).dump((args, kwargs))
     except Exception:  # whatever it was, the slower road either manages it or explains it
-        return _by_value((args, kwargs), "The arguments")
+        return _pickled((args, kwargs), "The arguments", along)
     return buffer.getvalue()
 
 
 class _Plain(pickle.Pickler):
     """Stops at the first thing that a worker could not find by name."""
 
+    def __init__(self, buffer: io.BytesIO, along: CodeAlong | None) -> None:
+        super().__init__(buffer, 5)
+        self._along = along
+
     def reducer_override(self, obj: Any) -> Any:
         cls = type(obj)
         if cls is FunctionType or cls is ModuleType:
             raise pickle.PicklingError
         name = obj.__module__ if isinstance(obj, type) else cls.__module__
-        if first_party(name):
+        if first_party(name) and not (self._along and self._along.brings(name)):
             raise pickle.PicklingError
         return NotImplemented
 
 
 class _Closed(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, except that own modules may refer to each other in circles and may hold things
-    that no process can give to another (locks, open files): those stay behind."""
+    that no process can give to another (locks, open files): those stay behind. What goes along as
+    files is named, and `along` is told of it."""
+
+    def __init__(self, buffer: io.BytesIO, along: CodeAlong | None) -> None:
+        super().__init__(buffer, protocol=5)
+        self._along = along
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, ModuleType) and first_party(obj.__name__):
-            contents = {
-                name: value
-                for name, value in vars(obj).items()
-                if name not in _MACHINERY and not isinstance(value, _PROCESS_BOUND)
-            }
-            return ModuleType, (obj.__name__, obj.__doc__), contents
+        if isinstance(obj, ModuleType):
+            if obj.__name__ == REWRITING:
+                return plain_asserts.found, ()
+            named = self._along is not None and self._along.brings(obj.__name__)
+            if first_party(obj.__name__) and not named:
+                contents = {
+                    name: value
+                    for name, value in vars(obj).items()
+                    if name not in _MACHINERY and not isinstance(value, _PROCESS_BOUND)
+                }
+                return ModuleType, (obj.__name__, obj.__doc__), contents
+        elif self._along is not None and isinstance(obj, FunctionType | type):
+            named = _bring(obj, self._along)
+            if isinstance(obj, FunctionType) and not named:
+                self._along.meet(_imports(obj))
         return super().reducer_override(obj)
 
 
@@ -137,11 +197,11 @@ _PROCESS_BOUND = (
 )
 
 
-def _by_value(value: Any, what: str) -> bytes:
+def _pickled(value: Any, what: str, along: CodeAlong | None) -> bytes:
     buffer = io.BytesIO()
     try:
-        with _own_modules_by_value():
-            _Closed(buffer, protocol=5).dump(value)
+        with _own_modules_by_value(along):
+            _Closed(buffer, along).dump(value)
     except Exception as error:
         raise InvalidJob(
             f"{what} cannot be sent: {error}. Make such objects inside the function, or send the "
@@ -151,18 +211,25 @@ def _by_value(value: Any, what: str) -> bytes:
 
 
 @contextlib.contextmanager
-def _own_modules_by_value() -> Iterator[None]:
-    """cloudpickle's registry is global, so it is changed for one dump and put back."""
+def _own_modules_by_value(along: CodeAlong | None) -> Iterator[None]:
+    """cloudpickle's registry is global, so it is changed for one dump and put back. Those that go
+    along as files stay out of it, but for their modules that pytest has rewritten."""
     with _lock:
         known = cloudpickle.list_registry_pickle_by_value()
         roots = {name.partition(".")[0] for name in list(sys.modules)}
+        own = [root for root in roots - known if root != "__main__" and first_party(root)]
+        named = {root for root in own if along is not None and along.could_bring(root)}
+        wanted = [root for root in own if root not in named]
+        if named and REWRITING in sys.modules:
+            wanted += [
+                name
+                for name, module in list(sys.modules.items())
+                if name.partition(".")[0] in named and is_rewritten(module) and name not in known
+            ]
         added = [
             module
-            for root in roots - known
-            if root != "__main__"
-            and first_party(root)
-            and isinstance(module := sys.modules.get(root), ModuleType)
-            and module.__name__ == root
+            for name in wanted
+            if isinstance(module := sys.modules.get(name), ModuleType) and module.__name__ == name
         ]
         for module in added:
             cloudpickle.register_pickle_by_value(module)
@@ -171,58 +238,6 @@ def _own_modules_by_value() -> Iterator[None]:
         finally:
             for module in added:
                 cloudpickle.unregister_pickle_by_value(module)
-
-
-_roots: dict[str, bool] = {"": False, "builtins": False, "corral": False, "cloudpickle": False}
-
-
-def first_party(module_name: str | None) -> bool:
-    """Whether a module is the user's own: neither installed, nor standard library, nor Corral."""
-    root = (module_name or "").partition(".")[0]
-    known = _roots.get(root)
-    if known is None:
-        module = sys.modules.get(root)
-        if module is None:
-            return True  # made up at run time: no worker can import it
-        known = root in ("__main__", "__mp_main__") or _is_own_file(module)
-        _roots[root] = known
-    return known
-
-
-def _is_own_file(module: ModuleType) -> bool:
-    # Without any of these it is built in or frozen; a namespace package has folders alone.
-    places = [Path(folder) for folder in getattr(module, "__path__", ())]
-    if file := getattr(module, "__file__", None):
-        if not str(file).endswith((".py", ".pyc")):
-            return False
-        places = places or [Path(file)]
-    return bool(places) and not any(_is_installed(place) for place in places)
-
-
-def _is_installed(place: Path) -> bool:
-    if {"site-packages", "dist-packages"} & set(place.parts):
-        return True
-    if any(place.is_relative_to(folder) for folder in _installed_folders()):
-        return True
-    # `pip install --target` and what PYTHONPATH adds: an installer's record lies beside it.
-    # Beside it, because a project installed as editable has its record in site-packages.
-    records = place.parent.glob("*.dist-info/RECORD")
-    return any(_names(record, place) for record in records)
-
-
-def _names(record: Path, place: Path) -> bool:
-    try:
-        lines = record.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
-    return any(line.startswith((f"{place.name}/", f"{place.name},")) for line in lines)
-
-
-@cache
-def _installed_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    found = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return tuple(sorted(found | {str(Path(folder).resolve()) for folder in found}))
 
 
 # --- scripts and folders -----------------------------------------------------------------------
@@ -239,13 +254,13 @@ def pack(target: str | Path, entry: str | None = None) -> tuple[bytes, str]:
                 f"{path} cannot be run: only Python scripts (.py) or folders with main.py can. "
                 "A script may start other programs."
             )
-        return _zip([(path.name, path)]), path.name
+        return write_zip([(path.name, path)], path.name), path.name
     if not path.is_dir():
         raise InvalidJob(f"There is no script or folder {str(path)!r}.")
     files = sorted(_files(path))
     entry = entry or "main.py"
     _check_entry(path, entry, {name for name, _ in files})
-    return _zip(files), entry
+    return write_zip(files, path.resolve().name), entry
 
 
 def check_inputs(package: bytes, names: Iterable[str]) -> None:
@@ -281,6 +296,11 @@ def _check_entry(folder: Path, entry: str, names: set[str]) -> None:
         )
 
 
+def is_environment(folder: Path) -> bool:
+    """Whether it is a virtual environment, whatever it is called."""
+    return (folder / "pyvenv.cfg").is_file()
+
+
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Every file below, through links too, as its name in the zip and its path."""
 
@@ -292,8 +312,8 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
             if child.name in IGNORED or child.name.endswith(".pyc"):
                 continue
             if child.is_dir():
-                if (child / "pyvenv.cfg").is_file():
-                    continue  # a virtual environment, whatever it is called
+                if is_environment(child):
+                    continue
                 yield from walk(child, f"{prefix}{child.name}/", above | {real})
             elif child.is_file():
                 yield f"{prefix}{child.name}", child
@@ -301,24 +321,27 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     return walk(folder, "", frozenset())
 
 
-def _zip(files: list[tuple[str, Path]]) -> bytes:
-    total = 0
+def write_zip(files: list[tuple[str, Path]], what: str) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        for name, path in files:
-            try:
-                data = path.read_bytes()
+    try:
+        total = sum(path.stat().st_size for _, path in files)
+        if total > PACKAGE_LIMIT:
+            raise TooLarge(
+                f"The package is larger than {PACKAGE_LIMIT / 1e9:g} GB. Leave data out of the "
+                "folder and let the job fetch it."
+            )
+        with (
+            Progress(f"packing {what}", total) as progress,
+            zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive,
+        ):
+            for name, path in files:
+                info = zipfile.ZipInfo(name, _EPOCH)
+                info.compress_type = zipfile.ZIP_DEFLATED
                 executable = bool(path.stat().st_mode & 0o100)
-            except OSError as error:
-                raise InvalidJob(f"{path} cannot be read: {error.strerror}.") from None
-            total += len(data)
-            if total > PACKAGE_LIMIT:
-                raise TooLarge(
-                    f"The package is larger than {PACKAGE_LIMIT / 1e9:g} GB. Leave data out of the "
-                    "folder and let the job fetch it."
-                )
-            info = zipfile.ZipInfo(name, _EPOCH)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            info.external_attr = (0o100755 if executable else 0o100644) << 16
-            archive.writestr(info, data)
+                info.external_attr = (0o100755 if executable else 0o100644) << 16
+                data = path.read_bytes()
+                archive.writestr(info, data)
+                progress.advance(len(data))
+    except OSError as error:
+        raise InvalidJob(f"{error.filename} cannot be read: {error.strerror}.") from None
     return buffer.getvalue()

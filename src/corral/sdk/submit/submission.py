@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, TypedDict
 
 from corral import correlation
@@ -18,7 +19,7 @@ from corral.core.job import INLINE_LIMIT, MAX_DURATION_S, QueueClass, gpu_needs
 from corral.core.text import seconds
 from corral.sdk.files import assets
 from corral.sdk.files.assets import Asset
-from corral.sdk.submit import packages, requirements
+from corral.sdk.submit import own_code, packages, requirements
 
 SUBMIT_INLINE_LIMIT = 1024 * 1024
 """Bytes up to this size ride inside a submission; the controller stores them itself."""
@@ -87,6 +88,9 @@ class Options(TypedDict, total=False):
     """Names of secrets that its process finds as variables; `corral secret set` keeps them."""
     notify: str | None
     """A URL that is told when a job fails and when its batch is done."""
+    code: Iterable[str | os.PathLike[str] | ModuleType]
+    """Which of your own modules, as modules, files or folders, go along with a function, and no
+    others; `()`: none. By default what it imports does."""
     inputs: Mapping[str, Asset]
     """Files that its work directory has under these names; `client.put(path)` makes assets."""
     wait: bool | None
@@ -323,9 +327,17 @@ class OutgoingJob:
     """A submission on its way, and bytes too large to ride along, which have to be stored first."""
 
     def __init__(
-        self, job: pb.JobSubmission, parts: list[tuple[pb.BlobRef, bytes]], correlation_id: str
+        self,
+        job: pb.JobSubmission,
+        parts: list[tuple[pb.BlobRef, bytes]],
+        correlation_id: str,
+        code: own_code.OwnCode | None = None,
     ) -> None:
         self._job = job
+        self.code = code
+        """What has to be stored before, unless the controller has it."""
+        if code is not None:
+            job.function.code.sha256 = code.sha256
         self._parts = parts
         self.correlation_id = correlation_id
         job.idempotency_key = job.idempotency_key or os.urandom(16).hex()
@@ -333,6 +345,10 @@ class OutgoingJob:
             blob.size = len(data)
             if rides_along(data):
                 blob.data = data
+
+    @property
+    def name(self) -> str:
+        return self._job.name
 
     def large(self) -> list[tuple[pb.BlobRef, bytes]]:
         return [(blob, data) for blob, data in self._parts if not blob.data and not blob.sha256]
@@ -364,11 +380,13 @@ def function_job(
             f"{job.python}. Call it from Python {job.python}, or send a script."
         )
     given = arguments(args, kwargs)
+    along = own_code.along_of(options)
     parts = [
-        (job.function.function, packages.pickle_function(fn)),
-        (job.function.arguments, packages.pickle_arguments(*given)),
+        (job.function.function, packages.pickle_function(fn, along)),
+        (job.function.arguments, packages.pickle_arguments(*given, along)),
     ]
-    return OutgoingJob(job, parts, correlation_id(options))
+    code = along.packed() if along is not None else None
+    return OutgoingJob(job, parts, correlation_id(options), code)
 
 
 def script_job(
@@ -378,6 +396,8 @@ def script_job(
     options: Options,
     queue_class: QueueClass,
 ) -> OutgoingJob:
+    if options.get("code") is not None:
+        raise InvalidJob("code goes with functions. A script brings what it needs as its folder.")
     target = Path(path)
     job = build(options, queue_class=queue_class, name=target.resolve().name)
     package, job.script.entry = packages.pack(target, entry)

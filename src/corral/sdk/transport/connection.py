@@ -12,9 +12,10 @@ import json
 import os
 import random
 import re
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import grpc.aio
@@ -26,12 +27,19 @@ from corral.contract.read_views import V, read_as
 from corral.core import errors
 from corral.home import read_json
 from corral.joining.trust import NAME
+from corral.sdk.files.progress import Progress
 from corral.sdk.transport.local_door import AsyncLocalSocket, socket_of
+
+if TYPE_CHECKING:
+    from corral.sdk.submit.own_code import OwnCode
 
 RECONNECT_FOR_S = 60.0
 """How long a lost controller is waited for, counted from the last sign of life."""
 
 CHUNK_BYTES = 512 * 1024
+
+BROUGHT_FOR_S = 1800.0
+"""Stored bytes that somebody counted on stay for an hour, whether a job names them or not."""
 
 _LOOPBACK = ("127.", "localhost:", "[::1]:", "unix:")
 
@@ -135,6 +143,8 @@ class Connection:
         self._stub: Any = None
         self._local: AsyncLocalSocket | None = None
         self._dialling = asyncio.Lock()
+        self._brought: dict[str, float] = {}
+        """When the controller was last asked for, or counted on to have, this code."""
 
     async def close(self) -> None:
         channel, self._channel, self._stub = self._channel, None, None
@@ -252,10 +262,32 @@ class Connection:
             else:
                 await patience.rest()  # ended in peace: nothing to tell right now
 
-    async def put(self, data: bytes) -> pb.BlobRef:
-        """Stores bytes ahead of the jobs that name them; doing it twice changes nothing."""
-        sha256 = await self.put_file("PutPackage", lambda: _pieces(data))
+    async def put(self, data: bytes, what: str = "") -> pb.BlobRef:
+        """Stores bytes ahead of the jobs that name them; doing it twice changes nothing. `what`
+        they are is shown, where there are many."""
+        with Progress(f"sending {what}", len(data) if what else 0) as progress:
+            sha256 = await self.put_file("PutPackage", lambda: _pieces(data, progress))
         return pb.BlobRef(sha256=sha256, size=len(data))
+
+    def has(self, code: OwnCode | None) -> bool:
+        """Whether the controller surely has it: it was there a while ago, and so it stays."""
+        if code is None:
+            return True
+        at = self._brought.get(code.sha256)
+        now = time.monotonic()
+        if at is None or now - at > BROUGHT_FOR_S:
+            return False
+        self._brought[code.sha256] = now
+        return True
+
+    async def bring(self, code: OwnCode | None) -> None:
+        """Stores the caller's own modules, unless the controller has them."""
+        if code is None or self.has(code):
+            return
+        asked = pb.AssetRequest(sha256=code.sha256, size=len(code.data))
+        if not (await self.call("FindAsset", asked)).known:
+            await self.put(code.data, ", ".join(code.names))
+        self._brought[code.sha256] = time.monotonic()
 
     async def put_file(self, method: str, pieces: Callable[[], AsyncIterator[bytes]]) -> str:
         """Stores a file piece by piece, anew after an interruption; returns its sha256."""
@@ -357,6 +389,7 @@ class ClientCalls:
         self._connection = connection
 
 
-async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+async def _pieces(data: bytes, progress: Progress) -> AsyncIterator[bytes]:
     for start in range(0, len(data), CHUNK_BYTES):
         yield data[start : start + CHUNK_BYTES]
+        progress.advance(CHUNK_BYTES)

@@ -40,7 +40,7 @@ class Direct:
 
     def submit(self, job: OutgoingJob, hold_s: float = 0.0) -> pb.SubmitJobsReply | None:
         """The answer, or None where the usual road has to be taken."""
-        if job.large():
+        if job.large() or not self._connection.has(job.code):
             return None
         request = job.request(hold_s)
         reply = self._by_local_door(request, job) or self._by_grpc(request, job)
