@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -24,7 +24,7 @@ class OnlyOurHosts:
     """Refuses foreign Host and Origin headers before anything else looks at a request: any web page
     can make a browser call 127.0.0.1; its name and origin give it away."""
 
-    def __init__(self, app: ASGIApp, own: Sequence[str], *, any_address: bool) -> None:
+    def __init__(self, app: ASGIApp, own: Iterable[str], *, any_address: bool) -> None:
         self._app, self._own = app, LOOPBACK | {host.lower() for host in own if host}
         self._any_address = any_address
         """Others may reach it by any of its addresses: a page can fake a name, but no number."""
