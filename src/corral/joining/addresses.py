@@ -29,13 +29,16 @@ def interfaces() -> dict[str, Interface]:
     import psutil
 
     states = psutil.net_if_stats()
-    found: dict[str, Interface] = {}
+    found: dict[str, set[str]] = {}
     for name, entries in psutil.net_if_addrs().items():
-        numeric = [one.address for one in entries if one.family in FAMILIES]
-        addresses = tuple(sorted({one for one in numeric if not _is_of_link(one)}))
-        if addresses:
-            found[name] = Interface(addresses, name in states and states[name].isup)
-    return found
+        device = name.partition(":")[0]  # eth0:1 is a name for a part of the addresses of eth0
+        numeric = (one.address for one in entries if one.family in FAMILIES)
+        found.setdefault(device, set()).update(one for one in numeric if not _is_of_link(one))
+    return {
+        name: Interface(tuple(sorted(addresses)), name in states and states[name].isup)
+        for name, addresses in found.items()
+        if addresses
+    }
 
 
 def _is_of_link(address: str) -> bool:

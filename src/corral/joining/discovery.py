@@ -26,8 +26,6 @@ LOOK_S, PATIENCE_S = 3.0, 15.0
 
 
 NAME_BYTES = 50
-IP_MULTICAST_ALL = 49
-"""Linux; Python has no name for it."""
 
 
 class Found(NamedTuple):
@@ -80,7 +78,7 @@ class Announcement:
         try:
             await made.zeroconf.async_wait_for_start()
             for reader in made.zeroconf.engine.readers:
-                _hear_own_network_alone(reader.fileno)
+                _hear_alone(interface, reader.fileno)
             await made.async_register_service(info, cooperating_responders=True)
         except BaseException:
             await self._forget(interface)
@@ -96,11 +94,12 @@ class Announcement:
             await self._forget(interface)
 
 
-def _hear_own_network_alone(fileno: int) -> None:
-    """By default Linux gives a socket what comes from any network that some socket listens to."""
+def _hear_alone(interface: str, fileno: int) -> None:
+    """Linux gives a socket what comes from any network that some socket listens to; and where
+    several share a port, IP_MULTICAST_ALL may give it what is for another one."""
     if sys.platform == "linux":
         with socket.socket(fileno=os.dup(fileno)) as same:
-            same.setsockopt(socket.IPPROTO_IP, IP_MULTICAST_ALL, 0)
+            same.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
 
 
 def look() -> list[Found]:
