@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import ipaddress
 from collections.abc import Iterable
 from urllib.parse import urlsplit
@@ -18,6 +20,17 @@ def bearer(header: str | None) -> str:
     if scheme.lower() != "bearer" or not token:
         raise Unauthorized("A token is needed: `Authorization: Bearer …`.")
     return token.strip()
+
+
+def bearer_or_password(header: str | None) -> str:
+    """For reading alone, by programs that know names and passwords: the token is the latter."""
+    scheme, _, told = (header or "").partition(" ")
+    if scheme.lower() != "basic":
+        return bearer(header)
+    with contextlib.suppress(ValueError):
+        if password := base64.b64decode(told, validate=True).decode().partition(":")[2]:
+            return password
+    raise Unauthorized("A token is needed, as the password.")
 
 
 class OnlyOurHosts:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, FastAPI
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 
 from corral.api.first_answers import Health
 from corral.api.parts import Parts
-from corral.api.rest import cluster, following, images, jobs, routing
+from corral.api.rest import cluster, following, images, jobs, routing, wheels
 from corral.api.rest.answers import DOCUMENTED, handle_errors
 from corral.api.workers import joining
+
+PROTO = "corral.proto"
 
 
 def application(
@@ -40,6 +43,10 @@ def application(
     async def openapi() -> JSONResponse:
         return JSONResponse(document(app))
 
+    @about.get("/corral.proto", summary="What gRPC clients are generated from")
+    async def proto() -> PlainTextResponse:
+        return PlainTextResponse(resources.files("corral.contract").joinpath(PROTO).read_text())
+
     app.include_router(about)
 
     @app.get("/health", operation_id="health", summary="Whether the controller is well")
@@ -50,6 +57,7 @@ def application(
 
     app.include_router(metrics)
     app.include_router(joining.routes(parts.herd, parts.limits))
+    app.include_router(wheels.routes(parts))
     return app
 
 
