@@ -24,7 +24,7 @@ def installed(tmp_path: Path) -> metadata.Distribution:
     there = {
         "site/cow/__init__.py": "",
         "site/cow/__pycache__/__init__.cpython-311.pyc": "added",
-        "site/the_cow-1.2.dist-info/METADATA": "Metadata-Version: 2.1\nName: the.Cow\nVersion: 1.2\n",
+        "site/the_cow-1.2.dist-info/METADATA": "Metadata-Version: 2.1\nName: the.Cow\nVersion: 1.2",
         "site/the_cow-1.2.dist-info/WHEEL": WHEEL,
         "site/the_cow-1.2.dist-info/INSTALLER": "pip",
         "site/the_cow-1.2.dist-info/entry_points.txt": "[console_scripts]\nmoo = cow:moo\n",

@@ -94,7 +94,7 @@ def _parts(distribution: metadata.Distribution, stem: str) -> dict[Path, str]:
     generated = {one.name for one in distribution.entry_points if one.group.endswith("_scripts")}
     found: dict[Path, str] = {}
     for part in distribution.files or ():
-        installed, name = Path(os.path.abspath(part.locate())), part.as_posix()  # type: ignore[arg-type]
+        installed, name = Path(os.path.abspath(part.locate())), part.as_posix()
         if "__pycache__" in part.parts:
             continue
         if part.parts[0].endswith(".dist-info"):
