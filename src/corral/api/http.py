@@ -15,8 +15,6 @@ from corral.api.rest import cluster, following, images, jobs, routing, wheels
 from corral.api.rest.answers import DOCUMENTED, handle_errors
 from corral.api.workers import joining
 
-PROTO = "corral.proto"
-
 
 def application(
     *, attempts: APIRouter, health: Health, parts: Parts, metrics: APIRouter
@@ -43,9 +41,13 @@ def application(
     async def openapi() -> JSONResponse:
         return JSONResponse(document(app))
 
-    @about.get("/corral.proto", summary="What gRPC clients are generated from")
-    async def proto() -> PlainTextResponse:
-        return PlainTextResponse(resources.files("corral.contract").joinpath(PROTO).read_text())
+    @about.get(
+        "/corral.proto",
+        summary="What gRPC clients are generated from",
+        response_class=PlainTextResponse,
+    )
+    async def proto() -> str:
+        return resources.files("corral.contract").joinpath("corral.proto").read_text("utf-8")
 
     app.include_router(about)
 
