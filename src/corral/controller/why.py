@@ -161,7 +161,7 @@ def _sentence(fact: Journaled, names: dict[str, str]) -> str:
         case JobSucceeded():
             return f"attempt {fact.attempt} succeeded after {fact.seconds:.3f} s"
         case JobFailed():
-            return f"attempt {fact.attempt} failed ({fact.failure.code}): {fact.failure.message}"
+            return f"attempt {fact.attempt} failed ({fact.failure.code}): {fact.failure.reason}"
         case JobCancelled():
             return "cancelled"
         case ArtifactStored():
