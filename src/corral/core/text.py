@@ -74,3 +74,11 @@ def span(took_s: float) -> str:
         if took_s >= size * 2 or name == "min":
             break
     return f"{took_s / size:.1f} {name}"
+
+
+def in_grace(worker: str, silent_s: float) -> str:
+    """What an attempt waits for whose worker is away."""
+    return (
+        f"Nothing was heard of {worker} for {silent_s:.0f} s. It is waited for, as long as "
+        "`grace_s` says; after that the attempt is lost, and the job is tried elsewhere."
+    )

@@ -9,6 +9,7 @@ import typer
 from corral.cli.terminal import output
 from corral.cli.terminal.arguments import AsJson, client_of_this_home, find, find_batch
 from corral.core.errors import JobNotFound
+from corral.core.text import in_grace
 
 if TYPE_CHECKING:
     from corral.contract.views import BatchView, JobView
@@ -48,6 +49,7 @@ def _pairs(view: JobView) -> list[tuple[str, str]]:
         *_rendered(view),
         ("attempt", str(view.attempt or "")),
         ("worker", view.worker),
+        ("silent", in_grace(view.worker, view.worker_silent_s) if view.worker_silent_s else ""),
         ("devices", ", ".join(view.devices)),
         ("class", f"{view.queue_class}, priority {view.priority}"),
         ("user", view.user),
