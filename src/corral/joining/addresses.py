@@ -8,7 +8,7 @@ import errno
 import ipaddress
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import NamedTuple
 
 LOOK_AGAIN_S = 30.0
@@ -46,7 +46,7 @@ def _is_of_link(address: str) -> bool:
     return found.version == 6 and found.is_link_local
 
 
-async def changes() -> AsyncIterator[None]:
+async def changes() -> AsyncGenerator[None, None]:
     """At once, so that nothing is missed, and each time that addresses may have changed."""
     told = _telling()
     if told is None:

@@ -3,6 +3,7 @@ certificate names them, the neighbours hear of them, invitations lead to the bes
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -65,15 +66,16 @@ class OwnAddresses:
         announcement: Announcement | None,
         moved: Callable[[str], None],
     ) -> None:
-        async for _ in addresses.changes():
-            interfaces = addresses.interfaces()
-            if shown.renew(self.places(interfaces)):
-                log.info("certificate_renewed", names=sorted(self.places(interfaces)))
-            if announcement is not None:
-                await announcement.follow(self.announced(interfaces))
-            if (best := self._best()) != self.invited:
-                self.invited = best
-                moved(best)
+        async with contextlib.aclosing(addresses.changes()) as changes:
+            async for _ in changes:
+                interfaces = addresses.interfaces()
+                if shown.renew(places := self.places(interfaces)):
+                    log.info("certificate_renewed", names=sorted(places))
+                if announcement is not None:
+                    await announcement.follow(self.announced(interfaces))
+                if (best := self._best()) != self.invited:
+                    self.invited = best
+                    moved(best)
 
 
 class ShownCertificate:

@@ -14,7 +14,7 @@ import typer
 
 from corral.cli.jobs.following import follow
 from corral.cli.jobs.put import inputs_of
-from corral.cli.terminal import output
+from corral.cli.terminal import completion, output
 from corral.cli.terminal.arguments import AsJson
 from corral.core.errors import CorralError, InvalidJob
 from corral.core.text import seconds
@@ -52,7 +52,10 @@ class Asked:
     memory_gb: Annotated[
         float | None, typer.Option(help="Memory reserved for it, and its limit.")
     ] = None
-    worker: Annotated[str, typer.Option(help="auto, local, or a worker's name.")] = "auto"
+    worker: Annotated[
+        str,
+        typer.Option(help="auto, local, or a worker's name.", autocompletion=completion.workers),
+    ] = "auto"
     worker_label: Annotated[
         list[str] | None,
         typer.Option(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from corral.cli.terminal import output
+from corral.cli.terminal import completion, output
 from corral.cli.terminal.arguments import AsJson, client_of_this_home, find, find_batch
 from corral.core.errors import JobNotFound
 from corral.core.text import in_grace
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 def show(
     job: Annotated[
         str,
-        typer.Argument(metavar="JOB", help="A job id, the beginning of one, last, or a batch."),
+        typer.Argument(
+            metavar="JOB",
+            help="A job id, the beginning of one, last, or a batch.",
+            autocompletion=completion.jobs,
+        ),
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="A batch, until it ends.")] = False,
     as_json: AsJson = False,
