@@ -34,6 +34,14 @@ class Found(NamedTuple):
     port: int
 
 
+class Announced(NamedTuple):
+    """Of one interface."""
+
+    addresses: tuple[str, ...]
+    said_from: tuple[str, ...]
+    """Its IPv4 addresses: announcements are made over that, whatever they say."""
+
+
 class Announcement:
     """Says where this controller is, on each network what is its address there, until it is closed.
 
@@ -44,24 +52,24 @@ class Announcement:
         self._name, self._port = name, port
         self._label = f"{name[:NAME_BYTES]}-{mark}"
         """One for all networks, some of which may well be the same, and no other controller's."""
-        self._told: dict[str, tuple[tuple[str, ...], AsyncZeroconf]] = {}
+        self._told: dict[str, tuple[Announced, AsyncZeroconf]] = {}
 
-    async def follow(self, interfaces: Mapping[str, tuple[str, ...]]) -> None:
-        """From now on these addresses, by the interface that has them. Being found is a
-        convenience: where a network does not allow it, we go on."""
-        for interface, (addresses, _) in list(self._told.items()):
-            if interfaces.get(interface) != addresses:
+    async def follow(self, interfaces: Mapping[str, Announced]) -> None:
+        """From now on these, by the names of interfaces. Being found is a convenience: where a
+        network does not allow it, we go on."""
+        for interface, (announced, _) in list(self._told.items()):
+            if interfaces.get(interface) != announced:
                 await self._forget(interface)
-        for interface, addresses in interfaces.items():
+        for interface, announced in interfaces.items():
             if interface in self._told:
                 continue
             try:
-                await self._tell(interface, addresses)
+                await self._tell(interface, announced)
             except Exception as error:
                 reason = str(error) or type(error).__name__
                 log.warning("not_announced", interface=interface, reason=reason)
 
-    async def _tell(self, interface: str, addresses: tuple[str, ...]) -> None:
+    async def _tell(self, interface: str, announced: Announced) -> None:
         from zeroconf import ServiceInfo
         from zeroconf.asyncio import AsyncZeroconf
 
@@ -69,12 +77,12 @@ class Announcement:
             SERVICE,
             f"{self._label}.{SERVICE}",
             port=self._port,
-            parsed_addresses=list(addresses),
+            parsed_addresses=list(announced.addresses),
             properties={"version": "1", "name": self._name},
             server=f"{self._label}.local.",
         )
-        made = AsyncZeroconf(interfaces=[one for one in addresses if ":" not in one])
-        self._told[interface] = addresses, made
+        made = AsyncZeroconf(interfaces=list(announced.said_from))
+        self._told[interface] = announced, made
         try:
             await made.zeroconf.async_wait_for_start()
             for reader in made.zeroconf.engine.readers:

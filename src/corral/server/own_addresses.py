@@ -4,8 +4,7 @@ certificate names them, the neighbours hear of them, invitations lead to the bes
 from __future__ import annotations
 
 import contextlib
-import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import grpc
@@ -13,7 +12,7 @@ import structlog
 
 from corral.joining import addresses
 from corral.joining.addresses import Interface
-from corral.joining.discovery import Announcement
+from corral.joining.discovery import Announced, Announcement
 from corral.joining.trust import shown_certificate
 from corral.server import listening
 from corral.server.listening import Http
@@ -50,14 +49,15 @@ class OwnAddresses:
         ours = (one for served in self.served(interfaces).values() for one in served)
         return {"localhost", *listening.own_names(self._settings), *ours}
 
-    def announced(self, interfaces: Mapping[str, Interface]) -> dict[str, tuple[str, ...]]:
-        """To neighbours: on each network that is there, what is ours of it."""
+    def announced(self, interfaces: Mapping[str, Interface]) -> dict[str, Announced]:
+        """To neighbours: on each network that is there, what is ours of it, and IPv4 where we
+        have a choice, which everybody has."""
         up = {name: interface for name, interface in interfaces.items() if interface.is_up}
-        found: dict[str, tuple[str, ...]] = {}
+        found: dict[str, Announced] = {}
         for name, served in self.served(up).items():
-            plain = (one for one in served if not ipaddress.ip_address(one).is_loopback)
-            if of_4 := tuple(one for one in plain if ":" not in one):
-                found[name] = of_4
+            said_from = _of_ipv4(up[name].addresses)
+            if said_from and not listening.is_loopback(served[0]):
+                found[name] = Announced(_of_ipv4(served) or served, said_from)
         return found
 
     async def follow(
@@ -76,6 +76,10 @@ class OwnAddresses:
                 if (best := self._best()) != self.invited:
                     self.invited = best
                     moved(best)
+
+
+def _of_ipv4(addresses: Sequence[str]) -> tuple[str, ...]:
+    return tuple(one for one in addresses if ":" not in one)
 
 
 class ShownCertificate:
