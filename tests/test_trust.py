@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 from corral.core.errors import HomeUnusable
 from corral.joining import trust
+from corral.runtime.files.transfer import connection_to
 
 
 def test_made_once(tmp_path: Path) -> None:
@@ -103,6 +104,9 @@ def test_a_certificate_of_before_vouches_as_well(tmp_path: Path) -> None:
     (tmp_path / "certificate.pem").write_bytes(pem)
     shown = trust.shown_certificate(tmp_path, ["192.0.2.7"])
     assert _met(trust.context(pem.decode()), shown, "elsewhere") == "welcome"
+    # What moves a job's files does not insist on it either, in whichever Python a job has.
+    moves = connection_to("https://127.0.0.1", str(tmp_path / "certificate.pem"), 1.0)
+    assert not moves._context.verify_flags & ssl.VERIFY_X509_STRICT  # type: ignore[attr-defined]
     plain = ssl.create_default_context(cadata=pem.decode())
     plain.verify_flags &= ~ssl.VERIFY_X509_STRICT
     assert _met(plain, shown, "192.0.2.7") == "welcome"
