@@ -87,25 +87,31 @@ def _digest(data: bytes) -> str:
 
 def constraints() -> str:
     """The versions that this Corral runs with, of everything it needs: others get the same."""
-    found: dict[str, str] = {}
-    asked = ["corral"]
+    found = sorted(needed().items())
+    return "".join(f"{name}=={distribution.version}\n" for name, distribution in found)
+
+
+def needed() -> dict[str, metadata.Distribution]:
+    """All that this Corral needs, directly or not, as far as it is installed here."""
+    found: dict[str, metadata.Distribution] = {}
+    seen, asked = {"corral"}, ["corral"]
     while asked:
         name = asked.pop()
         try:
             installed = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue  # for another platform
-        for requirement in installed.requires or ():
-            needed = _NAME.match(requirement)
-            if needed is None or "extra ==" in requirement.replace("extra==", "extra =="):
-                continue
-            key = re.sub(r"[-_.]+", "-", needed[0]).lower()
-            if key not in found:
-                found[key] = ""
-                asked.append(key)
         if name != "corral":
-            found[name] = installed.version
-    return "".join(f"{name}=={version}\n" for name, version in sorted(found.items()) if version)
+            found[name] = installed
+        for requirement in installed.requires or ():
+            required = _NAME.match(requirement)
+            if required is None or "extra ==" in requirement.replace("extra==", "extra =="):
+                continue
+            key = re.sub(r"[-_.]+", "-", required[0]).lower()
+            if key not in seen:
+                seen.add(key)
+                asked.append(key)
+    return found
 
 
 def older(version: str, than: str) -> bool:

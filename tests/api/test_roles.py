@@ -29,12 +29,14 @@ from tests.live import CORRAL, LiveController
 JOINING = {
     ("GET", "/join"),
     ("GET", "/join.ps1"),
+    ("GET", "/certificate"),
     ("POST", "/join-requests"),
     ("PUT", "/join-requests/{asked}"),
     ("GET", "/join-requests/{asked}"),
 }
-"""How a machine gets in without a token: scripts without secrets, and a request that the operator
-confirms, answered to whoever has its number; see e2e/test_bare_machine and e2e/test_discovery."""
+"""How a machine gets in without a token: the certificate, scripts without secrets, a request that
+the operator confirms, answered to whoever has its number; see e2e/test_bare_machine and
+e2e/test_discovery."""
 OPEN = {("GET", "/health"), *JOINING}
 """What anybody may ask."""
 BY_ATTEMPT = "/attempts/"

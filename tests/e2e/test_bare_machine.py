@@ -113,7 +113,10 @@ def _seen(token: str) -> list[list[str]]:
 def test_one_line_makes_a_bare_machine_a_worker(
     live: LiveController, client: corral.Client, bare: Bare
 ) -> None:
-    line = next(one.strip() for one in live.log.splitlines() if "curl -fsSk" in one)
+    printed = eventually(
+        lambda: [one.strip() for one in live.log.splitlines() if "curl -fsSk" in one], "the line"
+    )
+    line = printed[0]
     before, _, after = client.admin.invite_machine().shell.partition("//")
     assert line.startswith(before + "//" + after.partition("corral://")[0])
     token = line.partition("corral://")[2].partition("@")[0]

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, WrongCertificate
 from corral.joining import trust
 from tests.debian import needs
 from tests.e2e.test_joining import Machine, connected
@@ -151,10 +151,12 @@ def test_a_machine_finds_the_controller_and_is_confirmed(
 
 
 class InBetween:
-    """Somebody with another certificate, who passes on every word."""
+    """Somebody with another certificate, who passes on every word; but gives the own one away,
+    unless `honest`."""
 
-    def __init__(self, folder: Path, host: str, port: int) -> None:
+    def __init__(self, folder: Path, host: str, port: int, *, honest: bool = False) -> None:
         certificate, key = trust.kept_certificate(folder / "tls")
+        self._own = b"" if honest else certificate.read_bytes()
         self._inner = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._inner.load_cert_chain(certificate, key)
         self._outer = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -170,7 +172,16 @@ class InBetween:
         self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = b""
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            asked = await reader.readuntil(b"\r\n")
+        if self._own and asked.startswith(b"GET /certificate "):
+            size = b"Content-Length: %d\r\n\r\n" % len(self._own)
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + size + self._own)
+            await reader.readuntil(b"\r\n\r\n")
+            return writer.close()
         there = await asyncio.open_connection(*self._place, ssl=self._outer)
+        there[1].write(asked)
         await asyncio.gather(self._pass(reader, there[1]), self._pass(there[0], writer))
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -205,6 +216,15 @@ async def test_somebody_in_between_shows(
         await process.wait()
     assert shown.name == "victim"
     assert shown.code != code_of(said)
+
+
+async def test_nobody_can_give_the_certificate_of_another_away(
+    live: LiveController, cable: Cable, tmp_path: Path
+) -> None:
+    port = int(live.url.rpartition(":")[2])
+    async with InBetween(tmp_path, cable.near, port, honest=True) as between:
+        with pytest.raises(WrongCertificate, match="stands in between"):
+            await asyncio.to_thread(trust.offered, "127.0.0.1", between.port)
 
 
 def test_where_nobody_is_it_says_so(machine: Elsewhere, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import corral
 from corral.agent.outbox import KEPT
 from tests.e2e.test_joining import Machine, connected
 from tests.eventually import eventually
-from tests.live import LiveController
+from tests.live import CORRAL, LiveController
 from tests.ports import free_port
 
 YAML = (
@@ -194,3 +195,36 @@ def test_a_worker_that_can_start_nothing_does_not_eat_the_retries(
     assert 3 <= len(lost) <= 8, "those that opened its circuit, and what was beginning then"
     view = next(worker for worker in client.workers() if worker.name == "there")
     assert "its circuit is open" in view.circuit
+
+
+def test_a_worker_in_its_grace_is_told_of(
+    live: LiveController, client: corral.Client, machine: Machine, tmp_path: Path
+) -> None:
+    agent = joined(machine, client)
+    script = tmp_path / "waits.py"
+    script.write_text("import time\ntime.sleep(600)\n")
+    words = ["run", "--worker", "there", str(script)]
+    with subprocess.Popen([CORRAL, *words], env=live.environ, stderr=subprocess.PIPE) as following:
+        (job,) = eventually(lambda: client.jobs(states=["running"]), "it runs")
+        handle = client.job(job.job_id)
+        assert handle.status().worker_silent_s == 0
+        assert "Nothing was heard" not in handle.why().summary
+        agent.send_signal(signal.SIGSTOP)
+        try:
+            eventually(lambda: handle.status().worker_silent_s, "it is silent")
+            assert handle.status().state == "running"
+            assert "Nothing was heard of there for" in handle.why().summary
+            shown = subprocess.run(
+                [CORRAL, "show", job.job_id], env=live.environ, capture_output=True, text=True
+            )
+            assert "is waited for, as long as `grace_s` says" in shown.stdout
+            assert following.stderr is not None
+            said = b""
+            while b"Nothing was heard of there for" not in said:
+                said = following.stderr.readline()
+                assert said, "it ended without a word of that"
+        finally:
+            agent.send_signal(signal.SIGCONT)
+        eventually(lambda: not handle.status().worker_silent_s, "it is back")
+        handle.cancel()
+        following.wait(30)

@@ -15,6 +15,7 @@ import corral
 from corral.contract import corral_pb2 as pb
 from corral.contract.views import Output, Progress
 from corral.core.errors import InvalidJob, JobCancelled, JobFailed
+from corral.sdk.submit.submission import HOLD_S
 from tests.e2e import shapes
 from tests.e2e.raw import submit_and_wait
 from tests.eventually import eventually
@@ -182,6 +183,29 @@ def test_two_large_shares_do_not_run_on_one_gpu(with_gpus: corral.Client) -> Non
     # the next one began.
     (first, _, ended), (second, begun, _) = (handle.result(timeout=60) for handle in handles)
     assert first != second or begun >= ended
+
+
+def halfway(seconds: float) -> str:
+    from corral import job
+
+    job.progress(0.5, "halfway")
+    time.sleep(seconds)
+    return "there"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2 * HOLD_S], ids=["one answer", "a stream"])
+def test_progress_reaches_whoever_waits(client: corral.Client, seconds: float) -> None:
+    seen: list[Progress] = []
+    assert client.run(halfway, (seconds,), progress=seen.append, output=None) == "there"
+    assert [(one.fraction, one.message) for one in seen] == [(0.5, "halfway")]
+
+
+def test_progress_of_a_script_reaches_whoever_waits(client: corral.Client, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    script = tmp_path / "told.py"
+    script.write_text("from corral import job\njob.progress(1.0, 'done')\n")
+    client.run_script(script, progress=seen.append, output=None)
+    assert [(one.fraction, one.message) for one in seen] == [(1.0, "done")]
 
 
 def test_a_retry_goes_on_from_its_checkpoint(client: corral.Client) -> None:

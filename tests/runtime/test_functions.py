@@ -339,7 +339,7 @@ def test_a_missing_module_suggests_requirements(runner: Runner) -> None:
     failure = runner.end()["failure"]
     assert failure["code"] == "exception"
     assert failure["type"] == "ModuleNotFoundError"
-    assert "Add not_installed_here to requirements" in failure["message"]
+    assert "requirements=[…] (--with not_installed_here), or" in failure["message"]
 
 
 def test_so_does_an_import_in_the_function_s_body(runner: Runner) -> None:

@@ -137,3 +137,12 @@ def test_pauses_double_and_stay_bounded(tries: int, jitter: float) -> None:
 
 def test_a_code_from_a_newer_worker_is_the_jobs_own_doing() -> None:
     assert classify("invented_later") is FailureClass.JOB
+
+
+def test_what_is_tried_again_says_which_exception_it_was() -> None:
+    head = running(queued(retries=1))
+    failure = Failure(code="exception", message="division by zero", type="ZeroDivisionError")
+    exit = AttemptExited("j", head.attempt, head.worker, 9.0, 1.0, "d", None, failure)
+    again = settle(head, exit, digest="d", now=10.0, policy=Policy(), workers=WORKERS, jitter=0.5)
+    assert isinstance(again, JobRequeued)
+    assert again.message == "ZeroDivisionError: division by zero"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,11 +22,22 @@ def bearer(header: str | None) -> str:
     return token.strip()
 
 
+def bearer_or_password(header: str | None) -> str:
+    """For reading alone, by programs that know names and passwords: the token is the latter."""
+    scheme, _, told = (header or "").partition(" ")
+    if scheme.lower() != "basic":
+        return bearer(header)
+    with contextlib.suppress(ValueError):
+        if password := base64.b64decode(told, validate=True).decode().partition(":")[2]:
+            return password
+    raise Unauthorized("A token is needed, as the password.")
+
+
 class OnlyOurHosts:
     """Refuses foreign Host and Origin headers before anything else looks at a request: any web page
     can make a browser call 127.0.0.1; its name and origin give it away."""
 
-    def __init__(self, app: ASGIApp, own: Sequence[str], *, any_address: bool) -> None:
+    def __init__(self, app: ASGIApp, own: Iterable[str], *, any_address: bool) -> None:
         self._app, self._own = app, LOOPBACK | {host.lower() for host in own if host}
         self._any_address = any_address
         """Others may reach it by any of its addresses: a page can fake a name, but no number."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, FastAPI
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 
 from corral.api.first_answers import Health
 from corral.api.parts import Parts
-from corral.api.rest import cluster, following, images, jobs, routing
+from corral.api.rest import cluster, following, images, jobs, routing, wheels
 from corral.api.rest.answers import DOCUMENTED, handle_errors
 from corral.api.workers import joining
 
@@ -40,6 +41,14 @@ def application(
     async def openapi() -> JSONResponse:
         return JSONResponse(document(app))
 
+    @about.get(
+        "/corral.proto",
+        summary="What gRPC clients are generated from",
+        response_class=PlainTextResponse,
+    )
+    async def proto() -> str:
+        return resources.files("corral.contract").joinpath("corral.proto").read_text("utf-8")
+
     app.include_router(about)
 
     @app.get("/health", operation_id="health", summary="Whether the controller is well")
@@ -50,6 +59,7 @@ def application(
 
     app.include_router(metrics)
     app.include_router(joining.routes(parts.herd, parts.limits))
+    app.include_router(wheels.routes(parts))
     return app
 
 

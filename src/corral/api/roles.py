@@ -29,13 +29,20 @@ METHODS = {method: role for role, methods in _METHODS.items() for method in meth
 
 _ROUTES = {
     READ: (
-        *("GET /openapi.json", "GET /metrics", "GET /cluster/status", "GET /queue"),
+        *(
+            "GET /openapi.json",
+            "GET /corral.proto",
+            "GET /metrics",
+            "GET /cluster/status",
+            "GET /queue",
+        ),
         *("GET /jobs", "GET /jobs/{job}", "GET /jobs/{job}/why", "GET /jobs/{job}/events"),
         *("GET /jobs/{job}/output", "GET /jobs/{job}/result"),
         *("GET /jobs/{job}/artifacts", "GET /jobs/{job}/artifacts/{name:path}"),
         *("GET /batches", "GET /batches/{batch:path}"),
         *("GET /presets", "GET /presets/{name}"),
         *("GET /workers", "GET /workers/{name}"),
+        *("GET /wheels/", "GET /wheels/{name}"),
         *("GET /learnings", "GET /learning-runs", "GET /learning-runs/{name}"),
     ),
     SUBMIT: (

@@ -22,7 +22,7 @@ from corral.controller.images.presets import Preset
 from corral.controller.jobs.batches import look
 from corral.controller.output.pages import Seen
 from corral.controller.store import Store
-from corral.controller.why import explain
+from corral.controller.why import explain, silent_worker
 from corral.core.access import Role
 from corral.core.errors import JobNotFound
 from corral.core.events import (
@@ -196,8 +196,10 @@ def shown(parts: Parts, job: JobId) -> pb.JobView:
 
 
 def shown_in_full(parts: Parts, job: JobId) -> pb.JobView:
-    """With the record of an image job, which is its work."""
+    """With the record of an image job, which is its work, and what is with its worker."""
     view, head = shown(parts, job), parts.store.head(job)
+    if (worker := silent_worker(head, parts.loop.workers())) is not None:
+        view.worker_silent_s = max(time.time() - worker.seen_at, 0.001)
     if head.shape.workload is Workload.PIPELINE:
         for document in parts.store.journal.documents([head.submitted_seq]).values():
             work = decode_document(document).work

@@ -118,6 +118,9 @@ class JobView(Shown, frozen=True):
     """What an image job renders; only of a job that was asked for by itself."""
     more_artifacts: bool = False
     """Whether there may be more than `artifacts` shows; `artifacts()` of its handle has all."""
+    worker_silent_s: float = 0.0
+    """How long nothing was heard of its worker, which is in its grace; only of a job that was asked
+    for by itself."""
 
     def __repr__(self) -> str:
         where = f" on {self.worker}" if self.worker else ""

@@ -26,6 +26,7 @@ from corral.core.events import (
     ResultOrphaned,
 )
 from corral.core.job import Head, JobId, QueueClass, State
+from corral.core.text import in_grace
 from corral.core.worker import Worker
 from corral.scheduler.fit import Room, refuse_name, refuse_now
 from corral.scheduler.plan import Seat, Snapshot, decide
@@ -65,7 +66,11 @@ def explain(
     if len(newest) > TOLD:
         history.insert(0, f"of what happened, only the last {TOLD} things are told here")
     if head.state is not State.QUEUED:
-        return Reason(job, head.state, _sentence(_decisive(store.story(head)), names), {}, history)
+        told = _sentence(_decisive(store.story(head)), names)
+        if (worker := silent_worker(head, workers)) is not None:
+            silent_s = max(time.time() - worker.seen_at, 0.0)
+            told = f"{told} {in_grace(worker.name, silent_s)}"
+        return Reason(job, head.state, told, {}, history)
     rooms = _rooms(store.world.seats(workers), time.time())
     if now is not None:
         _keep(head, rooms, now)
@@ -80,6 +85,14 @@ def explain(
     unknown = refuse_name(head.shape.needs, workers) or ""
     summary = _waiting(store, head, reasons, paused, unknown)
     return Reason(job, head.state, summary, reasons, history)
+
+
+def silent_worker(head: Head, workers: Sequence[Worker]) -> Worker | None:
+    """The one that has the job's attempt and is away, within its grace."""
+    if head.state.ended or head.state is State.QUEUED:
+        return None
+    found = (worker for worker in workers if worker.id == head.worker)
+    return next((worker for worker in found if not worker.connected), None)
 
 
 def _rooms(seats: Sequence[Seat], now: float) -> list[Room]:
@@ -161,7 +174,7 @@ def _sentence(fact: Journaled, names: dict[str, str]) -> str:
         case JobSucceeded():
             return f"attempt {fact.attempt} succeeded after {fact.seconds:.3f} s"
         case JobFailed():
-            return f"attempt {fact.attempt} failed ({fact.failure.code}): {fact.failure.message}"
+            return f"attempt {fact.attempt} failed ({fact.failure.code}): {fact.failure.reason}"
         case JobCancelled():
             return "cancelled"
         case ArtifactStored():

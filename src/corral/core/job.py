@@ -312,6 +312,11 @@ class Failure(Struct, frozen=True, gc=False, omit_defaults=True):
     pickled: bytes | None = None
     """The exception itself, cloudpickled by the job process; only a client unpickles it."""
 
+    @property
+    def reason(self) -> str:
+        """As tracebacks end: the type of an exception, and its message."""
+        return ": ".join(word for word in (self.type, self.message) if word)
+
 
 class Given(Struct, frozen=True, gc=False):
     """What a submission said beyond the shape. Jobs that came together mostly share one."""

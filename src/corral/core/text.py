@@ -87,3 +87,11 @@ def size_of(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"
+
+
+def in_grace(worker: str, silent_s: float) -> str:
+    """What an attempt waits for whose worker is away."""
+    return (
+        f"Nothing was heard of {worker} for {silent_s:.0f} s. It is waited for, as long as "
+        "`grace_s` says; after that the attempt is lost, and the job is tried elsewhere."
+    )

@@ -5,10 +5,12 @@ Only its address is announced; people see by a code that it is the right one (`p
 
 from __future__ import annotations
 
-import asyncio
-import ipaddress
+import contextlib
+import os
 import socket
+import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -23,58 +25,89 @@ LOOK_S, PATIENCE_S = 3.0, 15.0
 """Seconds for everybody to answer, and for a first answer at all."""
 
 
+NAME_BYTES = 50
+
+
 class Found(NamedTuple):
     name: str
     host: str
     port: int
 
 
+class Announced(NamedTuple):
+    """Of one interface."""
+
+    addresses: tuple[str, ...]
+    said_from: tuple[str, ...]
+    """Its IPv4 addresses: announcements are made over that, whatever they say."""
+
+
 class Announcement:
-    """Says on the network where this controller is, until it is closed."""
+    """Says where this controller is, on each network what is its address there, until it is closed.
 
-    def __init__(self, name: str, address: str, port: int) -> None:
-        self._name, self._address, self._port = name, address, port
-        self._zeroconf: AsyncZeroconf | None = None
-        self._opening: asyncio.Task[None] | None = None
+    On each by itself: what one speaks for all networks tells each neighbour the addresses that the
+    controller has on the others, too."""
 
-    def begin(self) -> None:
-        """In the background: it takes a second or two."""
-        self._opening = asyncio.create_task(self._open())
+    def __init__(self, name: str, mark: str, port: int) -> None:
+        self._name, self._port = name, port
+        self._label = f"{name[:NAME_BYTES]}-{mark}"
+        """One for all networks, some of which may well be the same, and no other controller's."""
+        self._told: dict[str, tuple[Announced, AsyncZeroconf]] = {}
 
-    async def _open(self) -> None:
-        """Being found is a convenience: where the network does not allow it, we go on."""
+    async def follow(self, interfaces: Mapping[str, Announced]) -> None:
+        """From now on these, by the names of interfaces. Being found is a convenience: where a
+        network does not allow it, we go on."""
+        for interface, (announced, _) in list(self._told.items()):
+            if interfaces.get(interface) != announced:
+                await self._forget(interface)
+        for interface, announced in interfaces.items():
+            if interface in self._told:
+                continue
+            try:
+                await self._tell(interface, announced)
+            except Exception as error:
+                reason = str(error) or type(error).__name__
+                log.warning("not_announced", interface=interface, reason=reason)
+
+    async def _tell(self, interface: str, announced: Announced) -> None:
         from zeroconf import ServiceInfo
         from zeroconf.asyncio import AsyncZeroconf
 
+        info = ServiceInfo(
+            SERVICE,
+            f"{self._label}.{SERVICE}",
+            port=self._port,
+            parsed_addresses=list(announced.addresses),
+            properties={"version": "1", "name": self._name},
+            server=f"{self._label}.local.",
+        )
+        made = AsyncZeroconf(interfaces=list(announced.said_from))
+        self._told[interface] = announced, made
         try:
-            info = ServiceInfo(
-                SERVICE,
-                f"{self._name}.{SERVICE}",
-                port=self._port,
-                parsed_addresses=_numeric(self._address),
-                properties={"version": "1"},
-                server=f"{self._name}.local.",
-            )
-            self._zeroconf = AsyncZeroconf()
-            # Two controllers may well be called the same.
-            await self._zeroconf.async_register_service(info, allow_name_change=True)
-        except Exception as error:
-            log.warning("not_announced", reason=str(error) or type(error).__name__)
+            await made.zeroconf.async_wait_for_start()
+            for reader in made.zeroconf.engine.readers:
+                _hear_alone(interface, reader.fileno)
+            await made.async_register_service(info, cooperating_responders=True)
+        except BaseException:
+            await self._forget(interface)
+            raise
+
+    async def _forget(self, interface: str) -> None:
+        _, made = self._told.pop(interface)
+        with contextlib.suppress(Exception):  # it may be the network that is gone
+            await made.async_close()
 
     async def close(self) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.gather(self._opening, return_exceptions=True)
-        if self._zeroconf is not None:
-            await self._zeroconf.async_unregister_all_services()
-            await self._zeroconf.async_close()
+        for interface in list(self._told):
+            await self._forget(interface)
 
 
-def _numeric(address: str) -> list[str]:
-    try:
-        return [str(ipaddress.ip_address(address))]
-    except ValueError:
-        return sorted({str(one[4][0]) for one in socket.getaddrinfo(address, None)})
+def _hear_alone(interface: str, fileno: int) -> None:
+    """Linux gives a socket what comes from any network that some socket listens to; and where
+    several share a port, IP_MULTICAST_ALL may give it what is for another one."""
+    if sys.platform == "linux":
+        with socket.socket(fileno=os.dup(fileno)) as same:
+            same.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
 
 
 def look() -> list[Found]:
@@ -103,5 +136,13 @@ def look() -> list[Found]:
             info = zeroconf.get_service_info(SERVICE, name)
             addresses = info.parsed_scoped_addresses() if info is not None else []
             if info is not None and info.port and addresses:
-                found.append(Found(name.removesuffix(f".{SERVICE}"), addresses[0], info.port))
+                called = (info.properties.get(b"name") or b"").decode("utf-8", "replace")
+                label = name.removesuffix(f".{SERVICE}")
+                found.append(
+                    Found(
+                        called if called.isprintable() and called else label,
+                        addresses[0],
+                        info.port,
+                    )
+                )
     return found

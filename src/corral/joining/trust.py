@@ -1,26 +1,40 @@
 """The controller's certificate: made once by itself, and known to others by its fingerprint.
 
 Nobody vouches for it and no name in it matters: whoever is invited gets the fingerprint with the
-invitation, compares it with what the controller shows, and from then on talks to nobody else.
+invitation, compares it with what the controller has, and from then on talks to nobody else.
+
+What a connection shows is another one, signed with that one and of the same key. It has every name
+and address of the controller, for programs that insist on them, and is made anew when they change.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import ipaddress
+import socket
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.core.errors import HomeUnusable, Unavailable, WrongCertificate
 from corral.home import make_folder, write_durably
+from corral.joining.invitation import bracketed
 
 if TYPE_CHECKING:
     from urllib.request import OpenerDirector
 
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
 NAME = "corral"
-"""What the certificate is called; clients that insist on a name ask for this one."""
+"""What the certificate is called; our own clients insist on this name, by whichever they come."""
+SHOWN_NAME = "corral controller"
 FETCH_S = 20.0
+CERTIFICATE_BYTES = 65_536
+"""More is read of nobody who has shown nothing yet."""
 
 
 def kept_certificate(folder: Path) -> tuple[Path, Path]:
@@ -57,34 +71,106 @@ def _check_pair(certificate: Path, key: Path) -> None:
 
 def _make() -> tuple[bytes, bytes]:
     # Loaded only here: nobody who merely checks a certificate needs it.
-    from datetime import UTC, datetime
-
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        # A worker whose clock is wrong shall still find its controller.
-        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
-        .not_valid_after(datetime(2099, 1, 1, tzinfo=UTC))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    signs = x509.KeyUsage(True, False, False, False, False, True, False, False, False)
+    made = _begun(NAME, key.public_key())
+    made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
+    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    made = made.add_extension(signs, critical=True)
+    certificate = made.sign(key, hashes.SHA256())
     secret = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
     return certificate.public_bytes(serialization.Encoding.PEM), secret
+
+
+def _begun(name: str, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    from datetime import UTC, datetime
+
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    def called(name: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+    return (
+        x509.CertificateBuilder()
+        .subject_name(called(name))
+        .issuer_name(called(NAME))
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        # A worker whose clock is wrong shall still find its controller.
+        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(2099, 1, 1, tzinfo=UTC))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+    )
+
+
+def shown_certificate(folder: Path, places: Iterable[str]) -> Path:
+    """The file that connections are shown, for these names and addresses; the kept certificate
+    vouches for it, so that whoever knows that one needs to hear nothing of a change."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    certificate, key = kept_certificate(folder)
+    shown, pem = folder / "shown.pem", certificate.read_bytes()
+    named = _named(places)
+    if _names_in(shown, pem) == set(named):
+        return shown
+    secret = serialization.load_pem_private_key(key.read_bytes(), None)
+    assert isinstance(secret, ec.EllipticCurvePrivateKey)
+    public = secret.public_key()
+    made = _begun(SHOWN_NAME, public)
+    made = made.add_extension(x509.SubjectAlternativeName(named), critical=False)
+    made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    made = made.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False
+    )
+    serves = x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH])
+    made = made.add_extension(serves, critical=False)
+    signed = made.sign(secret, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    try:
+        write_durably(shown, signed + pem)
+    except OSError:
+        if not _names_in(shown, pem):
+            raise
+    return shown
+
+
+def _named(places: Iterable[str]) -> list[x509.GeneralName]:
+    from cryptography import x509
+
+    found: list[x509.GeneralName] = []
+    for place in sorted({NAME, *places}):
+        with contextlib.suppress(ValueError):  # a host may have a name that is none of the network
+            try:
+                found.append(x509.IPAddress(ipaddress.ip_address(place)))
+            except ValueError:
+                found.append(x509.DNSName(place))
+    return found
+
+
+def _names_in(shown: Path, certificate: bytes) -> set[x509.GeneralName]:
+    """What the file names; nothing where there is none, or not one that our certificate signed."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        chain = x509.load_pem_x509_certificates(shown.read_bytes())
+        ours = x509.load_pem_x509_certificate(certificate)
+        if chain[1:] != [ours]:
+            return set()
+        chain[0].verify_directly_issued_by(ours)
+        return set(chain[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except (OSError, ValueError, InvalidSignature, x509.ExtensionNotFound):
+        return set()
 
 
 def fingerprint(pem: str) -> str:
@@ -103,19 +189,46 @@ def public_key_pin(pem: str) -> str:
     return base64.b64encode(hashlib.sha256(der).digest()).decode()
 
 
-def shown(host: str, port: int) -> str:
-    """The certificate that whoever answers there shows; whether it is the right one is open."""
+def offered(host: str, port: int) -> str:
+    """The certificate that whoever answers there says is the controller's; whether it is the right
+    one is open, but they do have its key."""
+    from urllib.error import HTTPError
+    from urllib.request import HTTPSHandler, ProxyHandler, build_opener
+
+    unproven = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unproven.check_hostname, unproven.verify_mode = False, ssl.CERT_NONE
+    asking = build_opener(ProxyHandler({}), HTTPSHandler(context=unproven))
     try:
-        return ssl.get_server_certificate((host, port), timeout=FETCH_S)
+        with asking.open(f"https://{bracketed(host)}:{port}/certificate", timeout=FETCH_S) as told:
+            pem = str(told.read(CERTIFICATE_BYTES), "ascii")
+        proven = context(pem)
+    except HTTPError as error:
+        raise Unavailable(
+            f"Who answers at {host}:{port} has no certificate to give ({error}). See that it is "
+            "the HTTP port of a controller, and that its Corral is not older than this one."
+        ) from error
     except (OSError, ValueError) as error:
         raise Unavailable(
             f"No controller answers at {host}:{port} ({error}). See that it runs with "
             "`corral up --host 0.0.0.0` and that no firewall stands in between."
         ) from error
+    try:
+        with (
+            socket.create_connection((host, port), timeout=FETCH_S) as plain,
+            proven.wrap_socket(plain),
+        ):
+            return pem
+    except ssl.SSLCertVerificationError as error:
+        raise WrongCertificate(
+            f"Whoever answers at {host}:{port} gives a certificate away that is not theirs: "
+            "somebody stands in between. Ask whoever runs that network."
+        ) from error
+    except OSError as error:
+        raise Unavailable(f"The controller at {host}:{port} is gone again ({error}).") from error
 
 
 def fetched(host: str, port: int, expected: str) -> str:
-    pem = shown(host, port)
+    pem = offered(host, port)
     if fingerprint(pem) != expected.lower():
         raise WrongCertificate(
             f"Whoever answers at {host}:{port} is not the controller that invited you: the "
@@ -126,7 +239,7 @@ def fetched(host: str, port: int, expected: str) -> str:
 
 
 def context(pem: str) -> ssl.SSLContext:
-    """Talks to the holder of exactly this certificate, under whatever name it is reached."""
+    """Talks to the holder of this certificate's key alone, under whatever name it is reached."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     made.check_hostname = False

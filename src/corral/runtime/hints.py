@@ -131,7 +131,7 @@ def _add_requirement(module: str, sent: str, own_code: str) -> str:
     else:
         own = f"send its folder, since only {sent} was sent: corral run FOLDER --entry {sent}"
     package = PACKAGES.get(module, module)
-    added = f"requirements=[…] (--with {package})" if sent else "requirements=[…]"
+    added = f"requirements=[…] (--with {package})"
     return f"Add {package} to {added}, or, for a module of your own, {own}."
 
 
@@ -145,7 +145,7 @@ def _other_version(top: str) -> str:
             continue
         return (
             f"This worker's environment has {package} {version}: name the version that you have in "
-            f"requirements=[…], as {package}==…"
+            f"requirements=[…], as {package}==… (--with {package}==…)."
         )
     return ""
 

@@ -86,7 +86,7 @@ def _again(
             at=now,
             attempt=head.attempt,
             code=failure.code,
-            message=failure.message,
+            message=failure.reason,
             fault=fault,
             not_before=now + backoff(tries, policy, jitter),
             avoid=avoid,

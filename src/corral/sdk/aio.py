@@ -18,7 +18,7 @@ from corral.sdk.administration import AsyncAdministration, AsyncSecrets
 from corral.sdk.files import assets
 from corral.sdk.files.assets import Asset
 from corral.sdk.functions import P, RemoteFunction, decorated
-from corral.sdk.handles import AsyncHandle, Sink, shower, value
+from corral.sdk.handles import AsyncHandle, ProgressSink, Sink, shower, value
 from corral.sdk.images import batches
 from corral.sdk.images.batches import AsyncBatchHandle, AsyncPresets, Plan
 from corral.sdk.images.learning import AsyncLearning
@@ -77,12 +77,13 @@ class AsyncClient:
         kwargs: dict[str, Any] | None = None,
         *,
         output: Sink = "print",
+        progress: ProgressSink = None,
         **options: Unpack[Options],
     ) -> T:
         """Runs a function on a worker: its output appears here, its value is returned and its
         exception raised. Whoever stops waiting cancels the job."""
         job = function_job(fn, args, kwargs, options, QueueClass.INTERACTIVE)
-        found: T = await self.follow(job, output)
+        found: T = await self.follow(job, output, progress)
         return found
 
     async def submit(
@@ -175,10 +176,12 @@ class AsyncClient:
         *,
         entry: str | None = None,
         output: Sink = "print",
+        progress: ProgressSink = None,
         **options: Unpack[Options],
     ) -> None:
         """Runs a script or a folder with an entry; an exit code other than 0 is a JobFailed."""
-        await self.follow(script_job(path, argv, entry, options, QueueClass.INTERACTIVE), output)
+        job = script_job(path, argv, entry, options, QueueClass.INTERACTIVE)
+        await self.follow(job, output, progress)
 
     async def submit_script(
         self,
@@ -277,11 +280,15 @@ class AsyncClient:
         return AsyncHandle(self._connection, reply.job_ids[0], warnings, workload=Workload.PYTHON)
 
     async def follow(
-        self, job: OutgoingJob, output: Sink, reply: pb.SubmitJobsReply | None = None
+        self,
+        job: OutgoingJob,
+        output: Sink,
+        progress: ProgressSink,
+        reply: pb.SubmitJobsReply | None = None,
     ) -> Any:
         """Submits and waits a moment on one call, which is all that a short job takes; a longer
         one is followed from there. Whoever stops waiting cancels the job."""
-        show = shower(output)
+        show = shower(output, progress)
         submitting = asyncio.ensure_future(self._send(job, HOLD_S)) if reply is None else None
         try:
             if submitting is not None:
@@ -291,10 +298,10 @@ class AsyncClient:
                 async for messages in lists:
                     for message in messages:
                         event = read_event(message)
-                        if isinstance(event, views.Output):
-                            show(event)
-                        elif isinstance(event, views.Ended):
+                        if isinstance(event, views.Ended):
                             return await value(self._connection, event)
+                        if event is not None:
+                            show(event)
         except asyncio.CancelledError:
             with contextlib.suppress(CorralError, TimeoutError):
                 async with asyncio.timeout(3):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from corral.sdk.administration import Administration, Secrets
     from corral.sdk.aio import AsyncClient
     from corral.sdk.files.assets import Asset
-    from corral.sdk.handles import AsyncHandle, Handle, Sink
+    from corral.sdk.handles import AsyncHandle, Handle, ProgressSink, Sink
     from corral.sdk.images.batches import BatchHandle, Plan, Presets
     from corral.sdk.images.learning import Learning
     from corral.sdk.submit.submission import Filters, Options
@@ -104,6 +104,7 @@ class Client:
         kwargs: dict[str, Any] | None = None,
         *,
         output: Sink = "print",
+        progress: ProgressSink = None,
         **options: Unpack[Options],
     ) -> T:
         """Runs a function on a worker: its output appears here, its value is returned and its
@@ -115,12 +116,12 @@ class Client:
         bridge, client = shared_bridge(), self._client
         job = function_job(fn, args, kwargs, options, QueueClass.INTERACTIVE)
         try:
-            value, reply = self._direct.run(job, output)
+            value, reply = self._direct.run(job, output, progress)
         except KeyboardInterrupt:
             bridge.call(client.abandon(job))
             raise
         if value is NOTHING:
-            value = bridge.call(client.follow(job, output, reply))
+            value = bridge.call(client.follow(job, output, progress, reply))
         found: T = value
         return found
 
@@ -217,11 +218,14 @@ class Client:
         *,
         entry: str | None = None,
         output: Sink = "print",
+        progress: ProgressSink = None,
         **options: Unpack[Options],
     ) -> None:
         """Runs a script or a folder with an entry; an exit code other than 0 is a JobFailed."""
         shared_bridge().call(
-            self._client.run_script(path, argv, entry=entry, output=output, **options)
+            self._client.run_script(
+                path, argv, entry=entry, output=output, progress=progress, **options
+            )
         )
 
     def submit_script(

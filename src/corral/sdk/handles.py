@@ -273,7 +273,24 @@ Sink = Literal["print"] | Callable[[str, str], object] | None
 """Where live output goes: this process's own streams, a callable `(stream, text)`, or nowhere."""
 
 
-def shower(output: Sink) -> Callable[[views.Output], None]:
+ProgressSink = Callable[[views.Progress], object] | None
+"""What is called with each progress that the job tells."""
+
+
+def shower(output: Sink, progress: ProgressSink = None) -> Callable[[views.Event], None]:
+    """Shows what a job tells on its way."""
+    write = _writer(output)
+
+    def show(event: views.Event) -> None:
+        if isinstance(event, views.Output):
+            write(event)
+        elif isinstance(event, views.Progress) and progress is not None:
+            progress(event)
+
+    return show
+
+
+def _writer(output: Sink) -> Callable[[views.Output], None]:
     text = Text()
     if output is None:
         return lambda _: None

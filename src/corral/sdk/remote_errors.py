@@ -160,7 +160,7 @@ def _own_files(modules: int) -> frozenset[str]:
 def _sentence(job_id: str, state: str, failure: Failure | None) -> str:
     if failure is None:
         return f"Job {job_id} was {state}."
-    reason = f"{failure.type}: {failure.message}" if failure.type else failure.message
+    reason = failure.reason
     return f"Job {job_id} {'failed' if state == State.FAILED else f'was {state}'}: {reason}"
 
 

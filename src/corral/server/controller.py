@@ -11,10 +11,8 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
-import grpc
 import structlog
 
 from corral import __version__, logs
@@ -43,6 +41,8 @@ from corral.server import listening
 from corral.server.beside import kept_up
 from corral.server.circle import Circle
 from corral.server.doors import Doors
+from corral.server.listening import rpc_server
+from corral.server.own_addresses import OwnAddresses, ShownCertificate
 from corral.server.storage import Storage
 from corral.settings import Config, fast_paths
 
@@ -118,9 +118,9 @@ class Controller:
         )
         circle = Circle(settings, home, limits, storage, engines, self._first_workers, stack)
         self._circle, self._loop, self._queue = circle, circle.loop, circle.queue
-        self._address = settings.advertise or listening.own_address(settings.host)
+        self._own = OwnAddresses(settings)
         self._herd = WorkerAdmin(
-            self._roster, self._store, self._loop, storage.access, self._address
+            self._roster, self._store, self._loop, storage.access, self._own.invited
         )
         self._doors = Doors(
             settings,
@@ -167,17 +167,25 @@ class Controller:
         certificate, key = kept_certificate(self._home.tls) if self._secure else (None, None)
         self._certificate = str(certificate or "")
         pem = certificate.read_text(encoding="ascii") if certificate else ""
+        shown = ShownCertificate(self._home.tls, key, self._own) if key else None
         for engine in self._engines.values():
             engine.open(self._world.held)
         self._circle.disk.look()
         share = int(self._descriptors * listening.HTTP_SHARE)
-        http = listening.http_server(self._doors.app, self._limits, share, certificate, key)
-        rpc, grpc_port = self._rpc_server(key, pem)
+        file = shown.file if shown else None
+        http = listening.http_server(self._doors.app, self._limits, share, file, key)
+        rpc, grpc_port = rpc_server(
+            settings,
+            server_options(self._limits, int(self._descriptors * listening.GRPC_SHARE)),
+            handler(self._doors.orchestrator, self._doors.orchestrator.refuse),
+            shown.for_grpc() if shown else None,
+        )
+        self._ports, self._grpc = (port, grpc_port), f"{reachable}:{grpc_port}"
         self._herd.open(port, grpc_port, pem)
-        self._be_found(stack, port)
-        if moved := self._herd.moved():
-            log.warning("workers_look_elsewhere", told=moved)
-            print(f"corral: {moved}", file=sys.stderr, flush=True)
+        if shown is not None:
+            shown.http = http
+            self._be_found(stack, port, shown)
+        self._tell_of_moved_workers()
         self._local.introduce(self._url, pem)
         self._begin(http)
         if self._has_own_worker:
@@ -189,40 +197,42 @@ class Controller:
         if "local_socket" in self._fast:
             await self._doors.local.open(calls)
             stack.push_async_callback(self._doors.local.close, calls)
-        self._write_card(port, f"{reachable}:{grpc_port}", grpc_port)
+        self._write_card()
         log.info(
             "controller_up",
             http=self._url,
-            grpc=f"{reachable}:{grpc_port}",
+            grpc=self._grpc,
             home=str(self._home.path),
             jobs=len(self._world.heads),
         )
         if self._secure and not logs.is_stderr(self._home.log_file):  # a log is no place for it
             await self._invite()
 
-    def _rpc_server(self, key: Path | None, pem: str) -> tuple[grpc.aio.Server, int]:
-        settings, orchestrator = self._settings, self._doors.orchestrator
-        options = server_options(self._limits, int(self._descriptors * listening.GRPC_SHARE))
-        rpc = grpc.aio.server(options=options)
-        rpc.add_generic_rpc_handlers((handler(orchestrator, orchestrator.refuse),))
-        # gRPC says on stderr, in its own words, that a port is taken: ask first, in ours.
-        listening.listen(settings.host, settings.grpc_port, "--grpc-port").close()
-        door = f"{bracketed(settings.host)}:{settings.grpc_port}"
-        if key is None:
-            return rpc, rpc.add_insecure_port(door)
-        pair = (key.read_bytes(), pem.encode())
-        return rpc, rpc.add_secure_port(door, grpc.ssl_server_credentials([pair]))
+    def _tell_of_moved_workers(self) -> None:
+        if moved := self._herd.moved():
+            log.warning("workers_look_elsewhere", told=moved)
+            print(f"corral: {moved}", file=sys.stderr, flush=True)
 
-    def _be_found(self, stack: AsyncExitStack, port: int) -> None:
-        """By machines that want to join, where the settings say so."""
-        settings = self._settings
+    def _be_found(self, stack: AsyncExitStack, port: int, shown: ShownCertificate) -> None:
+        """At every address that this machine has, or gets while we run; by machines that want to
+        join, where the settings say so."""
+        settings, announcement = self._settings, None
         if settings.discoverable and not listening.is_loopback(settings.host):
             self._herd.take_requests()
             hostname = socket.gethostname().split(".")[0]
-            announcement = Announcement(hostname, self._address, port)
-            announcement.begin()
+            announcement = Announcement(hostname, self._herd.mark(), port)
             stack.push_async_callback(announcement.close)
-        if settings.auth == "tailscale" and self._secure:
+
+        def moved(address: str) -> None:
+            log.info("address_changed", address=address)
+            self._herd.move(address)
+            self._write_card()
+            self._tell_of_moved_workers()
+
+        self._tasks.append(
+            self._beside("own addresses", lambda: self._own.follow(shown, announcement, moved))
+        )
+        if settings.auth == "tailscale":
             if Tailnet.is_installed():
                 self._herd.tailnet = Tailnet(settings.tailscale_allow)
             else:
@@ -248,10 +258,11 @@ class Controller:
             self._beside("remembering workers", self._remember_workers),
         ]
 
-    def _write_card(self, port: int, grpc_address: str, grpc_port: int) -> None:
+    def _write_card(self) -> None:
         """How clients of this home find us."""
-        beyond = self._secure and not listening.is_loopback(self._address)
-        place = bracketed(self._address)
+        address = self._own.invited
+        beyond = self._secure and not listening.is_loopback(address)
+        place, (port, grpc_port) = bracketed(address), self._ports
         elsewhere = {"http": f"https://{place}:{port}", "grpc": f"{place}:{grpc_port}"}
         log_file = self._home.log_file
         write_private_json(
@@ -259,7 +270,7 @@ class Controller:
             {
                 "pid": os.getpid(),
                 "http": self._url,
-                "grpc": grpc_address,
+                "grpc": self._grpc,
                 "elsewhere": elsewhere if beyond else {},
                 "certificate": self._certificate,
                 "started_at": self._started_at,

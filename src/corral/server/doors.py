@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Awaitable, Callable
 
 from starlette.types import ASGIApp
@@ -27,7 +26,7 @@ from corral.core.limits import InputLimits
 from corral.engines.engine import Dialled
 from corral.home import Home
 from corral.server.circle import Circle
-from corral.server.listening import LOCAL_SHARE
+from corral.server.listening import LOCAL_SHARE, own_names
 from corral.server.storage import Storage
 from corral.settings import Settings
 
@@ -74,8 +73,7 @@ class Doors:
                 artifacts=storage.artifacts.where,
             )
         self.first_answers = FirstAnswers(workers, health, self._rest, circle.turns)
-        hostname = socket.gethostname().split(".")[0]
-        own = [settings.host, settings.advertise, hostname, f"{hostname}.local"]
+        own = own_names(settings)
         ours = OnlyOurHosts(self.first_answers, own, any_address=any_address)
         self.app: ASGIApp = Correlated(ours)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -17,7 +18,11 @@ from corral.api.http_protocol import limited
 from corral.api.workers.worker_socket import Frames
 from corral.core.errors import HomeUnusable
 from corral.core.limits import InputLimits
+from corral.joining import addresses
+from corral.joining.invitation import bracketed
+from corral.settings import Settings
 
+ANYWHERE = ("0.0.0.0", "::")
 ENOUGH = 65_536
 """No more descriptors are asked for: some programs of jobs look at each they could have."""
 HTTP_SHARE, GRPC_SHARE, LOCAL_SHARE = 0.5, 0.25, 0.125
@@ -48,14 +53,42 @@ def is_loopback(host: str) -> bool:
 
 def own_address(host: str) -> str:
     """The address under which other machines most likely reach this one."""
-    if host not in ("0.0.0.0", "::"):
+    if host not in ANYWHERE:
         return host
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = family_of(host)
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
         # Nothing is sent: the system only says which way it would go.
         asking.connect(("2001:db8::1" if ":" in host else "192.0.2.1", 9))
         return str(asking.getsockname()[0])
+    for interface in addresses.interfaces().values():  # no way leads further than its own network
+        for one in interface.addresses:
+            if interface.is_up and family_of(one) == family and not is_loopback(one):
+                return one
     return socket.gethostname()
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def numeric(host: str) -> frozenset[str]:
+    """The addresses that a host stands for."""
+    try:
+        return frozenset({str(ipaddress.ip_address(host))})
+    except ValueError:
+        with contextlib.suppress(OSError):
+            return frozenset(str(one[4][0]) for one in socket.getaddrinfo(host, None))
+    return frozenset()
+
+
+def own_names(settings: Settings) -> set[str]:
+    """What others may call us, beside the addresses that this machine has."""
+    hostname = socket.gethostname().lower()
+    short = hostname.split(".")[0]
+    named = {hostname, short, f"{short}.local", settings.advertise.lower()}
+    if settings.host not in ANYWHERE:
+        named.add(settings.host.lower())
+    return named - {""}
 
 
 def loop_factory(handshake_s: float) -> Any:
@@ -75,7 +108,7 @@ def loop_factory(handshake_s: float) -> Any:
 
 
 def listen(host: str, port: int, flag: str) -> socket.socket:
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening = socket.socket(family_of(host))
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
@@ -87,6 +120,22 @@ def listen(host: str, port: int, flag: str) -> socket.socket:
         ) from error
     listening.listen(1024)
     return listening
+
+
+def rpc_server(
+    settings: Settings,
+    options: Any,
+    handler: grpc.GenericRpcHandler[Any, Any],
+    credentials: grpc.ServerCredentials | None,
+) -> tuple[grpc.aio.Server, int]:
+    rpc = grpc.aio.server(options=options)
+    rpc.add_generic_rpc_handlers((handler,))
+    # gRPC says on stderr, in its own words, that a port is taken: ask first, in ours.
+    listen(settings.host, settings.grpc_port, "--grpc-port").close()
+    door = f"{bracketed(settings.host)}:{settings.grpc_port}"
+    if credentials is None:
+        return rpc, rpc.add_insecure_port(door)
+    return rpc, rpc.add_secure_port(door, credentials)
 
 
 class Http(uvicorn.Server):

@@ -16,7 +16,7 @@ from corral.core.access import Caller
 from corral.core.errors import InvalidRequest
 
 
-def router(parts: Parts, tag: str) -> APIRouter:
+def router(parts: Parts, tag: str, token_of: Callable[[str | None], str] = bearer) -> APIRouter:
     """Routes behind the door: who calls is known before a byte of the body is read."""
 
     class Guarded(APIRoute):
@@ -26,7 +26,7 @@ def router(parts: Parts, tag: str) -> APIRouter:
             known = [field.alias for field in self.dependant.query_params]
 
             async def checked(request: Request) -> Response:
-                caller = parts.access.caller(bearer(request.headers.get("authorization")))
+                caller = parts.access.caller(token_of(request.headers.get("authorization")))
                 caller.needs(roles[request.method])
                 request.state.caller = caller
                 for name in request.query_params:

@@ -67,6 +67,13 @@ def _software(router: APIRouter, herd: WorkerAdmin) -> None:
     async def powershell() -> PlainTextResponse:
         return await script("join.ps1")
 
+    @router.get("/certificate")
+    async def certificate() -> PlainTextResponse:
+        """What vouches for the one that this connection shows: for whoever was told its fingerprint
+        or that of its key."""
+        herd.pin()
+        return PlainTextResponse(herd.certificate)
+
     @router.get("/join/{name}")
     async def part(request: Request, name: str, worker: str = "") -> Response:
         """The wheel and what goes with it."""

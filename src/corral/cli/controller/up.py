@@ -246,7 +246,19 @@ def _places(home: Path, card: dict[str, Any]) -> list[tuple[str, str]]:
     elsewhere = card.get("elsewhere") or {}
     if elsewhere:
         found.append(("elsewhere", f"{elsewhere.get('http')}, gRPC {elsewhere.get('grpc')}"))
+    if card.get("certificate"):
+        found += [("certificate", card["certificate"]), ("pin", _pin(card["certificate"]))]
     return [*found, ("home", str(home))] if "pid" in card else found
+
+
+def _pin(certificate: str) -> str:
+    """Of its key, as curl takes it."""
+    from corral.joining import trust
+
+    try:
+        return f"sha256//{trust.public_key_pin(Path(certificate).read_text(encoding='ascii'))}"
+    except (OSError, ValueError):
+        return ""
 
 
 def health_of(card: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from corral.cli.terminal import output
+from corral.cli.terminal import completion, output
 from corral.cli.terminal.arguments import (
     AsJson,
     JobsArgument,
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 JobsOrBatches = Annotated[
     list[str],
-    typer.Argument(metavar="JOB", help="Job ids, beginnings of them, last, or batches."),
+    typer.Argument(
+        metavar="JOB",
+        help="Job ids, beginnings of them, last, or batches.",
+        autocompletion=completion.jobs,
+    ),
 ]
 AGAIN = ("failed", "rejected", "cancelled")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from corral.cli.terminal import output
+from corral.cli.terminal import completion, output
 from corral.cli.terminal.arguments import (
     AsJson,
     JobArgument,
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 def jobs(
     state: Annotated[
-        list[str] | None, typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="STATE",
+            help="Only jobs in this state. Repeatable.",
+            autocompletion=completion.states,
+        ),
     ] = None,
     batch: Annotated[str, typer.Option(help="Only jobs of this batch.")] = "",
     pack: Annotated[str, typer.Option(help="Only image jobs of this prompt pack.")] = "",
@@ -33,7 +38,10 @@ def jobs(
         bool, typer.Option("--active", help="Only jobs that have not ended.")
     ] = False,
     class_: Annotated[str, typer.Option("--class", help="interactive or batch.")] = "",
-    worker: Annotated[str, typer.Option(help="Only jobs of this worker.")] = "",
+    worker: Annotated[
+        str,
+        typer.Option(help="Only jobs of this worker.", autocompletion=completion.workers),
+    ] = "",
     label: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY[=VALUE]", help="Only jobs with this label. Repeatable."),
@@ -103,7 +111,11 @@ def _row(view: JobView) -> tuple[str, ...]:
 def logs(
     job: Annotated[
         str,
-        typer.Argument(metavar="JOB", help="A job id, the beginning of one, last, or a batch."),
+        typer.Argument(
+            metavar="JOB",
+            help="A job id, the beginning of one, last, or a batch.",
+            autocompletion=completion.jobs,
+        ),
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Until it ends.")] = False,
     as_json: AsJson = False,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from corral.cli.terminal import output
+from corral.cli.terminal import completion, output
 from corral.cli.terminal.arguments import AsJson, client_of_this_home, find, find_batch
 from corral.core.errors import JobNotFound
-from corral.core.text import size_of
+from corral.core.text import in_grace, size_of
 
 if TYPE_CHECKING:
     from corral.contract.views import BatchView, JobView
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 def show(
     job: Annotated[
         str,
-        typer.Argument(metavar="JOB", help="A job id, the beginning of one, last, or a batch."),
+        typer.Argument(
+            metavar="JOB",
+            help="A job id, the beginning of one, last, or a batch.",
+            autocompletion=completion.jobs,
+        ),
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="A batch, until it ends.")] = False,
     as_json: AsJson = False,
@@ -49,6 +53,7 @@ def _pairs(view: JobView) -> list[tuple[str, str]]:
         *_rendered(view),
         ("attempt", str(view.attempt or "")),
         ("worker", view.worker),
+        ("silent", in_grace(view.worker, view.worker_silent_s) if view.worker_silent_s else ""),
         ("devices", ", ".join(view.devices)),
         ("class", f"{view.queue_class}, priority {view.priority}"),
         ("user", view.user),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from corral.cli.terminal import completion
 from corral.core.errors import CorralError, InvalidJob, JobNotFound
 from corral.core.text import seconds
 
@@ -17,13 +18,22 @@ if TYPE_CHECKING:
     from corral.sdk.images.batches import BatchHandle
 
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="A job id, the beginning of one, or last.")
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="A job id, the beginning of one, or last.",
+        autocompletion=completion.jobs,
+    ),
 ]
 JobsArgument = Annotated[
-    list[str], typer.Argument(metavar="JOB", help="Job ids, beginnings of them, or last.")
+    list[str],
+    typer.Argument(
+        metavar="JOB",
+        help="Job ids, beginnings of them, or last.",
+        autocompletion=completion.jobs,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
-ID_LENGTH = 15
 
 
 def client_of_this_home() -> Client:
@@ -59,10 +69,10 @@ def find(client: Client, text: str) -> Handle:
         if not newest:
             raise JobNotFound("There are no jobs yet. Start one with `corral run`.")
         return client.job(newest[0].job_id)
-    if len(word) >= ID_LENGTH:
+    if len(word) >= completion.ID_LENGTH:
         return client.job(word)
     # Ids sort by time and the list is newest first: what begins like this is one stretch of it.
-    page = client.jobs(before=word.ljust(ID_LENGTH, "z"), limit=2) if word else []
+    page = client.jobs(before=word.ljust(completion.ID_LENGTH, "z"), limit=2) if word else []
     matches = [job.job_id for job in page if job.job_id.startswith(word)]
     if not matches:
         raise JobNotFound(f"No job's id begins with {text!r}. `corral jobs` lists them.")

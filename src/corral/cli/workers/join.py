@@ -130,7 +130,7 @@ def paired(at: Found, name: str) -> dict[str, Any]:
     from corral.joining.invitation import bracketed
 
     url = f"https://{bracketed(at.host)}:{at.port}"
-    pem = trust.shown(at.host, at.port)
+    pem = trust.offered(at.host, at.port)
     number = pairing.number()
     asking = {"name": name, "commitment": pairing.commitment(number)}
     asked = _ask("POST", f"{url}/join-requests", pem, asking)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from corral.cli.terminal import output
+from corral.cli.terminal import completion, output
 from corral.cli.terminal.arguments import AsJson, client_of_this_home
 from corral.core.errors import CorralError, InvalidRequest
 from corral.core.text import seconds
@@ -22,7 +22,9 @@ app = output.Commands(
     no_args_is_help=True,
 )
 
-Name = Annotated[str, typer.Argument(help="The worker's name or id.")]
+Name = Annotated[
+    str, typer.Argument(help="The worker's name or id.", autocompletion=completion.workers)
+]
 
 
 def _admin() -> Administration:

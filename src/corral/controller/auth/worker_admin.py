@@ -34,16 +34,23 @@ class WorkerAdmin:
         self._loop, self._access = loop, access
         self._address = address
         self._ports = (0, 0)
-        self._sha256 = self._pin = ""
+        self._sha256 = self._pin = self.certificate = ""
         self._requests: JoinRequests | None = None
         self.tailnet: Tailnet | None = None
 
     def open(self, port: int, grpc_port: int, certificate: str) -> None:
         """Where others reach us; without a certificate nobody does."""
         self._ports = (port, grpc_port)
+        self.certificate = certificate
         if certificate:
             self._sha256 = trust.fingerprint(certificate)
             self._pin = trust.public_key_pin(certificate)
+            self._roster.url = self._invitation("").url
+
+    def move(self, address: str) -> None:
+        """This machine has another best address than before."""
+        self._address = address
+        if self.is_open():
             self._roster.url = self._invitation("").url
 
     def moved(self) -> str:
@@ -80,6 +87,10 @@ class WorkerAdmin:
             return Invitation(ours, *self._ports, TOKEN, self._sha256), 0.0
         token, issued = await self._roster.invite(for_s or DAY_S, uses or None, renew=renew)
         return self._invitation(token), issued.expires_at
+
+    def mark(self) -> str:
+        """Tells us from other controllers, for machines that look around."""
+        return self._sha256[:6]
 
     def pin(self) -> str:
         """By which a bare machine knows our key."""

@@ -41,8 +41,7 @@ class EndedJob(NamedTuple):
         code = message = ""
         if isinstance(fact, JobFailed):
             failure = fact.failure
-            told = f"{failure.type}: {failure.message}" if failure.type else failure.message
-            code, message = failure.code, told[:MESSAGE_KEPT]
+            code, message = failure.code, failure.reason[:MESSAGE_KEPT]
         elif isinstance(fact, JobRejected):
             code, message = fact.code, fact.message[:MESSAGE_KEPT]
         given, labels = head.given, ""

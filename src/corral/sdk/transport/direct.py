@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 
 from corral.contract import corral_pb2 as pb
-from corral.contract import service, views
+from corral.contract import service
 from corral.contract.read_views import read, read_event
 from corral.core.job import State
 from corral.sdk import remote_errors, results
-from corral.sdk.handles import Sink, shower
+from corral.sdk.handles import ProgressSink, Sink, shower
 from corral.sdk.submit.submission import HOLD_S, OutgoingJob
 from corral.sdk.transport.connection import Connection
 from corral.sdk.transport.local_door import LocalSockets, socket_of
@@ -77,9 +77,11 @@ class Direct:
             return None
         return reply
 
-    def run(self, job: OutgoingJob, output: Sink) -> tuple[Any, pb.SubmitJobsReply | None]:
+    def run(
+        self, job: OutgoingJob, output: Sink, progress: ProgressSink
+    ) -> tuple[Any, pb.SubmitJobsReply | None]:
         """The value of a job that ended at once, or NOTHING and how far it has come."""
-        show = shower(output)
+        show = shower(output, progress)
         reply = self.submit(job, HOLD_S)
         if reply is None or not reply.events or not reply.events[-1].HasField("ended"):
             return NOTHING, reply
@@ -88,9 +90,9 @@ class Direct:
         if ended.state == State.SUCCEEDED and returned and not ended.result.data:
             return NOTHING, reply
         for message in reply.events:
-            if message.HasField("output"):
+            if message.HasField("output") or message.HasField("progress"):
                 event = read_event(message)
-                assert isinstance(event, views.Output)
+                assert event is not None
                 show(event)
         if ended.state != State.SUCCEEDED:
             failure = read(ended.failure) if ended.HasField("failure") else None
