@@ -174,6 +174,20 @@ def test_a_duration_is_kept(client: Client) -> None:
     assert failed.value.failure.code == "over_duration"
 
 
+def test_more_time_reaches_an_attempt_that_runs(client: Client) -> None:
+    def work() -> str:
+        print("begun", flush=True)
+        time.sleep(6)
+        return "done"
+
+    handle = client.submit(work, duration=5)
+    logs = handle.logs()
+    assert next(logs) == "begun\n"
+    assert handle.extend("2h").duration == 7205.0
+    assert "this job was given more time: it is ended after 2.0 h" in next(logs)
+    assert handle.result(60) == "done"
+
+
 def test_requirements_are_installed_once(client: Client, here: LiveController) -> None:
     make_wheel(wheels_of(here), "lonely")
 

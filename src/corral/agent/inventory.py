@@ -101,4 +101,5 @@ def capabilities(
         suits=settings.class_,
         model_paths=settings.model_paths,
         output_path=output_path,
+        extends=True,
     )

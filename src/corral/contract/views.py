@@ -118,6 +118,8 @@ class JobView(Shown, frozen=True):
     """What an image job renders; only of a job that was asked for by itself."""
     more_artifacts: bool = False
     """Whether there may be more than `artifacts` shows; `artifacts()` of its handle has all."""
+    duration: float = 0.0
+    """Seconds after which an attempt is ended."""
 
     def __repr__(self) -> str:
         where = f" on {self.worker}" if self.worker else ""

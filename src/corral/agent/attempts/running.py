@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import structlog
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from corral.agent.attempts import endings
 from corral.agent.attempts.attempt import HeldAttempt, Phase, PhaseStep
@@ -314,6 +314,13 @@ class Running:
         self._reports.forget(runner)
         with self._releasing(attempt):
             await self._runners.end(runner, grace_s=0.0)
+
+    def extend(self, attempt: HeldAttempt, duration_s: float) -> None:
+        """It may run so long from its start; said once, however often the controller does."""
+        former_s = attempt.dispatch.duration_s
+        if duration_s != former_s:
+            attempt.dispatch = replace(attempt.dispatch, duration_s=duration_s)
+            self._limits.extended(attempt, former_s)
 
     # --- by force ------------------------------------------------------------------------------
 
