@@ -13,6 +13,7 @@ from corral.agent.inventory import GIB
 from corral.core.job import Failure, JobId
 from corral.runtime import remarks
 from corral.runtime.endings import over_duration
+from corral.runtime.process.memory_kills import MemoryKills
 
 SWEEP_S = 0.1
 WEIGH_S = 0.5
@@ -31,12 +32,14 @@ class Limits:
     ) -> None:
         self._attempts = attempts
         self._end, self._say = end, say
+        self.kills = MemoryKills()
         self._timer: asyncio.TimerHandle | None = None
         self._weighed_at = 0.0
         self._weighing: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
         if self._timer is None:
+            self.kills.look()
             self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def close(self) -> None:
@@ -48,6 +51,7 @@ class Limits:
     def _sweep(self) -> None:
         self._timer = None
         now = time.monotonic()
+        self.kills.look()
         running = [
             attempt
             for attempt in self._attempts.values()

@@ -102,8 +102,8 @@ class Running:
             runner.models = needs.models
             self._loaded()
         runner.order(attempt, self._orders.line(attempt, runner.directory.path))
-        self._turn(attempt, holding, now)
         self._limits.watch()
+        self._turn(attempt, holding, now)
 
     def _runner_for(
         self, attempt: HeldAttempt, environment: Environment, holding: Holding
@@ -130,6 +130,7 @@ class Running:
         assert runner is not None
         attempt.since = now
         attempt.deadline = now + attempt.dispatch.duration_s
+        attempt.kills_before = self._limits.kills.seen
         attempt.holding = holding
         self._roll.running[attempt.key] = attempt
         if runner.typical_s > 0:
@@ -247,7 +248,7 @@ class Running:
         if isinstance(frame, Result):
             self._results.completed(attempt, frame.result)
         else:
-            failure = endings.of_error(frame.failure, attempt)
+            failure = endings.of_error(frame, attempt, self._limits.kills)
             if failure.code == "backend_down":
                 self._backend_down(failure.type, failure.message)
             self._results.failed(attempt, failure)
@@ -270,7 +271,7 @@ class Running:
         if attempt.started is None:
             self._environments.forget(attempt.spec)  # gone or broken on disk, perhaps
         if attempt.ending is None:
-            attempt.ending = endings.of_death(runner, attempt)
+            attempt.ending = endings.of_death(runner, attempt, self._limits.kills)
             self._spawn(self._end_and_fail(attempt, runner, 0.0))
 
     def _give_up_unheard(self, runner: Runner) -> None:
@@ -278,7 +279,7 @@ class Running:
         while len(runner.orders) > 1:
             attempt = runner.orders.popleft()
             self._reports.runs(attempt, runner)
-            self.fail(attempt, endings.of_death(runner, attempt))
+            self.fail(attempt, endings.of_death(runner, attempt, self._limits.kills))
             self._pass_on(attempt, runner)
 
     # --- by itself -----------------------------------------------------------------------------

@@ -20,10 +20,11 @@ from corral.runtime.files.removal import remove_tree
 from corral.runtime.hints import GIB
 from corral.runtime.order import Cancel, Order
 from corral.runtime.process import system
+from corral.runtime.process.memory_kills import MemoryKills
 from corral.runtime.standalone.door import DoorClient, Outbox, Over
 from corral.runtime.standalone.environment import StandaloneEnvironment, prepared
 from corral.runtime.standalone.run_directories import new_run_directory
-from corral.runtime.standalone.runner import Frame, StandaloneRunner, end_of, message_of
+from corral.runtime.standalone.runner import Frame, StandaloneRunner, end_of, held_of, message_of
 from corral.runtime.standalone.ticket import AttemptOrder, AttemptTicket, taken
 
 KILL_GRACE_S = 5.0
@@ -66,6 +67,8 @@ class StandaloneAttempt:
         self._began = False
         self._until = float("inf")
         self._duration_s = order.duration_s
+        self._kills = MemoryKills()
+        self._kills_before = self._kills.seen
         self._told_at = 0.0
         """The share of its duration after which it was last told of its end."""
 
@@ -290,7 +293,7 @@ class StandaloneAttempt:
                 self._began = True
                 self._events.put(("started", None))
             elif kind in ("result", "error"):
-                self._events.put((kind, end_of(frame)))
+                self._events.put((kind, (end_of(frame), held_of(frame))))
             elif (told := message_of(frame)) is not None:
                 self._outbox.add(*told)
 
@@ -305,9 +308,9 @@ class StandaloneAttempt:
             if kind == "started":
                 self._start_clock()
             elif kind == "result":
-                return {"result": said}
+                return {"result": said[0]}
             elif kind == "error":
-                raise Ending(endings.of_error(said, is_code=self._is_code))
+                raise Ending(self._error(*said))
             elif kind == "gone":
                 raise Ending(self._death(runner))
             elif kind == "nothing" and 0 < runner.limit < (held := runner.memory_bytes()):
@@ -335,6 +338,13 @@ class StandaloneAttempt:
             print(f"corral: {said}", file=sys.stderr)
             raise Ending(None if kind == "over" else endings.GARBLED)
         return kind, said
+
+    def _error(self, failure: Failure, held_bytes: int) -> Failure:
+        """What its runner said, or better: why the kernel killed it."""
+        killed = (failure["code"], failure.get("exit_code")) == ("process_died", -9)
+        if killed and self._kills.since(self._kills_before, held_bytes):
+            return endings.killed_for_memory(held_bytes, self._kills)
+        return endings.of_error(failure, is_code=self._is_code)
 
     def _death(self, runner: StandaloneRunner) -> Failure:
         with contextlib.suppress(subprocess.TimeoutExpired):
