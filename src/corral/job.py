@@ -13,12 +13,13 @@ import sys
 from _thread import get_ident
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from corral.runtime.channels.loopback import Words
+    from corral.runtime.files.checkpoint_sender import CheckpointSender
     from corral.runtime.files.transfer import Transfer
 
 __all__ = [
@@ -135,22 +136,17 @@ def artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
 def checkpoint(obj: Any) -> None:
     """Keep `obj` as the point from which a retry goes on, here or on another worker.
 
-    Returns when the controller has it. A later checkpoint replaces it.
+    Returns when it is taken: it is sent while the job goes on, and at the latest before the job
+    ends. A later checkpoint replaces it. What went wrong with an earlier one is raised here.
     """
-    if not _inside():
-        return
-    import tempfile
-
-    with tempfile.TemporaryFile() as body:
-        _pickler().dump(obj, body)
-        size = body.tell()
-        sha256, size = _transfer().put_checkpoint(body, size)
-    _state.checkpoint = sha256
-    _say("checkpoint", sha256=sha256, size=size)
+    if _inside():
+        _sender().take(obj, _pickler().dump)
 
 
 def restore(default: Any = None) -> Any:
     """The job's last checkpoint, of this attempt or of an earlier one; `default` if it has none."""
+    if _state.sender is not None:
+        _state.sender.finish()
     sha256 = _state.checkpoint or os.environ.get("CORRAL_CHECKPOINT", "")
     if not _inside() or not sha256:
         return default
@@ -238,6 +234,7 @@ class _State:
         self.cancelled = False
         self.checkpoint = ""
         self.kept: dict[str, tuple[int, int]] = {}
+        self.sender: CheckpointSender | None = None
         self.transfers: dict[int, Transfer] = {}
         self.frames_fd: int | None = None
         self.words: Words | None = None
@@ -280,6 +277,7 @@ def _after_fork() -> None:
     _state.look = None
     _state.asks = False
     _state.transfers = {}
+    _state.sender = None
     _state.words = None
 
 
@@ -349,6 +347,22 @@ def _transfer() -> Transfer:
         )
         _state.transfers[get_ident()] = found
     return found
+
+
+def _sender() -> CheckpointSender:
+    if _state.sender is None:
+        from corral.runtime.files.checkpoint_sender import CheckpointSender, load_all
+
+        load_all(secure=os.environ["CORRAL_URL"].startswith("https:"))
+        # A child that was forked may end without a word (`os._exit`): nobody waits for it then.
+        beside = _state.owner == os.getpid()
+        _state.sender = CheckpointSender(_send_checkpoint, beside=beside)
+    return _state.sender
+
+
+def _send_checkpoint(body: IO[bytes], size: int) -> None:
+    _state.checkpoint, size = _transfer().put_checkpoint(body, size)
+    _say("checkpoint", sha256=_state.checkpoint, size=size)
 
 
 def _pickler() -> Any:

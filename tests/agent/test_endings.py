@@ -108,6 +108,26 @@ async def test_over_its_duration_an_attempt_is_ended_with_its_tree(
     assert [name for name, pid in found.items() if not gone(pid)] == []
 
 
+async def test_more_time_counts_from_the_start_and_is_told_once(
+    controller: FakeController, start: StartAgent
+) -> None:
+    await start()
+    early = controller.job(time.sleep, 1.5, duration_s=1.0)
+    await controller.send(early, wire.JobExtend(early.job, 1, 600.0))
+    await controller.completed(early.job)
+    running = controller.job(patient, duration_s=1800.0)
+    await controller.send(running)
+    await controller.expect(wire.JobStarted, running.job)
+    longer = wire.JobExtend(running.job, 1, 7200.0)
+    await controller.send(longer, longer)
+    told = await controller.expect(wire.JobOutput, running.job)
+    assert told.stream == "stderr"
+    await controller.send(wire.JobExtend("nobody", 1, 7200.0), wire.JobCancel(running.job, 1, 5.0))
+    assert (await controller.failed(running.job)).failure.code == "cancelled"
+    said = "corral: this job was given more time: it is ended after 2.0 h, in 120.0 min.\n"
+    assert controller.output(running.job) == said
+
+
 async def test_memory_beyond_the_limit_is_out_of_memory(
     controller: FakeController, start: StartAgent
 ) -> None:

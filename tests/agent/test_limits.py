@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from corral.agent.attempts.limits import Limits
-from corral.core.job import Needs
+from corral.core.job import DEFAULT_DURATION_S, Needs
+from corral.runtime import remarks
 
 HOUR_S = 3600.0
 
@@ -40,6 +41,33 @@ async def test_of_its_end_in_time(duration_s: float, run_s: float, said: str) ->
     limits.close()
     assert len(told) == bool(said)
     assert said in "".join(told)
+
+
+async def test_more_time_moves_its_end_and_the_warning() -> None:
+    attempt: Any = SimpleNamespace(
+        runner=object(),
+        ending=None,
+        deadline=time.monotonic() + 300,
+        dispatch=SimpleNamespace(duration_s=HOUR_S, job="01job", needs=Needs()),
+        warned_at=0.0,
+    )
+    told: list[str] = []
+    limits = Limits({("01job", 1): attempt}, lambda *_: None, lambda _, words: told.append(words))
+    limits._sweep()
+    attempt.dispatch.duration_s = 3 * HOUR_S
+    limits.extended(attempt, HOUR_S)
+    limits._sweep()
+    assert len(told) == 2
+    assert "`corral extend 01job 2h` gives it more time" in told[0]
+    assert "this job was given more time: it is ended after 3.0 h, in 2.1 h" in told[1]
+    attempt.deadline -= 2 * HOUR_S
+    limits._sweep()
+    limits.close()
+    assert "in 5.0 min this job is ended, after its duration of 3.0 h" in told[2]
+
+
+def test_the_duration_that_nobody_chose_is_the_same_everywhere() -> None:
+    assert remarks.DEFAULT_DURATION_S == DEFAULT_DURATION_S
 
 
 async def test_early_and_late() -> None:

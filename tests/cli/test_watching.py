@@ -81,6 +81,16 @@ def test_cancel_and_retry(corral: Corral, orchestrator: Orchestrator, script: Pa
     assert corral("retry", "--json", first).json[0]["retry_of"] == first
 
 
+def test_extend(corral: Corral, orchestrator: Orchestrator, script: Path) -> None:
+    orchestrator.hold = True
+    corral("submit", str(script))
+    (job,) = orchestrator.jobs
+    assert corral("extend", job, "2h").out == f"{job} is ended after 3.0 h\n"
+    assert corral("extend", "--json", job, "30m").json["duration"] == 12_600.0
+    assert "12600" not in corral("show", job).out
+    assert "3.5 h" in corral("show", job).out
+
+
 def test_workers(corral: Corral, orchestrator: Orchestrator) -> None:
     assert "No workers yet" in corral("workers").err
     orchestrator.workers.append(

@@ -228,6 +228,25 @@ def test_a_retry_goes_on_from_its_checkpoint(client: corral.Client) -> None:
     assert [text for text in messages if text] == ["epoch 0", "epoch 1", "epoch 2", "epoch 3"]
 
 
+def test_a_kill_while_a_checkpoint_is_sent_leaves_a_whole_one(client: corral.Client) -> None:
+    def train() -> tuple[int, int]:
+        import os
+
+        from corral import job
+
+        if job.attempt() == 1:
+            job.checkpoint(b"1" * 1000)
+            job.restore()  # until the controller has it
+            job.checkpoint(b"2" * (30 << 20))
+            os.kill(os.getpid(), 9)
+        found = job.restore(b"")
+        return job.attempt(), len(found) * (len(set(found)) == 1)
+
+    attempt, size = client.run(train)
+    assert attempt == 2
+    assert size in (1000, 30 << 20)
+
+
 def test_a_failed_job_is_retried_from_its_checkpoint(client: corral.Client) -> None:
     def train(broken: str) -> list[int]:
         from corral import job

@@ -205,6 +205,19 @@ async def test_a_cancel_is_in_the_next_answer_and_ends_a_wait(desk: Desk) -> Non
     assert (await desk.post(wait_s=20)).cancel == answer.cancel  # at once: it is told already
 
 
+async def test_who_waits_for_news_is_woken_once(desk: Desk) -> None:
+    asking = desk.post(wait_s=20)
+    await asyncio.sleep(0)
+    desk.mailbox.wake("job", 1)
+    assert (await asking).cancel is None
+    desk.mailbox.wake("nobody", 1)
+    asking = desk.post(wait_s=20)
+    await asyncio.sleep(0)
+    assert not desk.mailbox._senders["job", 1].news.is_set()
+    desk.mailbox.cancel("job", 1, 2.5)
+    assert (await asking).cancel is not None
+
+
 async def test_what_nobody_placed_is_not_cancelled() -> None:
     desk = Desk(placed="")
     desk.mailbox.cancel("job", 1, 2.5)

@@ -23,6 +23,7 @@ from tests.agent.test_environments import make_wheel
 from tests.engines.losing_proxy import LosingProxy
 from tests.eventually import eventually
 from tests.live import LiveController
+from tests.memory_group import memory_group
 from tests.ports import free_port
 from tests.runtime.harness import alive
 
@@ -174,6 +175,20 @@ def test_a_duration_is_kept(client: Client) -> None:
     assert failed.value.failure.code == "over_duration"
 
 
+def test_more_time_reaches_an_attempt_that_runs(client: Client) -> None:
+    def work() -> str:
+        print("begun", flush=True)
+        time.sleep(6)
+        return "done"
+
+    handle = client.submit(work, duration=5)
+    logs = handle.logs()
+    assert next(logs) == "begun\n"
+    assert handle.extend("2h").duration == 7205.0
+    assert "this job was given more time: it is ended after 2.0 h" in next(logs)
+    assert handle.result(60) == "done"
+
+
 def test_requirements_are_installed_once(client: Client, here: LiveController) -> None:
     make_wheel(wheels_of(here), "lonely")
 
@@ -283,6 +298,26 @@ def test_a_process_that_is_asked_to_stop_gives_its_job_back(
     os.kill(int((here.home / "children" / f"{handle.id}.1.pid").read_text()), signal.SIGTERM)
     assert handle.result(60)
     assert handle.status().attempt == 2
+
+
+def test_what_the_kernel_kills_for_memory_is_told(
+    client: Client, by_hand: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    def grow() -> None:
+        held = []
+        while True:
+            held.append(b"x" * (10 << 20))
+
+    handle = client.submit(grow)
+    environ = {"CORRAL_TICKET": json.dumps(by_hand(handle.id)), "PATH": os.environ["PATH"]}
+    with memory_group(200) as prefix:
+        subprocess.run(
+            [*prefix, sys.executable, "-I", str(ENTRY)], env=environ, timeout=60, check=True
+        )
+    with pytest.raises(JobFailed) as failed:
+        handle.result(60)
+    assert failed.value.failure.code == "out_of_memory"
+    assert "control group has 0.20 GB" in failed.value.failure.message
 
 
 def test_by_its_path_with_a_ticket_from_the_environment(

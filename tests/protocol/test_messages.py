@@ -48,6 +48,7 @@ SENT_BY_CONTROLLERS = [
     ),
     wire.JobCancel(job="j", attempt=1),
     wire.JobRecall(job="j", attempt=1),
+    wire.JobExtend(job="j", attempt=1, duration_s=7200.0),
     wire.ResultReceived(job="j", attempt=1),
     wire.OutputReceived(upto=(("j", 1, 12),)),
     wire.Drain(grace_s=3.0),

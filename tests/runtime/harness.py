@@ -50,6 +50,9 @@ class Controller:
         self.packages: dict[str, bytes] = {}
         self.stored: dict[str, bytes] = {}
         self.checkpoint: bytes | None = None
+        self.takes_checkpoints = threading.Event()
+        """Cleared, they come and are not answered."""
+        self.takes_checkpoints.set()
         self.requests: list[str] = []
         self.connections = 0
         self.refuse: list[int] = []
@@ -106,6 +109,7 @@ class Controller:
         if path == "bundle":
             return 200, json.dumps(self._unbundled(body)).encode()
         if path == "checkpoint":
+            assert self.takes_checkpoints.wait(PATIENCE_S)
             self.checkpoint = body
         self.stored[path] = body
         answer = {"sha256": hashlib.sha256(body).hexdigest(), "size": len(body)}

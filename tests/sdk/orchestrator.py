@@ -51,6 +51,7 @@ class Record:
         self.ended: pb.Ended | None = None
         self.blobs: dict[str, bytes] = {}
         self.retry_of = ""
+        self.extended_s = 0.0
 
 
 class Orchestrator:
@@ -180,6 +181,12 @@ class Orchestrator:
         again.idempotency_key = ""
         record = await self._accept(again, context)
         record.retry_of = old.id
+        return self._view(record)
+
+    async def ExtendJob(self, request: pb.ExtendRequest, context: Any) -> Any:
+        await self._enter("ExtendJob", context)
+        record = await self._known(request.job_id, context)
+        record.extended_s += request.by
         return self._view(record)
 
     async def ExplainJob(self, request: pb.JobRequest, context: Any) -> Any:
@@ -449,6 +456,7 @@ class Orchestrator:
             workload="python",
             batch=record.submission.batch,
             retry_of=record.retry_of,
+            duration=(record.submission.duration or 3600) + record.extended_s,
             submitted_at=time.time(),
             artifacts=[
                 pb.ArtifactView(

@@ -329,6 +329,8 @@ class Agent:
                 ledger.cancelled(message)
             elif isinstance(message, wire.JobRecall):
                 ledger.recalled(message)
+            elif isinstance(message, wire.JobExtend):
+                ledger.extended(message)
             elif isinstance(message, wire.WorkerWelcome):
                 self._called(message.name)
             elif isinstance(message, wire.Drain):

@@ -102,4 +102,5 @@ def capabilities(
         read_paths=settings.read_paths,
         model_paths=settings.model_paths,
         output_path=output_path,
+        extends=True,
     )

@@ -14,6 +14,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, RedirectResponse, Response
 from msgspec import Meta, Raw, Struct
+from msgspec.structs import replace
 from starlette.background import BackgroundTask
 
 from corral.api import incoming
@@ -221,7 +222,7 @@ class AttemptDoor:
             digest=digest,
             token=self._tokens.issue(job, attempt),
             needs=head.shape.needs,
-            duration_s=head.given.duration_s,
+            duration_s=head.duration_s,
             checkpoint=head.course.checkpoint,
             correlation_id=head.given.correlation_id,
             artifacts="bucket" if self._parts.artifacts.where == "bucket" else "",
@@ -237,10 +238,12 @@ class AttemptDoor:
         answer = await mailbox.post(job, attempt, head.worker, batch)
         if not batch.messages and answer.cancel is None:
             try:
-                await self._current(job, attempt)  # or while it waited
+                head = await self._current(job, attempt)  # or while it waited
             except CorralError:
                 mailbox.forget(job, attempt)
                 raise
+            if head.course.extended_s:
+                answer = replace(answer, duration_s=head.duration_s)
         return _json(answer)
 
     def _mailbox_of(self, head: Head) -> Mailbox:

@@ -15,7 +15,8 @@ _METHODS = {
         *("ListWorkers", "GetQueue", "HealthCheck"),
     ),
     SUBMIT: (
-        *("SubmitJob", "SubmitJobs", "CancelJob", "CancelBatch", "RetryJob", "MoveToFront"),
+        *("SubmitJob", "SubmitJobs", "CancelJob", "CancelBatch", "RetryJob", "ExtendJob"),
+        "MoveToFront",
         *("PutPackage", "FindAsset", "PutAsset"),
         *("BuildBatch", "SavePreset", "RemovePreset", "RateJob", "StartLearningRun"),
     ),
@@ -47,7 +48,7 @@ _ROUTES = {
     ),
     SUBMIT: (
         *("POST /jobs", "POST /jobs/{job}/cancel", "POST /jobs/{job}/retry"),
-        *("POST /jobs/{job}/front", "POST /jobs/{job}/rating"),
+        *("POST /jobs/{job}/extend", "POST /jobs/{job}/front", "POST /jobs/{job}/rating"),
         *("PUT /packages", "POST /assets", "PUT /assets"),
         *("POST /batches", "POST /batches/{batch:path}/cancel"),
         *("PUT /presets/{name}", "DELETE /presets/{name}"),

@@ -159,6 +159,7 @@ def job_view(store: Store, head: Head, progress: ProgressFrame | None = None) ->
         worker=store.world.names.get(head.worker, head.worker),
         labels=dict(head.given.labels),
         models=head.shape.needs.models,
+        duration=head.duration_s,
     )
     if progress is not None:
         view.progress.CopyFrom(filled(pb.Progress, progress))

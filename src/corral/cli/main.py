@@ -32,6 +32,7 @@ COMMANDS = {
     "why": "jobs.jobs",
     "cancel": "jobs.cancel",
     "retry": "jobs.cancel",
+    "extend": "jobs.cancel",
     "front": "jobs.cancel",
     "workers": "workers.workers",
     "worker": "workers.join",

@@ -212,6 +212,14 @@ class RetryRequest(_message.Message):
     memory_gb: float
     def __init__(self, job_id: _Optional[str] = ..., worker: _Optional[str] = ..., apart: _Optional[bool] = ..., from_start: _Optional[bool] = ..., duration: _Optional[float] = ..., retries: _Optional[int] = ..., memory_gb: _Optional[float] = ...) -> None: ...
 
+class ExtendRequest(_message.Message):
+    __slots__ = ("job_id", "by")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    by: float
+    def __init__(self, job_id: _Optional[str] = ..., by: _Optional[float] = ...) -> None: ...
+
 class BatchRequest(_message.Message):
     __slots__ = ("batch",)
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -350,7 +358,7 @@ class ArtifactView(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., file_sha256: _Optional[str] = ..., uri: _Optional[str] = ...) -> None: ...
 
 class JobView(_message.Message):
-    __slots__ = ("job_id", "name", "state", "queue_class", "priority", "attempt", "worker", "user", "batch", "labels", "submitted_at", "started_at", "ended_at", "seconds", "failure", "result", "artifacts", "progress", "retry_of", "devices", "warnings", "workload", "correlation_id", "models", "record", "more_artifacts", "worker_silent_s")
+    __slots__ = ("job_id", "name", "state", "queue_class", "priority", "attempt", "worker", "user", "batch", "labels", "submitted_at", "started_at", "ended_at", "seconds", "failure", "result", "artifacts", "progress", "retry_of", "devices", "warnings", "workload", "correlation_id", "models", "record", "more_artifacts", "worker_silent_s", "duration")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -385,6 +393,7 @@ class JobView(_message.Message):
     RECORD_FIELD_NUMBER: _ClassVar[int]
     MORE_ARTIFACTS_FIELD_NUMBER: _ClassVar[int]
     WORKER_SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     name: str
     state: str
@@ -412,7 +421,8 @@ class JobView(_message.Message):
     record: bytes
     more_artifacts: bool
     worker_silent_s: float
-    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., user: _Optional[str] = ..., batch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., submitted_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., seconds: _Optional[float] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[ArtifactView, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., retry_of: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., workload: _Optional[str] = ..., correlation_id: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., record: _Optional[bytes] = ..., more_artifacts: _Optional[bool] = ..., worker_silent_s: _Optional[float] = ...) -> None: ...
+    duration: float
+    def __init__(self, job_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., queue_class: _Optional[str] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., user: _Optional[str] = ..., batch: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., submitted_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., seconds: _Optional[float] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., result: _Optional[_Union[BlobRef, _Mapping]] = ..., artifacts: _Optional[_Iterable[_Union[ArtifactView, _Mapping]]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., retry_of: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., workload: _Optional[str] = ..., correlation_id: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., record: _Optional[bytes] = ..., more_artifacts: _Optional[bool] = ..., worker_silent_s: _Optional[float] = ..., duration: _Optional[float] = ...) -> None: ...
 
 class ListArtifactsRequest(_message.Message):
     __slots__ = ("job_id", "after", "limit", "name")

@@ -121,6 +121,8 @@ class JobView(Shown, frozen=True):
     worker_silent_s: float = 0.0
     """How long nothing was heard of its worker, which is in its grace; only of a job that was asked
     for by itself."""
+    duration: float = 0.0
+    """Seconds after which an attempt is ended."""
 
     def __repr__(self) -> str:
         where = f" on {self.worker}" if self.worker else ""

@@ -303,6 +303,8 @@ class Intake:
                 facts.append(self._gone(head, "worker_lost", reason, workers))
             elif head.state is State.STOPPING:
                 await self._stop(head.id, head.attempt)
+            elif head.course.extended_s:
+                self._loop.fleet.extend(head)  # it may have been away when it was
         for job, attempt in has:
             current = self._store.world.held.get(report.worker, {}).get(job)
             if current is None or current.attempt != attempt or current.engine != self._name:

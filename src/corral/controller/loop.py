@@ -298,7 +298,7 @@ class Loop:
                 token=self._tokens.issue(head.id, course.attempt),
                 needs=shape.needs,
                 above_vram_gb=shape.above_vram_gb,
-                duration_s=given.duration_s,
+                duration_s=head.duration_s,
                 queue_class=shape.queue_class,
                 priority=shape.priority,
                 checkpoint=course.checkpoint,

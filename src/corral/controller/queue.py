@@ -17,6 +17,7 @@ from corral.controller.files.assets import Assets
 from corral.controller.files.blobs import Blobs
 from corral.controller.jobs.admission import Accepted, Draft, admit
 from corral.controller.jobs.cancelling import LOOKED_AT_ONCE, Cancelling
+from corral.controller.jobs.extending import Extending
 from corral.controller.jobs.retrying import Retry
 from corral.controller.journal.record import Change
 from corral.controller.loop import Loop
@@ -81,6 +82,7 @@ class Queue:
         self._submitting: dict[str, asyncio.Future[list[Change]]] = {}
         self._changes: set[asyncio.Task[Any]] = set()
         self._cancelling = Cancelling(store, loop.fleet, grace_s=cancel_grace_s)
+        self._extending = Extending(store, loop.fleet)
         self.growing = self._cancelling.growing
         self.stopping = False
 
@@ -251,6 +253,10 @@ class Queue:
         """Asks a job to end; cancelling twice is the same as once."""
         return await self.to_the_end(self._cancelling.cancel(job))
 
+    async def extend(self, job: JobId, by_s: float) -> Head:
+        """More time for a job that waits or runs, in this attempt and in those that follow."""
+        return await self.to_the_end(self._extending.extend(job, by_s))
+
     async def cancel_batch(self, batch: str) -> int:
         """Asks everything of a batch that lives to end, the oldest first; returns how many."""
         return await self.to_the_end(self._cancelling.cancel_batch(batch))
@@ -262,6 +268,7 @@ class Queue:
         if not head.state.ended:
             raise Conflict(f"Job {job} is {head.state}; only an ended job is retried.", job_id=job)
         document = decode_document(self._store.journal.document(head.submitted_seq))
+        document = replace(document, duration_s=head.duration_s)
         goes_on = not asked.from_start and head.state is not State.SUCCEEDED
         checkpoint = await self._last_checkpoint(head, document) if goes_on else ""
         return (await self.submit([asked.of(job, document, checkpoint)]))[0].job

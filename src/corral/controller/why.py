@@ -15,6 +15,7 @@ from corral.core.events import (
     AttemptStarted,
     CheckpointStored,
     JobCancelled,
+    JobExtended,
     JobFailed,
     JobMovedToFront,
     JobRejected,
@@ -26,7 +27,7 @@ from corral.core.events import (
     ResultOrphaned,
 )
 from corral.core.job import Head, JobId, QueueClass, State
-from corral.core.text import in_grace
+from corral.core.text import in_grace, span
 from corral.core.worker import Worker
 from corral.scheduler.fit import Room, refuse_name, refuse_now
 from corral.scheduler.plan import Seat, Snapshot, decide
@@ -144,8 +145,9 @@ def _real(facts: Sequence[Journaled]) -> list[Journaled]:
 
 def _decisive(facts: Sequence[Journaled]) -> Journaled:
     """The fact that says most about why a job is where it is."""
+    beside = (AttemptStarted, JobExtended, ArtifactStored, CheckpointStored, ResultOrphaned)
     for fact in reversed(facts):
-        if not isinstance(fact, (AttemptStarted, ArtifactStored, CheckpointStored, ResultOrphaned)):
+        if not isinstance(fact, beside):
             return fact
     return facts[-1]
 
@@ -158,6 +160,8 @@ def _sentence(fact: Journaled, names: dict[str, str]) -> str:
             return f"rejected ({fact.code}): {fact.message}"
         case JobMovedToFront():
             return "moved to the front of its line"
+        case JobExtended():
+            return f"given {span(fact.by_s)} more"
         case AttemptPlaced(worker=""):
             return f"the journal was {fact.why}: attempts go on above {fact.attempt}"
         case AttemptPlaced():

@@ -64,6 +64,12 @@ class JobMovedToFront(Fact, frozen=True):
     """Somebody wants it next: it waits before all others of its class and priority."""
 
 
+class JobExtended(Fact, frozen=True):
+    """It may run longer than it was submitted with, in this attempt and in all that follow."""
+
+    by_s: float
+
+
 class AttemptPlaced(Fact, frozen=True):
     attempt: int
     worker: str
@@ -152,6 +158,7 @@ Life = (
     JobSubmitted
     | JobRejected
     | JobMovedToFront
+    | JobExtended
     | AttemptPlaced
     | AttemptStarted
     | JobRequeued

@@ -349,6 +349,8 @@ class Course(Struct, frozen=True, gc=False):
     checkpoint: str = ""
     front: int = 0
     """The record that moved it to the front, 0 where it waits in the order of submission."""
+    extended_s: float = 0.0
+    """By how much it may run longer than it was submitted with."""
     story_seq: int = 0
     """Its last record that tells more than that a file of it was stored, 0 where none did since."""
 
@@ -389,6 +391,11 @@ class Head(Struct, frozen=True, gc=False):
     @property
     def batch(self) -> str:
         return self.given.batch
+
+    @property
+    def duration_s(self) -> float:
+        """After which an attempt is ended."""
+        return self.given.duration_s + self.course.extended_s
 
     @property
     def place(self) -> int:

@@ -14,6 +14,7 @@ from corral.core.events import (
     CheckpointStored,
     Fact,
     JobCancelled,
+    JobExtended,
     JobFailed,
     JobMovedToFront,
     JobRejected,
@@ -34,6 +35,9 @@ NEXT: dict[tuple[State | None, type[Fact]], State] = {
     (None, JobSubmitted): QUEUED,
     (None, JobRejected): State.REJECTED,
     (QUEUED, JobMovedToFront): QUEUED,
+    (QUEUED, JobExtended): QUEUED,
+    (PLACED, JobExtended): PLACED,
+    (RUNNING, JobExtended): RUNNING,
     (QUEUED, AttemptPlaced): PLACED,
     (QUEUED, JobCancelled): CANCELLED,
     (QUEUED, JobFailed): FAILED,
@@ -116,6 +120,8 @@ def advance(head: Head, fact: Journaled, seq: int) -> Head:
         course = replace(course, devices=fact.devices, started_at=fact.at)
     elif isinstance(fact, JobMovedToFront):
         course = replace(course, front=seq)
+    elif isinstance(fact, JobExtended):
+        course = replace(course, extended_s=course.extended_s + fact.by_s)
     elif isinstance(fact, JobRequeued):
         course = replace(
             course,

@@ -129,6 +129,8 @@ class Capabilities(Struct, frozen=True):
     model_paths: Places = ()
     output_path: Place = ""
     """Where the attempts on it write."""
+    extends: bool = False
+    """It can be told that an attempt may run longer; older workers cannot."""
 
 
 def kept(names: Iterable[str]) -> int:

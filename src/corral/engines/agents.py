@@ -103,6 +103,12 @@ class AgentsEngine:
         elif session is not None:
             session.send(wire.JobCancel(job=job, attempt=attempt, grace_s=grace_s))
 
+    def extend(self, job: JobId, attempt: int, duration_s: float) -> None:
+        worker = self._attempts.get((job, attempt), "")
+        session, known = self._sessions.get(worker), self._workers.get(worker)
+        if session is not None and known is not None and known.capabilities.extends:
+            session.send(wire.JobExtend(job=job, attempt=attempt, duration_s=duration_s))
+
     async def running(self) -> Collection[tuple[JobId, int]]:
         return [key for key, worker in self._attempts.items() if worker in self._sessions]
 

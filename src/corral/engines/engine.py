@@ -130,6 +130,15 @@ class Dialled(Protocol):
 
 
 @runtime_checkable
+class Extendable(Protocol):
+    """An engine that can tell those of its workers that `extends` of a longer duration. One whose
+    attempts post has a mailbox for that."""
+
+    def extend(self, job: JobId, attempt: int, duration_s: float) -> None:
+        """The attempt may run so long, from its start. Twice is once; unknown attempts: no-op."""
+
+
+@runtime_checkable
 class Steered(Protocol):
     """An engine whose workers the operator can rename, label, drain and revoke. Others lack it:
     their platform has commands of its own for that."""

@@ -90,6 +90,12 @@ class Mailbox:
         sender.cancel = AskedToEnd(grace_s)
         sender.news.set()
 
+    def wake(self, job: JobId, attempt: int) -> None:
+        """There is something else to tell it: whoever asks for it is answered now."""
+        sender = self._senders.get((job, attempt))
+        if sender is not None:
+            sender.news.set()
+
     def gone(self, job: JobId, attempt: int, worker: str, failure: Failure) -> None:
         """Its process is gone. Unless it told its end before, that is how it ended."""
         sender = self._senders.get((job, attempt))
@@ -155,6 +161,8 @@ class Mailbox:
                     await sender.news.wait()
             except TimeoutError:
                 pass
+            if sender.cancel is None:
+                sender.news.clear()
         return AttemptAnswer(sender.number, sender.cancel)
 
     def forget(self, job: JobId, attempt: int) -> None:

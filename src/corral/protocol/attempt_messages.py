@@ -102,3 +102,5 @@ class AttemptAnswer(Struct, frozen=True, omit_defaults=True):
     received: int
     """Everything up to this number is on disk; what is sent next begins behind it."""
     cancel: AskedToEnd | None = None
+    duration_s: float = 0.0
+    """How long it may run, where that is more than its order said."""

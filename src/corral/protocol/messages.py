@@ -196,6 +196,12 @@ class JobRecall(JobMessage, frozen=True):
     """Give an attempt back if it has not started."""
 
 
+class JobExtend(JobMessage, frozen=True):
+    """It may run so long now, from its start. Sent to workers that say they know of it."""
+
+    duration_s: float
+
+
 class ResultReceived(JobMessage, frozen=True):
     """The end of this attempt is journaled; the worker may forget it."""
 
@@ -225,7 +231,14 @@ FromWorker = (
     | WorkerGoodbye
 )
 FromController = (
-    WorkerWelcome | JobDispatch | JobCancel | JobRecall | ResultReceived | OutputReceived | Drain
+    WorkerWelcome
+    | JobDispatch
+    | JobCancel
+    | JobRecall
+    | JobExtend
+    | ResultReceived
+    | OutputReceived
+    | Drain
 )
 
 

@@ -244,6 +244,8 @@ class AttemptLoop:
         result: OrderBytes | None = None
         folder = self._folder
         untouched = folder is not None and folder.untouched()
+        if (sender := self._cancellation.state.sender) is not None:
+            sender.finish()
         try:
             if not untouched:
                 output = f"{self._order['work_dir']}{SEP}output"

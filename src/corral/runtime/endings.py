@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from corral.runtime.failures import Failure, signal_name
+from corral.runtime.hints import GIB
+from corral.runtime.process.memory_kills import MemoryKills
 
 CANCELLED: Failure = {
     "code": "cancelled",
@@ -88,6 +90,18 @@ def over_memory(held_gb: float, limit_gb: float) -> Failure:
         "code": "out_of_memory",
         "message": f"The job's processes held {held_gb:.2f} GB, more than its memory_gb of "
         f"{limit_gb:g}, and were ended. Submit it with a larger memory_gb.",
+    }
+
+
+def killed_for_memory(held_bytes: int, kills: MemoryKills) -> Failure:
+    held = f"it held up to {held_bytes / GIB:.2f} GB" if held_bytes else "nobody saw what it held"
+    has = f", and its worker's {kills.where} has {kills.limit_bytes / GIB:.2f} GB for all that runs"
+    return {
+        "code": "out_of_memory",
+        "message": f"The kernel ended the job's process because memory ran out: {held}"
+        f"{has if kills.limit_bytes else ''}. Let it hold less, or submit it with memory_gb "
+        "(`--memory-gb`): then it runs where so much is free, and nothing else gets that.",
+        "exit_code": -9,
     }
 
 

@@ -124,8 +124,9 @@ def cancelled() -> Failure:
     return {"code": "cancelled", "message": "The job was cancelled while it ran."}
 
 
-def died(exit_code: int, *, cancelled: bool = False) -> Failure:
-    """The failure of a job process that ended without a word; negative codes are signals."""
+def died(exit_code: int, *, cancelled: bool = False, held_bytes: int = 0) -> Failure:
+    """The failure of a job process that ended without a word; negative codes are signals. Of a
+    killed one it says how much memory it held, at most (see `channels.frames.error_frame`)."""
     if cancelled:
         return {"code": "cancelled", "message": "The job was cancelled and its process ended."}
     if exit_code == 0:
@@ -135,7 +136,8 @@ def died(exit_code: int, *, cancelled: bool = False) -> Failure:
             "Return from the function instead of ending the process.",
         }
     if exit_code < 0:
-        return by_signal(-exit_code)
+        failure = by_signal(-exit_code)
+        return {**failure, "held_bytes": held_bytes} if held_bytes else failure
     code, said = "exit_code", f"The job process exited with code {exit_code}."
     if exit_code >= WINDOWS_CRASH:
         what = WINDOWS_CRASHES.get(exit_code, "an error of its native code")

@@ -36,6 +36,8 @@ class Supervisor:
             # Both processes redact: what is found first in the pipes may be found by either.
             self._road.hide(Redactor(secrets))
         self._hold = hold
+        self._held_bytes = 0
+        """By the job process or one that it waited for, at most."""
         self._woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -106,12 +108,13 @@ class Supervisor:
         """The wait status of the job process; strangers reparented to us are reaped by the way."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return 1
             if pid == 0:
                 return None
             if pid == self._pid:
+                self._held_bytes = used.ru_maxrss * 1024
                 return status
 
     def _report(self, status: int) -> None:
@@ -122,5 +125,6 @@ class Supervisor:
 
         # What the job process did not come to read is still there.
         cancelled = bool(self._road.page[CANCEL]) or Inbox(self._agent_in).cancel_came()
-        failure = died(os.waitstatus_to_exitcode(status), cancelled=cancelled)
+        code = os.waitstatus_to_exitcode(status)
+        failure = died(code, cancelled=cancelled, held_bytes=self._held_bytes)
         self._road.last(error_frame(failure, retire=True))

@@ -130,6 +130,17 @@ class AsyncHandle:
         warnings = tuple(view.warnings)
         return AsyncHandle(self._connection, view.job_id, warnings, workload=view.workload)
 
+    async def extend(self, by: float | str) -> views.JobView:
+        """More time for a job that waits or runs, also for the attempts that follow: seconds, or
+        as `"2h"`."""
+        more_s = seconds(by, "extend") if isinstance(by, str) else by
+        try:
+            request = pb.ExtendRequest(job_id=self.id, by=more_s)
+        except TypeError as error:
+            raise InvalidJob(f"A job is extended by seconds, or by '2h'; got {by!r}.") from error
+        view: views.JobView = read(await self._connection.call("ExtendJob", request, again=False))
+        return view
+
     async def to_front(self) -> views.JobView:
         """Before all waiting jobs of its class and priority, also after a restart."""
         return await self._ask("MoveToFront")
@@ -219,6 +230,7 @@ class Handle(Bridged[AsyncHandle]):
 
     result = bridged(AsyncHandle.result)
     cancel = bridged(AsyncHandle.cancel)
+    extend = bridged(AsyncHandle.extend)
     to_front = bridged(AsyncHandle.to_front)
     status = bridged(AsyncHandle.status)
     why = bridged(AsyncHandle.why)

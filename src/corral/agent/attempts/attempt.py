@@ -117,9 +117,9 @@ class HeldAttempt:
     """One try of one job on this worker."""
 
     __slots__ = (
-        "code", "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "key", "lane",
-        "memory_seen", "owner", "phase", "rank", "reads", "recipe", "runner", "since", "spec",
-        "started", "told", "waiting", "warned_at", "workload",
+        "code", "deadline", "dispatch", "ending", "fresh", "holding", "inputs", "key",
+        "kills_before", "lane", "memory_seen", "owner", "phase", "rank", "reads", "recipe",
+        "runner", "since", "spec", "started", "told", "waiting", "warned_at", "workload",
     )  # fmt: skip
 
     def __init__(self, dispatch: JobDispatch, recipe: Recipe, spec: Spec, arrival: int) -> None:
@@ -153,6 +153,8 @@ class HeldAttempt:
         self.warned_at = 0.0
         """The share of its duration after which it was last told of it."""
         self.memory_seen = 0
+        self.kills_before = -1
+        """How many processes the kernel had ended here for memory when its turn came."""
         self.told = 0
         """The number of the last thing it told."""
         self.ending: Failure | None = None

@@ -8,9 +8,11 @@ from msgspec.structs import asdict
 
 from corral.agent.attempts.attempt import HeldAttempt
 from corral.agent.inventory import GIB
+from corral.agent.runners.frames import ErrorFrame
 from corral.agent.runners.runner import Runner
 from corral.core.job import Failure, Workload
 from corral.runtime import endings
+from corral.runtime.process.memory_kills import MemoryKills
 
 OTHER_DOCUMENT = Failure(
     code="wrong_document",
@@ -28,6 +30,8 @@ CANCELLED_BEFORE = Failure(**endings.CANCELLED_BEFORE)
 STOPPING = Failure(**endings.STOPPING)
 
 NEAR_LIMIT = 0.9
+KILLED = -9
+"""How a process ends that was sent SIGKILL."""
 
 
 def refused(workload: Workload) -> Failure:
@@ -60,16 +64,27 @@ def over_memory(attempt: HeldAttempt) -> Failure:
     return Failure(**endings.over_memory(attempt.memory_seen / GIB, limit_gb))
 
 
-def of_error(failure: Failure, attempt: HeldAttempt) -> Failure:
+def of_error(frame: ErrorFrame, attempt: HeldAttempt, kills: MemoryKills) -> Failure:
     """What the runner said, or better: a kill at the memory limit is the kernel's doing."""
-    brings_code = attempt.workload.brings_code
+    failure, brings_code = frame.failure, attempt.workload.brings_code
     said = endings.of_error(asdict(failure), is_code=brings_code)
     if said["code"] != failure.code:
         return Failure(**said)
     killed = failure.code in ("killed_by_signal", "process_died")
     if killed and _at_memory_limit(attempt):
         return over_memory(attempt)
+    if failure.code == "process_died" and failure.exit_code == KILLED:
+        return _killed(attempt, frame.held_bytes, kills) or failure
     return failure
+
+
+def _killed(attempt: HeldAttempt, held_bytes: int, kills: MemoryKills) -> Failure | None:
+    """Of a process that was killed, and not by us: how that was, if the kernel did it for want of
+    memory."""
+    held_bytes = max(held_bytes, attempt.memory_seen)
+    if kills.since(attempt.kills_before, held_bytes):
+        return Failure(**endings.killed_for_memory(held_bytes, kills))
+    return None
 
 
 def _at_memory_limit(attempt: HeldAttempt) -> bool:
@@ -77,12 +92,14 @@ def _at_memory_limit(attempt: HeldAttempt) -> bool:
     return limit > 0 and attempt.memory_seen >= limit * NEAR_LIMIT
 
 
-def of_death(runner: Runner, attempt: HeldAttempt) -> Failure:
+def of_death(runner: Runner, attempt: HeldAttempt, kills: MemoryKills) -> Failure:
     """The runner ended without saying how the attempt did."""
     if runner.garbled:
         return Failure(**endings.GARBLED)
     if runner.code is not None and runner.code < 0 and _at_memory_limit(attempt):
         return over_memory(attempt)
+    if runner.code == KILLED and (found := _killed(attempt, 0, kills)):
+        return found
     began, started = attempt.started is not None, runner.tree is not None
     secrets = attempt.dispatch.secrets
     told = endings.of_death(runner.code, runner.stderr, secrets, began=began, started=started)

@@ -29,7 +29,7 @@ from corral.agent.runners.pool import Runners
 from corral.core.job import KINDS, Failure, Input, JobId, document_digest
 from corral.core.malformed import MALFORMED
 from corral.core.worker import Capabilities, Capacity, closed_path
-from corral.protocol.messages import JobCancel, JobDispatch, JobRecall, Message
+from corral.protocol.messages import JobCancel, JobDispatch, JobExtend, JobRecall, Message
 from corral.runtime.endings import not_prepared
 from corral.runtime.environments import uv
 from corral.runtime.failures import AttemptFailed
@@ -168,6 +168,11 @@ class Ledger:
                 encode_line(Cancel(job=message.job, attempt=message.attempt, cancel=True))
             )
             self.running.end(attempt, endings.CANCELLED, message.grace_s)
+
+    def extended(self, message: JobExtend) -> None:
+        attempt = self.roll.known.get((message.job, message.attempt))
+        if attempt is not None:
+            self.running.extend(attempt, message.duration_s)
 
     def recalled(self, message: JobRecall) -> None:
         attempt = self._known(message)

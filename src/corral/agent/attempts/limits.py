@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 
 from corral.agent.attempts import endings
 from corral.agent.attempts.attempt import HeldAttempt
 from corral.agent.inventory import GIB
-from corral.core.job import DEFAULT_DURATION_S, Failure, JobId
-from corral.core.text import span
+from corral.core.job import Failure, JobId
+from corral.runtime import remarks
 from corral.runtime.endings import over_duration
+from corral.runtime.process.memory_kills import MemoryKills
 
 SWEEP_S = 0.1
-WARN_AT, WARN_FROM_S, TELL_DEFAULT_S = 0.9, 60.0, 30.0
 WEIGH_S = 0.5
 KILL_GRACE_S = 5.0
 """Between terminating and killing what ran over its duration."""
@@ -31,12 +32,14 @@ class Limits:
     ) -> None:
         self._attempts = attempts
         self._end, self._say = end, say
+        self.kills = MemoryKills()
         self._timer: asyncio.TimerHandle | None = None
         self._weighed_at = 0.0
         self._weighing: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
         if self._timer is None:
+            self.kills.look()
             self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def close(self) -> None:
@@ -48,6 +51,7 @@ class Limits:
     def _sweep(self) -> None:
         self._timer = None
         now = time.monotonic()
+        self.kills.look()
         running = [
             attempt
             for attempt in self._attempts.values()
@@ -57,8 +61,8 @@ class Limits:
             if now > attempt.deadline:
                 failure = Failure(**over_duration(attempt.dispatch.duration_s))
                 self._end(attempt, failure, KILL_GRACE_S)
-            elif attempt.warned_at < WARN_AT:
-                self._warn(attempt, now)
+            elif attempt.warned_at < remarks.WARN_AT:
+                self._remark(attempt, now)
         if now - self._weighed_at >= WEIGH_S and self._weighing is None:
             limited = [attempt for attempt in running if attempt.dispatch.needs.memory_gb > 0]
             if limited:
@@ -67,29 +71,20 @@ class Limits:
         if running:
             self.watch()
 
-    def _warn(self, attempt: HeldAttempt, now: float) -> None:
-        """Of its end in time, where that is long enough to do something about it; and early of an
-        end that nobody chose."""
+    def extended(self, attempt: HeldAttempt, former_s: float) -> None:
+        """Of one that runs: it is warned again, of its new end."""
+        if attempt.deadline == math.inf or attempt.ending is not None:
+            return
+        duration_s = attempt.dispatch.duration_s
+        attempt.deadline += duration_s - former_s
+        attempt.warned_at = 0.0
+        self._say(attempt, remarks.extended(duration_s, attempt.deadline - time.monotonic()))
+
+    def _remark(self, attempt: HeldAttempt, now: float) -> None:
         duration_s, left_s = attempt.dispatch.duration_s, attempt.deadline - now
-        if left_s <= duration_s * (1 - WARN_AT) and duration_s >= WARN_FROM_S:
-            attempt.warned_at = WARN_AT
-            self._say(
-                attempt,
-                f"in {span(left_s)} this job is ended, after its duration of {span(duration_s)}. "
-                f"What job.checkpoint saved stays: `corral retry {attempt.dispatch.job} --duration "
-                "12h` goes on from there.",
-            )
-        elif (
-            duration_s == DEFAULT_DURATION_S
-            and not attempt.warned_at
-            and duration_s - left_s >= TELL_DEFAULT_S
-        ):
-            attempt.warned_at = TELL_DEFAULT_S / duration_s
-            self._say(
-                attempt,
-                f"this job is ended after {span(duration_s)}, which holds where no other duration "
-                'is given (`--duration 12h`, duration="12h").',
-            )
+        if at := remarks.due(duration_s, duration_s - left_s, attempt.warned_at):
+            attempt.warned_at = at
+            self._say(attempt, remarks.of_its_end(attempt.dispatch.job, duration_s, left_s, at))
 
     async def _weigh(self, attempts: list[HeldAttempt]) -> None:
         try:

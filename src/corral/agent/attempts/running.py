@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import structlog
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from corral.agent.attempts import endings
 from corral.agent.attempts.attempt import HeldAttempt, Phase, PhaseStep
@@ -102,8 +102,8 @@ class Running:
             runner.models = needs.models
             self._loaded()
         runner.order(attempt, self._orders.line(attempt, runner.directory.path))
-        self._turn(attempt, holding, now)
         self._limits.watch()
+        self._turn(attempt, holding, now)
 
     def _runner_for(
         self, attempt: HeldAttempt, environment: Environment, holding: Holding
@@ -132,6 +132,7 @@ class Running:
         assert runner is not None
         attempt.since = now
         attempt.deadline = now + attempt.dispatch.duration_s
+        attempt.kills_before = self._limits.kills.seen
         attempt.holding = holding
         self._roll.running[attempt.key] = attempt
         if runner.typical_s > 0:
@@ -249,7 +250,7 @@ class Running:
         if isinstance(frame, Result):
             self._results.completed(attempt, frame.result)
         else:
-            failure = endings.of_error(frame.failure, attempt)
+            failure = endings.of_error(frame, attempt, self._limits.kills)
             if failure.code == "backend_down":
                 self._backend_down(failure.type, failure.message)
             self._results.failed(attempt, failure)
@@ -272,7 +273,7 @@ class Running:
         if attempt.started is None:
             self._environments.forget(attempt.spec)  # gone or broken on disk, perhaps
         if attempt.ending is None:
-            attempt.ending = endings.of_death(runner, attempt)
+            attempt.ending = endings.of_death(runner, attempt, self._limits.kills)
             self._spawn(self._end_and_fail(attempt, runner, 0.0))
 
     def _give_up_unheard(self, runner: Runner) -> None:
@@ -280,7 +281,7 @@ class Running:
         while len(runner.orders) > 1:
             attempt = runner.orders.popleft()
             self._reports.runs(attempt, runner)
-            self.fail(attempt, endings.of_death(runner, attempt))
+            self.fail(attempt, endings.of_death(runner, attempt, self._limits.kills))
             self._pass_on(attempt, runner)
 
     # --- by itself -----------------------------------------------------------------------------
@@ -316,6 +317,13 @@ class Running:
         self._reports.forget(runner)
         with self._releasing(attempt):
             await self._runners.end(runner, grace_s=0.0)
+
+    def extend(self, attempt: HeldAttempt, duration_s: float) -> None:
+        """It may run so long from its start; said once, however often the controller does."""
+        former_s = attempt.dispatch.duration_s
+        if duration_s != former_s:
+            attempt.dispatch = replace(attempt.dispatch, duration_s=duration_s)
+            self._limits.extended(attempt, former_s)
 
     # --- by force ------------------------------------------------------------------------------
 

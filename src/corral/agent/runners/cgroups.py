@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from corral import permissions
+from corral.runtime.process import memory_kills
 
 PREFIX = "corral-"
 END_S = 10.0
@@ -116,18 +117,7 @@ class Cgroups:
 
 def own_group() -> str:
     """The folder of the group that this process lives in; empty where there is none."""
-    try:
-        with open("/proc/self/cgroup") as file:
-            (path,) = (line[3:].rstrip("\n") for line in file if line.startswith("0::"))
-        with open("/proc/self/mountinfo") as file:
-            mounts = [line.split() for line in file]
-    except (OSError, ValueError):
-        return ""
-    for words in mounts:
-        root, place, kind = words[3], words[4], words[words.index("-") + 1]
-        if kind == "cgroup2" and (path + "/").startswith(root.rstrip("/") + "/"):
-            return os.path.normpath(f"{place}/{path[len(root.rstrip('/')) :]}")
-    return ""
+    return memory_kills.folder("/proc")[0]
 
 
 async def _sweep(base: str) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from corral.core.job import Blob, Failure
+from corral.core.job import Blob, Failure, Size
 from corral.protocol.messages import MOST_STREAM
 
 
@@ -66,6 +66,8 @@ class Result(Frame, frozen=True, tag="result"):
 class ErrorFrame(Frame, frozen=True, tag="error"):
     failure: Failure
     retire: bool = False
+    held_bytes: Size = 0
+    """By a process of the job that was killed, at most."""
 
 
 AnyFrame = (

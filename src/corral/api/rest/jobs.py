@@ -182,6 +182,22 @@ def _one_job(router: APIRouter, parts: Parts) -> None:
         return json(read(shown(parts, found)))
 
     @router.post(
+        "/jobs/{job}/extend",
+        summary="Give a job more time",
+        responses={
+            200: answer(views.JobView, "With its `duration`."),
+            **errors(404, 409, 422, 507),
+        },
+    )
+    async def extend(
+        job: str, by: Annotated[float, Query(description="Seconds more.")]
+    ) -> Response:
+        """One that waits or runs, in this attempt and in those that follow."""
+        found = await parts.queue.find(job)
+        await parts.queue.extend(found, by)
+        return json(read(shown(parts, found)))
+
+    @router.post(
         "/jobs/{job}/front",
         summary="Move a waiting job to the front of its line",
         responses={200: answer(views.JobView, "It is next."), **errors(404, 409, 507)},

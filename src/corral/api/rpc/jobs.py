@@ -129,6 +129,12 @@ class JobCalls(Calls):
         return shown(self._parts, await self._parts.queue.retry(job, asked))
 
     @answers
+    async def ExtendJob(self, request: pb.ExtendRequest) -> pb.JobView:
+        job = await self._parts.queue.find(request.job_id)
+        await self._parts.queue.extend(job, request.by)
+        return shown(self._parts, job)
+
+    @answers
     async def MoveToFront(self, request: pb.JobRequest) -> pb.JobView:
         job = await self._parts.queue.find(request.job_id)
         await self._parts.queue.to_front(job)

@@ -1,7 +1,8 @@
-"""Changing what happens to jobs: cancel, retry, front."""
+"""Changing what happens to jobs: cancel, retry, extend, front."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from corral.cli.terminal import completion, output
 from corral.cli.terminal.arguments import (
     AsJson,
+    JobArgument,
     JobsArgument,
     client_of_this_home,
     find,
@@ -90,6 +92,27 @@ def retry(
         output.warn(dict.fromkeys(one for handle, _ in handles for one in handle.warnings))
     told = [{"job_id": handle.id, "retry_of": one} for handle, one in handles]
     output.answer(told, (handle.id for handle, _ in handles), as_json)
+
+
+def extend(
+    job: JobArgument,
+    by: Annotated[str, typer.Argument(metavar="TIME", help="So much more: 30m, 2h, 1d.")],
+    as_json: AsJson = False,
+) -> None:
+    """Gives a job that waits or runs more time, also for the tries that follow."""
+    more_s = seconds(by, "extend")
+    with client_of_this_home() as client:
+        view = find(client, job).extend(more_s)
+    output.answer(view, _extended(view), as_json)
+
+
+def _extended(view: JobView) -> str:
+    limit = f"{view.job_id} is ended after {output.span(view.duration)}"
+    if not view.started_at or view.state != "running":
+        return limit
+    end = view.started_at + view.duration
+    at = time.strftime("%Y-%m-%d %H:%M", time.localtime(end))
+    return f"{limit}: at {at}, in {output.span(max(end - time.time(), 0.0))}"
 
 
 def front(job: JobsArgument, as_json: AsJson = False) -> None:

@@ -63,6 +63,7 @@ def _pairs(view: JobView) -> list[tuple[str, str]]:
         ("correlation", view.correlation_id),
         ("submitted", output.ago(view.submitted_at)),
         ("started", output.ago(view.started_at)),
+        ("ended after", "" if view.ended or not view.duration else output.span(view.duration)),
         ("ended", output.ago(view.ended_at)),
         ("took", output.span(view.seconds) if view.ended and view.attempt else ""),
         ("progress", _progress(progress, view)),

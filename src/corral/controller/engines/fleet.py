@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from corral.core.events import EngineReport
 from corral.core.job import Head, JobId, Shape
 from corral.core.worker import Worker
-from corral.engines.engine import Engine
+from corral.engines.engine import Engine, Extendable
+from corral.engines.posted import Posted
 from corral.scheduler.fit import refuse_ever
 
 log = structlog.get_logger()
@@ -51,6 +52,23 @@ class Fleet:
         engine = self.engines.get(head.engine)
         if engine is not None:
             await engine.stop(head.id, head.attempt, grace_s=grace_s, unbegun=unbegun)
+
+    def extends(self, head: Head) -> bool:
+        """Whether whoever runs the job's attempt can be told that it may run longer."""
+        engine = self.engines.get(head.engine)
+        if isinstance(engine, Posted):
+            return True
+        return isinstance(engine, Extendable) and any(
+            one.capabilities.extends for one in engine.workers() if one.id == head.worker
+        )
+
+    def extend(self, head: Head) -> None:
+        """Tells whoever runs the job's attempt how long it may run now."""
+        engine = self.engines.get(head.engine)
+        if isinstance(engine, Posted):
+            engine.mailbox.wake(head.id, head.attempt)
+        elif isinstance(engine, Extendable):
+            engine.extend(head.id, head.attempt, head.duration_s)
 
     def through(self, worker: str, shape: Shape) -> str:
         """The engine by which such work gets to this worker: the first that has all of what it

@@ -40,8 +40,12 @@ FETCHING = frame("fetching")
 
 
 def error_frame(failure: Failure, *, retire: bool) -> bytes:
-    """The last frame of an attempt that failed. `retire`: the runner takes no other."""
-    return frame("error", failure=failure, retire=retire)
+    """The last frame of an attempt that failed. `retire`: the runner takes no other. What its
+    process held is for whoever holds the runner: it knows how much there is."""
+    if "held_bytes" not in failure:
+        return frame("error", failure=failure, retire=retire)
+    told = {name: value for name, value in failure.items() if name != "held_bytes"}
+    return frame("error", failure=told, retire=retire, held_bytes=failure["held_bytes"])
 
 
 def output_frame(stream: str, data: bytes) -> bytes:

@@ -159,6 +159,13 @@ def close_to_others() -> bool:
     return prctl(PR_SET_DUMPABLE, 0)
 
 
+def held_by_children() -> int:
+    """How much memory one of those that were waited for held, in bytes, at most."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+
+
 def children_left() -> bool:
     """Collects those that ended; True when some still live."""
     return 0 in reap()

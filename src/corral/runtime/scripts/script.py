@@ -97,4 +97,5 @@ def run(
     if not cancelled and 0 < code < failures.WINDOWS_CRASH:
         raise AttemptFailed("exit_code", f"The script exited with code {code}.", exit_code=code)
     if cancelled or code:
-        raise AttemptFailed(**failures.died(code, cancelled=cancelled))
+        held_bytes = system.held_by_children()
+        raise AttemptFailed(**failures.died(code, cancelled=cancelled, held_bytes=held_bytes))

@@ -14,18 +14,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from corral.runtime import endings
+from corral.runtime import endings, remarks
 from corral.runtime.failures import AttemptFailed, Failure
 from corral.runtime.files.downloads import Abandoned, Download, Ticket
 from corral.runtime.files.removal import remove_tree
 from corral.runtime.hints import GIB
 from corral.runtime.order import Cancel, Order
 from corral.runtime.process import system
+from corral.runtime.process.memory_kills import MemoryKills
 from corral.runtime.sandbox.asked_paths import found
 from corral.runtime.standalone.door import DoorClient, Outbox, Over
 from corral.runtime.standalone.environment import StandaloneEnvironment, prepared
 from corral.runtime.standalone.run_directories import new_run_directory
-from corral.runtime.standalone.runner import Frame, StandaloneRunner, end_of, message_of
+from corral.runtime.standalone.runner import Frame, StandaloneRunner, end_of, held_of, message_of
 from corral.runtime.standalone.ticket import AttemptOrder, AttemptTicket, taken
 
 KILL_GRACE_S = 5.0
@@ -67,6 +68,11 @@ class StandaloneAttempt:
         self._since = 0.0
         self._began = False
         self._until = float("inf")
+        self._duration_s = order.duration_s
+        self._kills = MemoryKills()
+        self._kills_before = self._kills.seen
+        self._told_at = 0.0
+        """The share of its duration after which it was last told of its end."""
 
     def run(self) -> int:
         threading.Thread(target=self._ask, daemon=True).start()
@@ -102,11 +108,14 @@ class StandaloneAttempt:
         return False
 
     def _ask(self) -> None:
-        """Hears that it is to end, also while it has nothing to tell."""
-        door = DoorClient(self._ticket)
+        """Hears that it is to end, or has more time, also while it has nothing to tell."""
+        door, duration_s = DoorClient(self._ticket), self._duration_s
         try:
-            while not (cancel := door.ask().get("cancel")):
-                continue
+            while not (cancel := (answer := door.ask()).get("cancel")):
+                longer_s = float(answer.get("duration_s", 0.0))
+                if longer_s > duration_s:
+                    duration_s = longer_s
+                    self._events.put(("extended", longer_s))
         except Over as error:
             self._events.put(("over", str(error)))
         else:
@@ -241,7 +250,30 @@ class StandaloneAttempt:
 
     def _start_clock(self) -> None:
         self._since = time.monotonic()
-        self._until = self._since + self._order.duration_s
+        self._until = self._since + self._duration_s
+
+    def _extend(self, duration_s: float) -> None:
+        self._duration_s, self._told_at = duration_s, 0.0
+        if self._since:
+            self._until = self._since + duration_s
+            self._remark(remarks.extended(duration_s, self._until - time.monotonic()))
+
+    def _tell_of_its_end(self) -> float:
+        """What it is to hear of its end by now; returns when it is to hear more."""
+        if not self._since:
+            return float("inf")
+        now, duration_s = time.monotonic(), self._duration_s
+        if at := remarks.due(duration_s, now - self._since, self._told_at):
+            self._told_at = at
+            left_s = self._until - now
+            self._remark(remarks.of_its_end(self._order.job, duration_s, left_s, at))
+        return self._since + remarks.next_s(duration_s, self._told_at)
+
+    def _remark(self, words: str) -> None:
+        """A word of Corral's own among what the job itself prints."""
+        text = f"corral: {words}\n"
+        told = {"type": "output", "stream": "stderr", "text": text}
+        self._outbox.add(told, len(text.encode()), at_once=True)
 
     def _runner_order(self, folder: str, inputs: dict[str, str]) -> Order[Any]:
         order, ticket = self._order, self._ticket
@@ -273,7 +305,7 @@ class StandaloneAttempt:
                 self._began = True
                 self._events.put(("started", None))
             elif kind in ("result", "error"):
-                self._events.put((kind, end_of(frame)))
+                self._events.put((kind, (end_of(frame), held_of(frame))))
             elif (told := message_of(frame)) is not None:
                 self._outbox.add(*told)
 
@@ -288,17 +320,17 @@ class StandaloneAttempt:
             if kind == "started":
                 self._start_clock()
             elif kind == "result":
-                return {"result": said}
+                return {"result": said[0]}
             elif kind == "error":
-                raise Ending(endings.of_error(said, is_code=self._is_code))
+                raise Ending(self._error(*said))
             elif kind == "gone":
                 raise Ending(self._death(runner))
-            elif kind == "nothing" and (held := runner.memory_bytes()) > runner.limit:
+            elif kind == "nothing" and 0 < runner.limit < (held := runner.memory_bytes()):
                 raise Ending(endings.over_memory(held / GIB, runner.limit / GIB))
 
     def _next(self, within_s: float | None = None) -> tuple[str, Any]:
         """The next event, or `nothing` after so long. Raises where the attempt is to end."""
-        left = self._until - time.monotonic()
+        left = min(self._until, self._tell_of_its_end()) - time.monotonic()
         timeout = left if within_s is None else min(left, within_s)
         try:
             kind, said = self._events.get(
@@ -307,15 +339,24 @@ class StandaloneAttempt:
         except queue.Empty:
             if time.monotonic() < self._until:
                 return "nothing", None
-            raise Ending(endings.over_duration(self._order.duration_s), KILL_GRACE_S) from None
+            raise Ending(endings.over_duration(self._duration_s), KILL_GRACE_S) from None
         if kind == "cancel":
             raise Ending(endings.CANCELLED, said)
+        if kind == "extended":
+            self._extend(said)
         if kind == "stop":
             raise Ending(endings.STOPPING, KILL_GRACE_S)
         if kind in ("over", "refused"):
             print(f"corral: {said}", file=sys.stderr)
             raise Ending(None if kind == "over" else endings.GARBLED)
         return kind, said
+
+    def _error(self, failure: Failure, held_bytes: int) -> Failure:
+        """What its runner said, or better: why the kernel killed it."""
+        killed = (failure["code"], failure.get("exit_code")) == ("process_died", -9)
+        if killed and self._kills.since(self._kills_before, held_bytes):
+            return endings.killed_for_memory(held_bytes, self._kills)
+        return endings.of_error(failure, is_code=self._is_code)
 
     def _death(self, runner: StandaloneRunner) -> Failure:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -88,11 +88,12 @@ class Outbox:
         self._posting = threading.Thread(target=self._post_all, daemon=True)
         self._posting.start()
 
-    def add(self, message: Message, told: int = 0) -> None:
-        """Waits for room; nothing is kept of an attempt that is over. ValueError for no JSON."""
+    def add(self, message: Message, told: int = 0, *, at_once: bool = False) -> None:
+        """Waits for room, but for what is to be told `at_once`; nothing is kept of an attempt that
+        is over. ValueError for no JSON."""
         size = len(json.dumps(message, ensure_ascii=False, allow_nan=False).encode()) + COST
         with self._news:
-            self._news.wait_for(lambda: self._bytes < ROOM_BYTES or self._over)
+            self._news.wait_for(lambda: at_once or self._bytes < ROOM_BYTES or self._over)
             if not self._over:
                 self._waiting.append(Told(message, told, size))
                 self._bytes += size

@@ -235,3 +235,11 @@ def end_of(frame: Frame) -> dict[str, Any]:
     for name in ("code", "message"):
         str.encode(failure[name])
     return failure
+
+
+def held_of(frame: Frame) -> int:
+    """How much memory a process of the job held that was killed, at most; 0 where nobody says."""
+    held = frame.get("held_bytes", 0)
+    if type(held) is not int or held < 0:
+        raise ValueError("a number of bytes")
+    return held
