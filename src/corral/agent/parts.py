@@ -82,7 +82,7 @@ class AgentParts:
             runners=self.runners,
             assets=self.assets,
             loaded=self._agent.tell_at_once,
-            backend_down=self.restarts.down,
+            backend_down=self._backend_down,
         )
         self._find_results(worker_id)
         self.ledger.others_hold(self.gpus.taken)
@@ -137,6 +137,10 @@ class AgentParts:
                     lacks=lacks,
                     hint=f"pip install 'corral[{entry.kind}]', then start the worker again",
                 )
+
+    def _backend_down(self, kind: str, said: str) -> None:
+        self.restarts.down(kind, said)
+        self.offers.silent(kind, said)
 
     async def _open_devices(self) -> None:
         worker = self._worker

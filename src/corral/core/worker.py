@@ -79,6 +79,16 @@ class ImageServer(Struct, frozen=True, gc=False, omit_defaults=True):
     """Why it does not answer; empty: it does."""
 
 
+class Withdrawn(Struct, frozen=True, omit_defaults=True):
+    """What a worker has only while its image servers answer, and they do not."""
+
+    tasks: Words = ()
+    models: ModelNames = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.tasks or self.models)
+
+
 class Model(Struct, frozen=True, gc=False, omit_defaults=True):
     name: ModelName
     size: Size = 0
@@ -165,6 +175,7 @@ class Worker(Struct, frozen=True):
     taken: tuple[tuple[str, float], ...] = ()
     """What others hold of its GPUs as far as it counts, by uuid: see `taken_by_others`."""
     servers: tuple[ImageServer, ...] = ()
+    withdrawn: Withdrawn = Withdrawn()
 
     @property
     def takes_work(self) -> bool:

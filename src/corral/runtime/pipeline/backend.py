@@ -29,7 +29,8 @@ class StageFailed(Exception):
     - `model_missing`: another worker may have the model, VAE, LoRA or upscaler that it names
     - `stage_missing`: another worker may have what the stage needs (ADetailer, a node)
     - `backend_mismatch`: the server says that it rendered something else than it was asked for
-    - `backend_down`: no answer, or the server's own fault; elsewhere, and the circuit opens
+    - `backend_down`: it died under the job, or by its own fault: again, as after a lost worker
+    - `backend_silent`: no answer, and nothing was begun there: the job waits, and it costs nothing
     - `bad_job`: it would fail the same way everywhere
     """
 
@@ -37,6 +38,15 @@ class StageFailed(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+        self.hangs = False
+        """Of a server: it is there, and takes its time."""
+
+
+def unless_begun(failed: StageFailed, begun: bool) -> StageFailed:
+    """What a silent server means to a job that it has not begun."""
+    if failed.code != "backend_down" or begun:
+        return failed
+    return StageFailed("backend_silent", failed.message)
 
 
 class Tell(Protocol):

@@ -27,7 +27,14 @@ from corral.core.images.pipeline import (
     stage_name,
 )
 from corral.runtime.pipeline import images
-from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell, seed_of, stop_if_cancelled
+from corral.runtime.pipeline.backend import (
+    Rendered,
+    StageFailed,
+    Tell,
+    seed_of,
+    stop_if_cancelled,
+    unless_begun,
+)
 from corral.runtime.pipeline.comfyui import errors, graphs
 from corral.runtime.pipeline.comfyui import workflow as comfyui_workflow
 from corral.runtime.pipeline.comfyui.graphs import Graph
@@ -38,6 +45,7 @@ from corral.runtime.pipeline.comfyui.server import (
     Busy,
     ComfyUIServer,
     Events,
+    Refused,
     Unanswered,
     versions_of,
 )
@@ -86,12 +94,19 @@ class ComfyUI:
         self._server = ComfyUIServer(url, username, password, answer_s=answer_s)
         self._workflow: Workflow | None = msgspec.convert(workflow, Workflow | None)
         self._patience_s, self._busy_s, self._look_s = patience_s, busy_s, look_s
+        self._begun = False
+        """Something was submitted for this stage."""
 
     def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
+        self._begun = False
         try:
             return self._render(stage, record, images, tell)
+        except Refused as error:
+            raise StageFailed("stage_missing", self._down(str(error)).message) from error
         except Unanswered as error:
-            raise self._down(str(error)) from error
+            raise unless_begun(self._down(str(error)), self._begun) from error
+        except StageFailed as failed:
+            raise unless_begun(failed, self._begun) from failed
 
     def _render(
         self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell
@@ -260,6 +275,7 @@ class ComfyUI:
         the history has of before."""
         prompt_id = str(uuid.uuid4())
         try:
+            self._begun = True
             with suppress(Unanswered):  # it may have arrived all the same
                 prompt_id = self._server.submit(graph.nodes, events.client_id, prompt_id)
             entry, waited_s = self._follow(prompt_id, events, progress)

@@ -12,7 +12,7 @@ from corral.core.images.backends import Workflow
 from corral.runtime.files.models import model_name
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui import workflow as comfyui_workflow
-from corral.runtime.pipeline.comfyui.server import ComfyUIServer, Unanswered
+from corral.runtime.pipeline.comfyui.server import Busy, ComfyUIServer, Unanswered
 
 NODES = {
     "txt2img": ("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler",
@@ -35,9 +35,11 @@ def offer(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
         stages = tuple(stage for stage, kinds in NODES.items() if not server.missing(kinds))
         return stages, dict.fromkeys(models, "")
     except Unanswered as error:
-        raise StageFailed(
+        failed = StageFailed(
             "backend_down", f"No answer from the ComfyUI at {server.url} ({error})."
-        ) from error
+        )
+        failed.hangs = isinstance(error, Busy)
+        raise failed from error
     finally:
         server.close()
 

@@ -11,7 +11,14 @@ from typing import Any
 from PIL.Image import Image
 
 from corral.core.images.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
-from corral.runtime.pipeline.backend import Rendered, StageFailed, Tell, seed_of, stop_if_cancelled
+from corral.runtime.pipeline.backend import (
+    Rendered,
+    StageFailed,
+    Tell,
+    seed_of,
+    stop_if_cancelled,
+    unless_begun,
+)
 from corral.runtime.pipeline.webui import payloads, truth
 from corral.runtime.pipeline.webui.errand import Errand
 from corral.runtime.pipeline.webui.payloads import Look
@@ -58,10 +65,11 @@ class WebUI:
             raise
         try:
             rendered = errand.ended.result()
-        except Down:
-            self._settings = None
-            self._stock.forget()
-            raise
+        except StageFailed as failed:
+            if isinstance(failed, Down):
+                self._settings = None
+                self._stock.forget()
+            raise unless_begun(failed, errand.begun) from failed
         tell.progress(1.0, "done")
         return rendered
 

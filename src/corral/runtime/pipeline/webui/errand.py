@@ -25,11 +25,7 @@ STALLED_S = 900.0
 and hashes, before it says that it is busy: minutes from a slow disk."""
 OTHERS_S = 900.0
 """How long somebody else's image is waited for."""
-COMING_S = 300.0
-"""How long one that went down just now is waited for: somebody starts it again. Longer than it may
-take: whoever finds it down after that has it started once more, in the middle of its start."""
-MARKED_S = 600.0
-"""After that, it is a new failure."""
+IMAGES = ("txt2img", "img2img", "extra-single-image")
 STOPPING_S = 60.0
 """How long a server may take to notice an interrupt; it loads a model first."""
 
@@ -52,6 +48,8 @@ class Errand:
         """Progress of this stage, for the thread that may tell it."""
         self.share = (0, 1)
         """Which of how many calls this is."""
+        self.begun = False
+        """An image was asked for."""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="webui", daemon=True).start()
@@ -66,6 +64,7 @@ class Errand:
         it: that of an interrupted one looks like any other, with a part of the image."""
         before = self.idle()
         self._turn.write(busy=True)
+        self.begun |= path in IMAGES
         sent = self._send(path, body)
         untouched = not before.interrupted
         began = looked = alive = time.monotonic()
@@ -111,22 +110,14 @@ class Errand:
         return answer
 
     def reach(self) -> None:
-        """One that is found down fails its job at once, which has it started again; the next job
-        waits for it."""
-        down_s = time.time() - float(self._turn.read().get("down") or 0)
+        """One that is found down fails its job at once, which has it started again. The job waits
+        where it keeps nobody from anything: in the queue."""
         while True:
-            try:
-                with suppress(Late):
-                    self._server.state()
-                    self._turn.write(down=0)
-                    return
-            except StageFailed:  # also its pages without its API, or a proxy's: it is not ready
-                if not 0 <= down_s < COMING_S:
-                    raise
-            self.heard = (0.0, "waiting for the WebUI to come up again")
-            if self.stopping.wait(1.0):
+            with suppress(Late):
+                self._server.state()
+                return
+            if self.stopping.wait(POLL_S):
                 raise Stopped
-            down_s += 1.0
 
     def idle(self) -> ServerState:
         """Waits until the server is. What was left there by one of us who died is interrupted, and
@@ -205,17 +196,10 @@ class Errand:
         try:
             rendered = self._work(self)
         except BaseException as error:  # raised again where the result is asked for
-            if isinstance(error, Down):
-                self._mark(error)
+            if isinstance(error, Down) and error.gone:
+                self._turn.write(busy=False)
             self._turn.release()
             self.ended.set_exception(error)
         else:
             self._turn.release()
             self.ended.set_result(rendered)
-
-    def _mark(self, failed: Down) -> None:
-        if failed.gone:
-            self._turn.write(busy=False)
-        now = time.time()
-        if not 0 <= now - float(self._turn.read().get("down") or 0) < MARKED_S:
-            self._turn.write(down=now)

@@ -42,6 +42,7 @@ class Down(StageFailed):
     def __init__(self, message: str, *, gone: bool = False) -> None:
         super().__init__("backend_down", message)
         self.gone = gone
+        self.hangs = not gone
         """And what it did is gone with it. One that hangs may come back to it."""
 
 
