@@ -26,6 +26,7 @@ from urllib.parse import parse_qs, urlsplit
 from PIL.Image import Image
 
 from corral.runtime.pipeline.webui.turn import Turn
+from tests.eventually import PATIENCE_S
 from tests.fakes.webui_parts import (
     BITES,
     DEFAULTS,
@@ -79,6 +80,8 @@ class FakeWebUI:
         """Requests that came while it was frozen."""
         self.twist: Callable[[Json], object] = lambda body: None
         """Changes a request before it is looked at, as a bug or an extension would."""
+        self.unwinds: threading.Event | None = None
+        """An interrupted request keeps its overrides in force until then; it takes seconds."""
         self.forgets_interrupts = 0
         """As many come before the job has begun."""
         self.tells: Callable[[Json], object] = lambda info: None
@@ -86,6 +89,8 @@ class FakeWebUI:
         self.more_images = 0
         """As many of an extension's own come behind those of the request."""
         self.adds_to_prompt = ""
+        self.sends = ""
+        """The format of its images, whatever was set."""
         self.broken = ""
         """Every generation fails with this message."""
         self.config: Json = {"sd_model_checkpoint": self.title(TITLES[0]), "samples_format": "png"}
@@ -387,9 +392,8 @@ class FakeWebUI:
 
     def _encoded(self, image: Image) -> str:
         held = io.BytesIO()
-        kind = (
-            str({**self._defaults, **self.config}["samples_format"]).upper().replace("JPG", "JPEG")
-        )
+        kind = self.sends or str({**self._defaults, **self.config}["samples_format"])
+        kind = kind.upper().replace("JPG", "JPEG")
         image.save(held, kind)
         return base64.b64encode(held.getvalue()).decode()
 
@@ -411,6 +415,8 @@ class FakeWebUI:
             self._load(settings, over)
             return self._sample(kind, body, settings, over)
         finally:
+            if self._state["interrupted"] and self.unwinds is not None:
+                self.unwinds.wait(PATIENCE_S)
             if body.get("override_settings_restore_afterwards", True):
                 self.config |= stored  # the others stay as they are now
 

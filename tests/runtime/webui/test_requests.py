@@ -197,7 +197,12 @@ def test_images_come_without_loss_where_the_server_has_jpeg(webui: WebUI, fake: 
     first = render(webui).images[0]
     assert first.tobytes() == render(webui).images[0].tobytes()
     assert render(webui, RECORD, Upscale(factor=2), first).images[0].size == (128, 128)
-    fake.config["samples_format"] = "jpg"
+    fake.config["samples_format"] = "png"
+    render(webui)
+    fake.config["samples_format"] = "jpg"  # chosen just now
+    assert first.tobytes() == render(webui).images[0].tobytes()
+    assert fake.config["samples_format"] == "jpg"
+    fake.sends = "jpeg"
     failed = refused(webui)
     assert failed.code == "backend_mismatch"
     assert "png" in failed.message

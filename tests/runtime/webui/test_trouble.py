@@ -160,14 +160,12 @@ def test_an_early_timeout_is_asked_again(opened: Open, fake: FakeWebUI) -> None:
     assert running.rendered is not None
 
 
-@pytest.mark.parametrize("waiting", ["options", "refresh-checkpoints", "txt2img"])
+@pytest.mark.parametrize("waiting", ["refresh-checkpoints", "txt2img"])
 def test_a_server_that_loads_its_first_model_is_not_down(
     opened: Open, fake: FakeWebUI, waiting: str
 ) -> None:
     """It answers, says that it is idle, and does nothing that we ask for until the model is there:
     no setting that needs it, no look into its folders, no image."""
-    if waiting != "options":
-        fake.config["sd_vae"] = "Automatic"
     if waiting == "refresh-checkpoints":
         fake.unseen = {TITLES[0]}
     with fake.queue:

@@ -24,8 +24,9 @@ from corral.runtime.pipeline.webui.errand import Errand
 from corral.runtime.pipeline.webui.payloads import Look
 from corral.runtime.pipeline.webui.server import ANSWER_S, Down, WebUIServer
 from corral.runtime.pipeline.webui.stock import ServerStock, plain
-from corral.runtime.pipeline.webui.truth import Expected, Info
+from corral.runtime.pipeline.webui.truth import Expected, Info, Lossy
 from corral.runtime.pipeline.webui.turn import Turn
+from corral.runtime.pipeline.webui.user_settings import UserSettings
 
 LOOK_S = 0.1
 REFRESHED = ("refresh-checkpoints", "refresh-vae", "refresh-loras")
@@ -48,7 +49,7 @@ class WebUI:
         self._server = WebUIServer(url, username, password, answer_s=answer_s)
         self._folder = folder
         self._stock = ServerStock(self._server)
-        self._settings: frozenset[str] | None = None
+        self._user = UserSettings(self._server, self._stock)
 
     def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
         turn = self._take_turn(tell)
@@ -67,7 +68,7 @@ class WebUI:
             rendered = errand.ended.result()
         except StageFailed as failed:
             if isinstance(failed, Down):
-                self._settings = None
+                self._user.forget()
                 self._stock.forget()
             raise unless_begun(failed, errand.begun) from failed
         tell.progress(1.0, "done")
@@ -88,8 +89,30 @@ class WebUI:
     def _work(
         self, errand: Errand, turn: Turn, stage: Stage, record: Record, images: Sequence[Image]
     ) -> Rendered:
-        errand.reach()
-        settings = self._prepared(errand)
+        state, down = errand.reach(), False
+        try:
+            settings = self._user.borrow(errand, turn, state)
+            with suppress(Lossy):
+                return self._stage(errand, turn, stage, record, images, settings)
+            turn.write(settled="")
+            settings = self._user.borrow(errand, turn, state)
+            return self._stage(errand, turn, stage, record, images, settings)
+        except Down:
+            down = True  # the next turn gives back
+            raise
+        finally:
+            if not down:
+                self._user.give_back(errand, turn)
+
+    def _stage(
+        self,
+        errand: Errand,
+        turn: Turn,
+        stage: Stage,
+        record: Record,
+        images: Sequence[Image],
+        settings: frozenset[str],
+    ) -> Rendered:
         if isinstance(stage, Upscale):
             return self._upscaled(errand, stage, images)
         if isinstance(stage, ADetailer):
@@ -101,6 +124,7 @@ class WebUI:
                 )
             self._stock.detector(stage.detector)
         look = self._look(errand, stage, record, settings)
+        self._user.lend(turn, look.overrides)
         loaded = turn.read().get("model") != plain(look.model.title)
         if isinstance(stage, Txt2Img):
             made = self._drawn(errand, stage, record, look)
@@ -126,28 +150,6 @@ class WebUI:
                 continue  # an older server, or one without LoRAs
         self._stock.forget()
         return payloads.look_of(stage, record, self._stock, settings)
-
-    def _prepared(self, errand: Errand) -> frozenset[str]:
-        """Overrides of a request are undone only for settings that stand in the server's own
-        configuration. So each is written there once, as it is. `samples_format` alone is changed:
-        the server puts images into files after it has undone the overrides. It may take as long as
-        an image: a setting that is new there waits for whatever the server does."""
-        if self._settings is None:
-            options: dict[str, Any] = self._server.get("options")
-            known = {name: options[name] for name in payloads.OVERRIDDEN if name in options}
-            if "sd_model_checkpoint" not in known:
-                raise StageFailed(
-                    "backend_mismatch",
-                    f"The WebUI at {self._server.url} has no setting for its model.",
-                )
-            if not self._stock.takes(str(known["sd_model_checkpoint"] or "")):
-                del known["sd_model_checkpoint"]  # it would be refused, and every request names one
-            written = {name: value for name, value in known.items() if value is not None}
-            if "samples_format" in written:
-                written["samples_format"] = payloads.FIXED["samples_format"]
-            errand.call("options", written)
-            self._settings = frozenset({*known, "sd_model_checkpoint"})
-        return self._settings
 
     def _drawn(self, errand: Errand, stage: Txt2Img, record: Record, look: Look) -> Rendered:
         base = (record.width, record.height)

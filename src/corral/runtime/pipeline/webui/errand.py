@@ -50,6 +50,9 @@ class Errand:
         """Which of how many calls this is."""
         self.begun = False
         """An image was asked for."""
+        self.ended_began = ""
+        """When the server began what it did last for us, by its own clock, where nobody else was
+        there since."""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="webui", daemon=True).start()
@@ -101,21 +104,22 @@ class Errand:
                 state = self._now()
                 self._turn.write(over="" if state is None or state.idle else state.began)
             raise
+        now = self._now() if untouched else None
+        self.ended_began = now.began if now is not None and now.idle else ""
         # The sign stays until the next job begins.
-        if untouched and (state := self._now()) is not None and state.interrupted:
+        if now is not None and now.interrupted:
             raise StageFailed(
                 "exception",  # the same server may well do it the next time
                 f"Somebody interrupted the WebUI at {self._server.url}: the image is unfinished.",
             )
         return answer
 
-    def reach(self) -> None:
+    def reach(self) -> ServerState:
         """One that is found down fails its job at once, which has it started again. The job waits
         where it keeps nobody from anything: in the queue."""
         while True:
             with suppress(Late):
-                self._server.state()
-                return
+                return self._server.state()
             if self.stopping.wait(POLL_S):
                 raise Stopped
 
@@ -142,6 +146,17 @@ class Errand:
             f"The WebUI at {self._server.url} has been busy with something else for "
             f"{OTHERS_S / 60:g} minutes.",
         )
+
+    def quiet(self, patience_s: float) -> ServerState:
+        """Idle soon, also for one whose caller is gone. Raises Late."""
+        until = time.monotonic() + patience_s
+        while True:
+            state = self._server.state()
+            if state.idle:
+                return state
+            if time.monotonic() > until:
+                raise Late
+            time.sleep(POLL_S)
 
     def _send(self, path: str, body: dict[str, Any]) -> Future[tuple[Any, float]]:
         """A request that nobody can break off."""

@@ -116,6 +116,11 @@ class WebUIServer:
             taken = min(float(answer.headers.get("X-Process-Time", taken)), taken)
         return self._read(answer), taken
 
+    def change(self, settings: dict[str, Any]) -> None:
+        """A new model, or VAE, is loaded before it answers."""
+        timeout = httpx.Timeout(LONG_S, connect=CONNECT_S)
+        self._read(self._insist("POST", "sdapi/v1/options", settings, timeout=timeout))
+
     def state(self) -> ServerState:
         """Raises Late: the next one may be in time."""
         answer = self._read(

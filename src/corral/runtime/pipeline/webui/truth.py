@@ -26,6 +26,17 @@ MODULE = re.compile(r'(?:^|, )Module \d+: ("[^"]*"|[^,]+)')
 SCHEDULE = re.compile(r"(?:^|, )Schedule type: ([^,]+)")
 
 
+class Lossy(StageFailed):
+    """Its user has chosen another format for files, since we looked."""
+
+    def __init__(self, url: str, kind: str | None) -> None:
+        super().__init__(
+            "backend_mismatch",
+            f"The WebUI at {url} sent {kind}, which loses pixels. Set its file format for images "
+            "to png.",
+        )
+
+
 class Expected(Struct, frozen=True):
     """What an answer must say of itself."""
 
@@ -135,11 +146,7 @@ def decoded(data: str, url: str) -> Image:
             "backend_mismatch", f"The WebUI at {url} sent something that is no image: {error}."
         ) from error
     if image.format != "PNG":
-        raise StageFailed(
-            "backend_mismatch",
-            f"The WebUI at {url} sent {image.format}, which loses pixels. Set its file format for "
-            "images to png.",
-        )
+        raise Lossy(url, image.format)
     image.info.clear()
     return image
 
