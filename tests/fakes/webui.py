@@ -23,7 +23,8 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from PIL.Image import Image
+from PIL import ImageFilter
+from PIL.Image import Image, Resampling
 
 from corral.runtime.pipeline.webui.turn import Turn
 from tests.eventually import PATIENCE_S
@@ -34,6 +35,7 @@ from tests.fakes.webui_parts import (
     FORGE,
     LATENT,
     LORAS,
+    NOT_LOADED,
     OLD_SAMPLERS,
     SAMPLERS,
     SCHEDULES,
@@ -251,7 +253,7 @@ class FakeWebUI:
                 {"model_name": n, "filename": f"/vae/{n}"} for n in VAES
             ],
             "GET samplers": lambda: OLD_SAMPLERS if self.old else SAMPLERS,
-            "GET upscalers": lambda: [{"name": name} for name in UPSCALERS],
+            "GET upscalers": self._upscalers,
             "GET latent-upscale-modes": lambda: [{"name": name} for name in LATENT],
             "GET loras": self._loras,
             "GET scripts": self._scripts,
@@ -284,6 +286,16 @@ class FakeWebUI:
             for name in TITLES
             if name not in self.unseen
         ]
+
+    def _upscalers(self) -> list[Json]:
+        plain = dict.fromkeys(("None", "Lanczos", "Nearest"))
+        return [
+            {
+                "name": name, "model_name": None, "model_url": None, "scale": 4,
+                "model_path": {**plain, **NOT_LOADED}.get(name, f"/up/{name}.pth"),
+            }
+            for name in UPSCALERS
+        ]  # fmt: skip
 
     def _refresh(self) -> None:
         with self.queue:
@@ -566,7 +578,10 @@ class FakeWebUI:
                 raise Refusal(500, "OutOfMemoryError", "CUDA out of memory. Tried to allocate 9 GB")
             self._steps(2, self.over)
             self._end()
-            return {"html_info": "", "image": self._encoded(image.resize(size))}
+            made = image.resize(size, Resampling.LANCZOS)
+            if body["upscaler_1"] not in (*NOT_LOADED, "Lanczos"):
+                made = made.filter(ImageFilter.SHARPEN)
+            return {"html_info": "", "image": self._encoded(made)}
 
 
 def main() -> None:

@@ -304,6 +304,32 @@ def test_an_upscaler_in_another_script_is_no_other(
     assert refused(webui, RECORD, Upscale(upscaler="\u7f8e"), square()).code == "model_missing"
 
 
+@pytest.mark.parametrize(("upscaler", "said"), [("ESRGAN_4x", "https://"), ("LDSR", "no file")])
+def test_an_upscaler_that_is_listed_and_not_there_is_refused(
+    webui: WebUI, fake: FakeWebUI, upscaler: str, said: str
+) -> None:
+    for stage, images in (
+        (Upscale(upscaler=upscaler), [square()]),
+        (Txt2Img(hires=Hires(upscaler=upscaler)), []),
+    ):
+        failed = refused(webui, RECORD, stage, *images)
+        assert failed.code == "model_missing"
+        assert upscaler in failed.message
+        assert said in failed.message
+    assert not sent(fake, "extra-single-image")
+    assert not sent(fake, "txt2img")
+
+
+def test_an_upscaler_that_cannot_be_loaded_is_no_success(webui: WebUI) -> None:
+    made = render(webui).images[0]
+    failed = refused(webui, RECORD, Upscale(upscaler="4x-Cut"), made)
+    assert failed.code == "model_missing"
+    assert "4x-Cut" in failed.message
+    for upscaler in ("R-ESRGAN 4x+", "Lanczos"):
+        assert render(webui, RECORD, Upscale(upscaler=upscaler), made).images
+    assert render(webui, RECORD, Upscale(upscaler="R-ESRGAN 4x+"), square()).images  # one colour
+
+
 def test_hires_and_refiner_are_settings_of_txt2img(webui: WebUI, fake: FakeWebUI) -> None:
     stage = Txt2Img(hires=Hires(factor=1.5, denoise=0.3), refiner=Refiner("refine", 0.5))
     assert render(webui, RECORD, stage).images[0].size == (96, 96)

@@ -23,7 +23,7 @@ from corral.runtime.pipeline.webui import payloads, truth
 from corral.runtime.pipeline.webui.errand import Errand
 from corral.runtime.pipeline.webui.payloads import Look
 from corral.runtime.pipeline.webui.server import ANSWER_S, Down, WebUIServer
-from corral.runtime.pipeline.webui.stock import ServerStock, plain
+from corral.runtime.pipeline.webui.stock import ServerStock, plain, resizes_plainly
 from corral.runtime.pipeline.webui.truth import Expected, Info, Lossy
 from corral.runtime.pipeline.webui.turn import Turn
 from corral.runtime.pipeline.webui.user_settings import UserSettings
@@ -210,6 +210,13 @@ class WebUI:
             wanted = payloads.grown(image.size, stage.factor)
             # Where a side is no whole number of blocks, releases round in different ways.
             truth.complain(truth.sizes([found], wanted, payloads.BLOCK), self._server.url)
+            if truth.is_resized(image, found) and not resizes_plainly(body["upscaler_1"]):
+                self._stock.forget()
+                raise StageFailed(
+                    "model_missing",
+                    f"The WebUI at {self._server.url} could not load the upscaler "
+                    f"{body['upscaler_1']!r} and only resized the image. Its log says why.",
+                )
             made.images.append(found)
             made.seconds += seconds
         return made

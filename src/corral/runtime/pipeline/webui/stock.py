@@ -25,6 +25,9 @@ ENDINGS = re.compile(r"\.(safetensors|ckpt|pt|pth|bin|gguf)$", re.IGNORECASE)
 SHA_SHOWN = 10
 """Digits of a sha256 in a title."""
 HASH = re.compile(r"\s*\[[0-9a-f]{4,64}\]$", re.IGNORECASE)
+REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+RESIZES = ("lanczos", "nearest")
+"""Upscalers that need no file."""
 PLAINLY = ("normal", "uniform")
 """One schedule by two names, of which 1.9 has only the second; before, that of a plain name."""
 
@@ -42,6 +45,10 @@ def folded(name: str) -> str:
     """`DPM++ 2M`, `dpmpp_2m` and `k_dpmpp_2m` are one sampler."""
     letters = re.sub(r"[^a-z0-9+]", "", name.lower().removeprefix("k_"))
     return letters.replace("++", "pp").replace("ancestral", "a")
+
+
+def resizes_plainly(upscaler: str) -> bool:
+    return folded(upscaler) in RESIZES
 
 
 class ServerModel(Struct, frozen=True):
@@ -215,16 +222,37 @@ class ServerStock:
         return self.sampler(f"{sampler} {schedule}")
 
     def upscaler(self, name: str, *, latent: bool = False) -> str:
-        names = [str(one["name"]) for one in self._list("upscalers") if one["name"] != "None"]
+        names = self.upscalers()
         if latent:
             modes = self._optional("latent-upscale-modes") or []
-            names = [*(str(one["name"]) for one in modes), *names]
-        if name in names:
-            return name
-        for known in names:
-            if folded(name) and folded(known) == folded(name):  # nothing is left of other scripts
-                return known
-        raise self._lacks("upscaler", name, names)
+            names = {**{str(one["name"]): "" for one in modes}, **names}
+        known = name if name in names else ""
+        for one in names:
+            if not known and folded(name) and folded(one) == folded(name):  # of other scripts, ""
+                known = one
+        if not known:
+            raise self._lacks("upscaler", name, [one for one in names if not names[one]])
+        if names[known]:
+            self.forget()
+            raise StageFailed(
+                "model_missing",
+                f"The WebUI at {self._server.url} lists the upscaler {known!r} and {names[known]}: "
+                "it would resize plainly and say nothing. Put the file into its models folder.",
+            )
+        return known
+
+    def upscalers(self) -> dict[str, str]:
+        """By name: why it cannot be loaded, where that shows. Those without a file that are no
+        plain resize fetch it when they are first used, or fail to."""
+        found = {}
+        for one in self._list("upscalers"):
+            name, path = str(one["name"]), str(one.get("model_path") or "")
+            lacks = "has no file for it" if not path and not resizes_plainly(name) else ""
+            if REMOTE.match(path):
+                lacks = f"has not fetched its file ({path})"
+            if name != "None":
+                found[name] = lacks
+        return found
 
     def has_detailer(self) -> bool:
         scripts = self._list("scripts").get("img2img") or []

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 from PIL import Image as Images
+from PIL import ImageChops
 from PIL.Image import Image
 
 from corral.runtime.pipeline.backend import StageFailed
@@ -149,6 +150,21 @@ def decoded(data: str, url: str) -> Image:
         raise Lossy(url, image.format)
     image.info.clear()
     return image
+
+
+def is_resized(image: Image, made: Image) -> bool:
+    """Whether this is what is left of an upscaler that could not be loaded. Of an image that is
+    all of one colour nobody can say, and one that gets no larger is only resized anyway."""
+    image, made = image.convert("RGB"), made.convert("RGB")
+    if made.width <= image.width or all(low == high for low, high in _extremes(image)):
+        return False
+    plainly = image.resize(made.size, Images.Resampling.LANCZOS)
+    return all(high <= 1 for _, high in _extremes(ImageChops.difference(plainly, made)))
+
+
+def _extremes(image: Image) -> list[tuple[int, int]]:
+    """By channel."""
+    return [band.getextrema() for band in image.split()]  # type: ignore[misc]
 
 
 def _told(info: Info) -> str:
