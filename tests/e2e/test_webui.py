@@ -114,12 +114,11 @@ async def test_an_outage_costs_no_job_anything_and_holds_nobody_else_up(
         await submitted(inside, replace(CHAIN, seed=seed, stages=(Txt2Img(),))) for seed in (1, 2)
     ]
 
-    async def waits(handle: AsyncHandle) -> bool:
-        why = await handle.why()
-        return fake.url in str(why.workers) and "does not answer" in str(why.workers)
+    async def waits() -> bool:
+        told = [str((await job.why()).workers) for job in jobs]
+        return all(fake.url in one and "does not answer" in one for one in told)
 
-    for job in jobs:
-        await eventually_async(lambda job=job: waits(job), "it waits for the server")
+    await eventually_async(waits, "they wait for the server")
     assert await (await inside.client.submit(abs, (-3,))).result(timeout=60) == 3
     assert not (await inside.client.workers())[0].circuit
     tried = [(await job.status()).attempt for job in jobs]

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from corral.core.events import AttemptExited, JobRequeued
-from corral.core.job import Course, Failure, Given, Head, Needs, Shape, State
+from corral.core.job import Course, Failure, Given, Head, Needs, Shape, State, Workload
 from corral.core.worker import Capabilities, ImageServer, Withdrawn, Worker
 from corral.scheduler.circuit import CLOSED, Breaker, after
 from corral.scheduler.fit import Room, refuse_ever, refuse_now
@@ -26,7 +26,7 @@ SILENT = Worker(
 
 
 def image(task: str, *models: str) -> Shape:
-    return Shape(Needs(task=task, models=models), workload="pipeline")
+    return Shape(Needs(task=task, models=models), workload=Workload.PIPELINE)
 
 
 @pytest.mark.parametrize(

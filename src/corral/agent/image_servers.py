@@ -24,15 +24,17 @@ from msgspec import Struct
 from corral.agent.system import beside
 from corral.core.images.backends import ComfyUIEntry, Entry, WebUIEntry, tasks_of
 from corral.core.images.pipeline import STAGES
-from corral.core.worker import MOST_MODELS, ImageServer, Model, Withdrawn
+from corral.core.worker import MOST_MODELS, MOST_NAMES, ImageServer, Model, Withdrawn
 from corral.runtime.files.models import model_name
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.kinds import offer_of
+from corral.runtime.pipeline.kinds import names_of, offer_of
 from corral.runtime.process import system
 
 log = structlog.get_logger("corral.agent.image_servers")
 
 EVERY_S = 30.0
+NAMES_EVERY_S = 600.0
+"""LoRAs and the like: their lists are long, and say a mistake sooner, no more."""
 SILENT_EVERY_S = 1.0
 """A silent one is asked so often: its jobs go on as soon as it answers."""
 FIRST_S = 3.0
@@ -76,6 +78,8 @@ class ServerOffers:
         self._offers: dict[str, Offer] = {}
         """By address."""
         self._said = {one.url: UNHEARD for one in self._servers}
+        self._names: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._name_at: dict[str, float] = {}
         self._start_at: dict[str, float] = {}
         """When one that is down is started from here."""
         self._hurry = {one.url: asyncio.Event() for one in self._servers}
@@ -104,7 +108,10 @@ class ServerOffers:
 
     @property
     def servers(self) -> tuple[ImageServer, ...]:
-        return tuple(ImageServer(one.kind, one.url, self._said[one.url]) for one in self._servers)
+        return tuple(
+            ImageServer(one.kind, one.url, self._said[one.url], self._names.get(one.url, {}))
+            for one in self._servers
+        )
 
     @property
     def withdrawn(self) -> Withdrawn:
@@ -164,6 +171,9 @@ class ServerOffers:
         self._start_at.pop(server.url, None)
         self._answers(server.url)
         self._offers[server.url] = offer
+        if self._clock() >= self._name_at.get(server.url, 0.0):
+            self._name_at[server.url] = self._clock() + NAMES_EVERY_S
+            self._names[server.url] = await beside(partial(names_at, server), "image server")
 
     def silent(self, kind: str, said: str) -> None:
         """A job found it so."""
@@ -192,6 +202,21 @@ def named(servers: Iterable[Server], kind: str, said: str) -> Server | None:
     alike = [one for one in servers if one.kind == kind]
     meant = [one for one in alike if f"{one.url.rstrip('/')} " in f"{said} "]
     return next(iter(meant or alike), None)
+
+
+def names_at(entry: Server) -> dict[str, tuple[str, ...]]:
+    """All else that it has, in a thread. They are a courtesy."""
+    try:
+        told = names_of(entry.options())
+    except Exception as error:
+        log.warning("image_server_names_unknown", url=entry.url, reason=str(error)[:TROUBLE])
+        return {}
+    found = {kind: tuple(dict.fromkeys(has)) for kind, has in told.items()}
+    return {
+        kind: has
+        for kind, has in found.items()
+        if len(has) <= MOST_NAMES and all(len(name) <= TROUBLE for name in has)
+    }
 
 
 def survey(entry: Server) -> Offer:

@@ -72,11 +72,20 @@ class Reading(Struct, frozen=True, gc=False, omit_defaults=True):
     """Its driver does not answer for it any more; all of it counts as others'."""
 
 
+MOST_NAMES = 2_000
+"""Of one kind that an image server tells of; where there are more, it tells none."""
+
+
 class ImageServer(Struct, frozen=True, gc=False, omit_defaults=True):
     kind: Word
     url: Annotated[str, Meta(max_length=2048)]
     trouble: Word = ""
     """Why it does not answer; empty: it does."""
+    names: Annotated[
+        dict[Word, Annotated[tuple[Word, ...], Meta(max_length=MOST_NAMES)]], Meta(max_length=16)
+    ] = {}
+    """What it has, by kind: `sampler`, `schedule`, `VAE`, `LoRA`, `upscaler`. Of a kind that is
+    missing nobody knows."""
 
 
 class Withdrawn(Struct, frozen=True, omit_defaults=True):

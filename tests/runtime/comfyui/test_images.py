@@ -88,12 +88,12 @@ def test_the_whole_chain(server: FakeComfyUI, backend: ComfyUI) -> None:
 
 
 @pytest.mark.parametrize("upscaler", ["lanczos", "4x-UltraSharp"])
-def test_upscales_each_image_to_the_pixel(backend: ComfyUI, upscaler: str) -> None:
+def test_upscales_each_image_to_whole_blocks(backend: ComfyUI, upscaler: str) -> None:
     images = (picture("one", (50, 30)), picture("two", (64, 64)))
 
     rendered = render(backend, stage=Upscale(factor=1.5, upscaler=upscaler), images=images)
 
-    assert [image.size for image in rendered.images] == [(75, 45), (96, 96)]
+    assert [image.size for image in rendered.images] == [(72, 40), (96, 96)]
 
 
 def test_an_identical_graph_is_answered_from_the_cache(

@@ -19,6 +19,7 @@ from corral.core.images.pipeline import (
     Upscale,
 )
 from corral.runtime.pipeline import bounded
+from corral.runtime.pipeline.backend import listed
 from corral.runtime.pipeline.webui.backend import WebUI
 from tests.fakes import webui_parts
 from tests.fakes.webui import FakeWebUI
@@ -352,6 +353,26 @@ def test_loras_ride_in_the_prompt(webui: WebUI, fake: FakeWebUI) -> None:
     assert "no LoRA moody" in refused(webui, record).message
     fake.lost_loras |= {"ink"}
     assert "no LoRA ink" in refused(webui, record).message
+
+
+def test_a_card_names_loras_and_upscalers(webui: WebUI) -> None:
+    stage = Txt2Img(hires=Hires(upscaler="R-ESRGAN 4x+"))
+    made = render(webui, replace(RECORD, loras=(Lora("ink"),)), stage)
+    models = made.info["models"]
+    assert models["ink"] == digest_of("ink")[:12]
+    assert "R-ESRGAN 4x+" in models
+    upscaled = render(webui, RECORD, Upscale(upscaler="R-ESRGAN 4x+"), made.images[0])
+    assert upscaled.info["models"] == {"R-ESRGAN 4x+": ""}
+    plainly = render(webui, RECORD, Upscale(upscaler="Lanczos"), made.images[0])
+    assert plainly.info["models"] == {}
+
+
+def test_what_is_near_comes_first_and_no_name_is_cut() -> None:
+    names = [f"a-long-name-of-a-model-{n:02}.safetensors" for n in range(40)]
+    told = listed([*names, "castle.safetensors"], "castel.safetensors")
+    assert told.startswith("castle.safetensors, ")
+    assert told.endswith(" and 33 more")
+    assert all(one in (*names, "castle.safetensors") for one in told[:-12].split(", "))
 
 
 def test_thousands_of_loras_are_no_answer_without_end(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -20,6 +21,9 @@ from PIL.Image import Image
 
 from corral import job
 from corral.core.images.pipeline import Record, Stage
+
+LISTED = 8
+"""Names of what a server has, where something else was asked for."""
 
 
 class StageFailed(Exception):
@@ -97,9 +101,31 @@ def seed_of(record: Record, place: int) -> int:
     return (record.seed + place) % 2**32
 
 
-def times(side: int, factor: float, multiple_of: int = 1) -> int:
-    """A side so many times as long, cut to whole pixels the same way everywhere."""
-    return max(side * round(factor * 1000) // 1000 // multiple_of, 1) * multiple_of
+BLOCK = 8
+"""Pixels; sides of images that servers make are whole numbers of blocks."""
+
+
+def times(side: int, factor: float, multiple_of: int = BLOCK) -> int:
+    """A side so many times as long, cut the same way everywhere: as WebUI does it, which asks
+    nobody.
+
+    >>> times(100, 1.5), times(512, 2.0)
+    (144, 1024)
+    """
+    return max(int(side * factor) // multiple_of, 1) * multiple_of
+
+
+def listed(names: Sequence[str], wanted: str = "") -> str:
+    """The first of them, those like `wanted` before all others, each whole.
+
+    >>> listed(["Lanczos", "Nearest"], "nearset")
+    'Nearest, Lanczos'
+    """
+    by_word = {name.lower(): name for name in reversed(names)}
+    near = [by_word[one] for one in get_close_matches(wanted.lower()[:100], by_word, 3)]
+    some = list(dict.fromkeys([*near, *names]))
+    more = f" and {len(some) - LISTED} more" if len(some) > LISTED else ""
+    return f"{', '.join(some[:LISTED])}{more}" or "none"
 
 
 NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")

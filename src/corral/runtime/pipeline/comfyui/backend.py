@@ -31,6 +31,7 @@ from corral.runtime.pipeline.backend import (
     Rendered,
     StageFailed,
     Tell,
+    listed,
     seed_of,
     stop_if_cancelled,
     unless_begun,
@@ -231,7 +232,7 @@ class ComfyUI:
                 f"It has {bare[0]} as a diffusion model, without text encoder and VAE: give this "
                 "worker a workflow of your own that loads these."
                 if bare
-                else f"It has: {', '.join(offered)[:400] or 'none at all'}."
+                else f"It has {listed(offered, wanted)}."
             ),
         )
 

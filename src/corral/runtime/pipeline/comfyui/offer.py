@@ -12,6 +12,7 @@ from corral.core.images.backends import Workflow
 from corral.runtime.files.models import model_name
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui import workflow as comfyui_workflow
+from corral.runtime.pipeline.comfyui.names import RESIZES
 from corral.runtime.pipeline.comfyui.server import Busy, ComfyUIServer, Unanswered
 
 NODES = {
@@ -42,6 +43,33 @@ def offer(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
         raise failed from error
     finally:
         server.close()
+
+
+NAMED = {
+    "sampler": ("KSampler", "sampler_name"),
+    "schedule": ("KSampler", "scheduler"),
+    "VAE": ("VAELoader", "vae_name"),
+    "LoRA": ("LoraLoader", "lora_name"),
+    "upscaler": ("UpscaleModelLoader", "model_name"),
+}
+
+
+def names(options: Mapping[str, Any]) -> dict[str, list[str]]:
+    """See `kinds.names_of`."""
+    server = ComfyUIServer(options["url"], options["username"], options["password"])
+    try:
+        found = {
+            kind: server.choices(node, field)
+            for kind, (node, field) in NAMED.items()
+            if server.about(node) is not None
+        }
+    except Unanswered:
+        return {}
+    finally:
+        server.close()
+    if "upscaler" in found:
+        found["upscaler"] += RESIZES
+    return found
 
 
 def _places(options: Mapping[str, Any]) -> list[tuple[str, str]]:

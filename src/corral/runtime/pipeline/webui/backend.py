@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import wait
@@ -10,8 +11,10 @@ from typing import Any
 
 from PIL.Image import Image
 
+from corral.core.images.names import folded
 from corral.core.images.pipeline import ADetailer, Img2Img, Record, Stage, Txt2Img, Upscale
 from corral.runtime.pipeline.backend import (
+    BLOCK,
     Rendered,
     StageFailed,
     Tell,
@@ -169,7 +172,7 @@ class WebUI:
                 refined=stage.refiner is not None
                 and stage.refiner.switch_at < (record.steps - 1) / record.steps,
             )
-            self._add(made, errand.call("txt2img", body), expected)
+            self._add(made, stage, errand.call("txt2img", body), expected)
         return made
 
     def _redrawn(
@@ -197,7 +200,7 @@ class WebUI:
                 detector=detector,
             )
             body = payloads.img2img(stage, record, look, seed, image, size)
-            self._add(made, errand.call("img2img", body), expected)
+            self._add(made, stage, errand.call("img2img", body), expected)
         return made
 
     def _upscaled(self, errand: Errand, stage: Upscale, images: Sequence[Image]) -> Rendered:
@@ -209,7 +212,7 @@ class WebUI:
             found = truth.decoded(str(answer.get("image") or ""), self._server.url)
             wanted = payloads.grown(image.size, stage.factor)
             # Where a side is no whole number of blocks, releases round in different ways.
-            truth.complain(truth.sizes([found], wanted, payloads.BLOCK), self._server.url)
+            truth.complain(truth.sizes([found], wanted, BLOCK), self._server.url)
             if truth.is_resized(image, found) and not resizes_plainly(body["upscaler_1"]):
                 self._stock.forget()
                 raise StageFailed(
@@ -219,21 +222,24 @@ class WebUI:
                 )
             made.images.append(found)
             made.seconds += seconds
+            made.info = {"models": _of_upscaler(body["upscaler_1"])}
         return made
 
-    def _add(self, made: Rendered, answered: tuple[Any, float], expected: Expected) -> None:
+    def _add(
+        self, made: Rendered, stage: Stage, answered: tuple[Any, float], expected: Expected
+    ) -> None:
         answer, seconds = answered
         images, info = truth.images_of(answer, expected, self._server.url)
         made.images += images
         made.seeds += expected.seeds
         made.seconds += seconds
-        made.info = self._about(info, expected.look)
+        made.info = self._about(info, stage, expected.look)
         if not made.warnings and not info.get("sd_model_hash"):
             made.warnings.append(
                 f"The WebUI does not hash its models: {expected.look.model.title} was told by name."
             )
 
-    def _about(self, info: Info, look: Look) -> dict[str, Any]:
+    def _about(self, info: Info, stage: Stage, look: Look) -> dict[str, Any]:
         """For the card. A server hashes a model when it first loads it, so the list is asked for
         again where it had none."""
         model = look.model
@@ -246,7 +252,18 @@ class WebUI:
             models[str(info["sd_vae_name"])] = str(info.get("sd_vae_hash") or "")
         if look.refiner is not None:
             models[look.refiner.name] = look.refiner.sha256 or look.refiner.hash
+        hashes = str((info.get("extra_generation_params") or {}).get("Lora hashes") or "")
+        told = dict(re.findall(r"([^:,]+): ([0-9a-f]+)", hashes))
+        models |= {name: told.get(name, "") for name in look.loras}
+        hires = stage.hires if isinstance(stage, Txt2Img) else None
+        if hires is not None and not folded(hires.upscaler).startswith("latent"):
+            models |= _of_upscaler(self._stock.upscaler(hires.upscaler, latent=True))
         about: dict[str, Any] = {"models": models}
         if info.get("version"):
             about["versions"] = {"webui": str(info["version"])}
         return about
+
+
+def _of_upscaler(name: str) -> dict[str, str]:
+    """For the card. No server tells a hash of it."""
+    return {} if resizes_plainly(name) else {name: ""}

@@ -104,10 +104,10 @@ class Errand:
                 state = self._now()
                 self._turn.write(over="" if state is None or state.idle else state.began)
             raise
-        now = self._now() if untouched else None
-        self.ended_began = now.began if now is not None and now.idle else ""
+        after = self._now() if untouched else None
+        self.ended_began = after.began if after is not None and after.idle else ""
         # The sign stays until the next job begins.
-        if now is not None and now.interrupted:
+        if after is not None and after.interrupted:
             raise StageFailed(
                 "exception",  # the same server may well do it the next time
                 f"Somebody interrupted the WebUI at {self._server.url}: the image is unfinished.",
@@ -186,7 +186,7 @@ class Errand:
     def _hear(self, state: ServerState, fresh: bool) -> None:
         """Until the job has begun to count, its steps are those of the job before."""
         place, count = self.share
-        if not fresh or state.jobs < 0:
+        if not fresh or state.jobs < 0 or not state.steps:
             self.heard = (max(place / count, self.heard[0]), "starting")
             return
         done = (place + min(max(state.fraction, 0.0), 1.0)) / count

@@ -15,10 +15,11 @@ from PIL import Image as Images
 from PIL import ImageChops
 from PIL.Image import Image
 
+from corral.core.images.names import folded
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.images import KINDS
 from corral.runtime.pipeline.webui.payloads import LORAS_TOLD, MODULES, Look
-from corral.runtime.pipeline.webui.stock import AUTOMATIC, Word, folded, last
+from corral.runtime.pipeline.webui.stock import AUTOMATIC, Word, last
 
 Info = dict[str, Any]
 TAG = re.compile(r"<[a-z]+:[^>]*>", re.IGNORECASE)
@@ -64,7 +65,8 @@ def images_of(answer: Any, expected: Expected, url: str) -> tuple[list[Image], I
     if len(sent) > len(expected.seeds) and info.get("all_seeds"):
         del sent[len(expected.seeds) :]  # an extension's own, behind ours: maps, masks, previews
     if len(sent) != len(expected.seeds):
-        wrong.append(f"{len(sent)} images, not {len(expected.seeds)}")
+        images = f"{len(sent)} image{'s' * (len(sent) != 1)}"
+        wrong.append(f"{images}, not {len(expected.seeds)}")
     made = [decoded(data, url) for data in sent]
     wrong += sizes(made, expected.size)
     complain(wrong, url)
