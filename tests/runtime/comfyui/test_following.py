@@ -145,7 +145,10 @@ def test_what_a_restarted_server_forgot_is_submitted_again(
     server.start()
 
     rendered = rendering.outcome()
-    assert [one["prompt"] for one in server.submitted] == [server.submitted[0]["prompt"]] * 2
+    first, second = (dict(one["prompt"]) for one in server.submitted)
+    for graph in (first, second):
+        graph["5"]["inputs"].pop("corral")
+    assert first == second
     assert len({one["prompt_id"] for one in server.submitted}) == 2
     assert pixel_sha256(rendered.images[0]) == pixel_sha256(render(backend).images[0])
 

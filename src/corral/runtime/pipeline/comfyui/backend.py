@@ -145,12 +145,12 @@ class ComfyUI:
 
         graph, ended = self._execute(make, events, tell, (place, count))
         made = self._patiently(tell, lambda: self._fetch(graph, ended))
+        kind = graph.nodes[graph.output]["class_type"]
         if made is None:
-            # Answered from its cache, with a file that somebody removed since.
-            graph, anew = self._execute(lambda: _saved_anew(make()), events, tell, (place, count))
-            made = self._patiently(tell, lambda: self._fetch(graph, anew))
+            raise StageFailed(
+                "exception", f"ComfyUI no longer has the file that its {kind} made just now."
+            )
         if not made:
-            kind = graph.nodes[graph.output]["class_type"]
             raise StageFailed(
                 "backend_mismatch",
                 f"ComfyUI reports success and has no image of node {graph.output} ({kind}).",
@@ -278,7 +278,8 @@ class ComfyUI:
         try:
             self._begun = True
             with suppress(Unanswered):  # it may have arrived all the same
-                prompt_id = self._server.submit(graph.nodes, events.client_id, prompt_id)
+                nodes = graphs.rendered_anew(graph.nodes, prompt_id)
+                prompt_id = self._server.submit(nodes, events.client_id, prompt_id)
             entry, waited_s = self._follow(prompt_id, events, progress)
             return _ended(entry, waited_s, graph, progress) if entry is not None else None
         except StageFailed:
@@ -391,15 +392,3 @@ def _ended(
         seconds=max(done - began, 0) / 1000 if timed else waited_s,
         cached=set(said.get("execution_cached", {}).get("nodes", ())),
     )
-
-
-def _saved_anew(graph: Graph) -> Graph:
-    """The same image under a name of its own, so that the server writes a file again."""
-    node = graph.nodes[graph.output]
-    if node["class_type"] not in ("PreviewImage", "SaveImage"):
-        raise StageFailed(
-            "exception", f"ComfyUI no longer has the file that its {node['class_type']} made."
-        )
-    inputs = {**node["inputs"], "filename_prefix": f"corral/{uuid.uuid4().hex}"}
-    graph.nodes[graph.output] = {"class_type": "SaveImage", "inputs": inputs}
-    return graph
