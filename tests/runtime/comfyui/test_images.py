@@ -120,6 +120,17 @@ def test_an_image_is_enlarged_again_and_not_taken_from_the_cache(
         assert "ImageScale" in server.executed
 
 
+@pytest.mark.parametrize("last", [Upscale(upscaler="omega"), ADetailer()])
+def test_a_slip_in_the_last_stage_is_found_before_the_first_renders(
+    server: FakeComfyUI, backend: ComfyUI, last: Stage
+) -> None:
+    with pytest.raises(StageFailed) as failed:
+        render(backend, changed(stages=(Txt2Img(), last)))
+
+    assert failed.value.code in ("model_missing", "stage_missing")
+    assert not server.submitted
+
+
 def test_another_model_is_loaded_and_counted(backend: ComfyUI) -> None:
     assert render(backend).loaded
     assert not render(backend, changed(seed=8)).loaded

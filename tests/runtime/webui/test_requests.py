@@ -15,6 +15,7 @@ from corral.core.images.pipeline import (
     Lora,
     Record,
     Refiner,
+    Stage,
     Txt2Img,
     Upscale,
 )
@@ -353,6 +354,17 @@ def test_loras_ride_in_the_prompt(webui: WebUI, fake: FakeWebUI) -> None:
     assert "no LoRA moody" in refused(webui, record).message
     fake.lost_loras |= {"ink"}
     assert "no LoRA ink" in refused(webui, record).message
+
+
+@pytest.mark.parametrize(
+    "last", [Upscale(upscaler="omega"), ADetailer(detector="omega"), Upscale(upscaler="LDSR")]
+)
+def test_a_slip_in_the_last_stage_is_found_before_the_first_renders(
+    webui: WebUI, fake: FakeWebUI, last: Stage
+) -> None:
+    failed = refused(webui, replace(RECORD, stages=(Txt2Img(), last)))
+    assert failed.code == "model_missing"
+    assert not sent(fake, "txt2img")
 
 
 def test_a_card_names_loras_and_upscalers(webui: WebUI) -> None:

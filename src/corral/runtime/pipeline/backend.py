@@ -93,7 +93,16 @@ class Backend(Protocol):
     def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
         """One stage. `images` are what the stage before it made, or the job's input images: empty
         for txt2img, one per image of the batch for the others, which give as many back. Raises
-        `StageFailed`, or `corral.job.Cancelled` when it was asked to stop."""
+        `StageFailed`, or `corral.job.Cancelled` when it was asked to stop. A server of which later
+        stages want something it does not have refuses the first one (`later_than`)."""
+
+
+def later_than(stage: Stage, record: Record) -> Sequence[Stage]:
+    """Those of a chain that follow. What they name is looked up before the first one renders: a
+    slip in the last one would else be found behind all the work."""
+    if stage not in record.stages:
+        return ()
+    return record.stages[record.stages.index(stage) + 1 :]
 
 
 def seed_of(record: Record, place: int) -> int:

@@ -10,10 +10,10 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 from PIL.Image import Image
 
 from corral.core.images.backends import Workflow
@@ -31,6 +31,7 @@ from corral.runtime.pipeline.backend import (
     Rendered,
     StageFailed,
     Tell,
+    later_than,
     listed,
     seed_of,
     stop_if_cancelled,
@@ -38,6 +39,7 @@ from corral.runtime.pipeline.backend import (
 )
 from corral.runtime.pipeline.comfyui import errors, graphs
 from corral.runtime.pipeline.comfyui import workflow as comfyui_workflow
+from corral.runtime.pipeline.comfyui.ended_prompt import EndedPrompt, ended
 from corral.runtime.pipeline.comfyui.graphs import Graph
 from corral.runtime.pipeline.comfyui.names import by_key, files_like
 from corral.runtime.pipeline.comfyui.progress import GraphProgress
@@ -67,14 +69,6 @@ PACKS = {
     "FaceDetailer": "ComfyUI-Impact-Pack",
     "UltralyticsDetectorProvider": "ComfyUI-Impact-Subpack",
 }
-
-
-class EndedPrompt(Struct):
-    """A prompt that succeeded."""
-
-    outputs: dict[str, Any]
-    seconds: float
-    cached: set[str]
 
 
 class ComfyUI:
@@ -119,6 +113,8 @@ class ComfyUI:
         try:
             # Before anything is submitted: what is said before is gone.
             self._patiently(tell, events.connect, gone_s=0.0)
+            for later in later_than(stage, record):
+                self._patiently(tell, partial(self._drawn_up, later, record, 0, "", (64, 64)))
             for place in range(count):
                 image = images[place] if images else None
                 self._one(stage, record, place, count, image, events, tell, rendered)
@@ -166,18 +162,26 @@ class ComfyUI:
         self, stage: Stage, record: Record, seed: int, image: Image | None, rendered: Rendered
     ) -> Graph:
         """Made anew for each submission: a server that restarted may have lost the image too."""
-        own = self._workflow
-        if own is not None and own.stage != stage_name(stage):
-            own = None
-        place = "temp" if own is None else "input"
+        place = "temp" if self._own(stage) is None else "input"
         name = self._server.upload(images.to_png(image), place) if image is not None else ""
-        if own is not None:
-            graph, warnings, about = comfyui_workflow.fill(
-                own, self._server, self._pick, stage, record, seed, name
-            )
-            rendered.warnings = list(dict.fromkeys([*rendered.warnings, *warnings]))
+        size = image.size if image is not None else (0, 0)
+        graph, warnings, about = self._drawn_up(stage, record, seed, name, size)
+        rendered.warnings = list(dict.fromkeys([*rendered.warnings, *warnings]))
+        if about:
             rendered.info["workflow"] = about
-            return graph
+        return graph
+
+    def _own(self, stage: Stage) -> Workflow | None:
+        own = self._workflow
+        return own if own is not None and own.stage == stage_name(stage) else None
+
+    def _drawn_up(
+        self, stage: Stage, record: Record, seed: int, name: str, size: tuple[int, int]
+    ) -> tuple[Graph, list[str], dict[str, str]]:
+        """With warnings, and what a card says of a workflow. All names in it are the server's."""
+        own = self._own(stage)
+        if own is not None:
+            return comfyui_workflow.fill(own, self._server, self._pick, stage, record, seed, name)
         match stage:
             case Txt2Img():
                 graph = graphs.txt2img(stage, record, seed, self._pick)
@@ -187,10 +191,9 @@ class ComfyUI:
                 self._has(stage, ("FaceDetailer", "UltralyticsDetectorProvider"))
                 graph = graphs.adetailer(stage, record, seed, name, self._pick)
             case Upscale():
-                size = image.size if image is not None else (0, 0)
                 graph = graphs.upscale(stage, record, name, size, self._pick)
         self._has(stage, graph.kinds)
-        return graph
+        return graph, [], {}
 
     def _has(self, stage: Stage, kinds: Sequence[str]) -> None:
         lacking = self._server.missing(kinds)
@@ -281,7 +284,7 @@ class ComfyUI:
                 nodes = graphs.rendered_anew(graph.nodes, prompt_id)
                 prompt_id = self._server.submit(nodes, events.client_id, prompt_id)
             entry, waited_s = self._follow(prompt_id, events, progress)
-            return _ended(entry, waited_s, graph, progress) if entry is not None else None
+            return ended(entry, waited_s, graph, progress) if entry is not None else None
         except StageFailed:
             raise
         except BaseException:
@@ -360,35 +363,3 @@ class ComfyUI:
 
     def close(self) -> None:
         self._server.close()
-
-
-def _ended(
-    entry: dict[str, Any], waited_s: float, graph: Graph, progress: GraphProgress
-) -> EndedPrompt:
-    """Raises StageFailed where it did not succeed. An interrupt reads as an error there: only the
-    messages tell one from the other."""
-    status = entry.get("status") or {}
-    said = dict(status.get("messages", ()))
-    outputs = entry.get("outputs") or {}
-    if not outputs.get(graph.output):
-        said = {**progress.heard, **said}
-    if "execution_interrupted" in said:
-        raise StageFailed(
-            "exception",
-            "Somebody interrupted it at the ComfyUI server. It is tried again as often as its "
-            "`retries` allow.",
-        )
-    if "execution_error" in said:
-        raise errors.failed(said["execution_error"])
-    if status and status.get("status_str") != "success":
-        raise StageFailed(
-            "exception", f"ComfyUI reports {status.get('status_str')!r} and no reason."
-        )
-    began = said.get("execution_start", {}).get("timestamp")
-    done = said.get("execution_success", {}).get("timestamp")
-    timed = isinstance(began, int | float) and isinstance(done, int | float)
-    return EndedPrompt(
-        outputs=outputs,
-        seconds=max(done - began, 0) / 1000 if timed else waited_s,
-        cached=set(said.get("execution_cached", {}).get("nodes", ())),
-    )

@@ -18,6 +18,7 @@ from corral.runtime.pipeline.backend import (
     Rendered,
     StageFailed,
     Tell,
+    later_than,
     seed_of,
     stop_if_cancelled,
     unless_begun,
@@ -116,17 +117,11 @@ class WebUI:
         images: Sequence[Image],
         settings: frozenset[str],
     ) -> Rendered:
-        if isinstance(stage, Upscale):
+        look = self._looked_up(errand, stage, record, settings)
+        for later in later_than(stage, record):
+            self._looked_up(errand, later, record, settings)
+        if look is None or isinstance(stage, Upscale):
             return self._upscaled(errand, stage, images)
-        if isinstance(stage, ADetailer):
-            if not self._stock.has_detailer():
-                raise StageFailed(
-                    "stage_missing",
-                    f"The WebUI at {self._server.url} has no ADetailer. Install the extension "
-                    "there, or let another worker take the job.",
-                )
-            self._stock.detector(stage.detector)
-        look = self._look(errand, stage, record, settings)
         self._user.lend(turn, look.overrides)
         loaded = turn.read().get("model") != plain(look.model.title)
         if isinstance(stage, Txt2Img):
@@ -136,6 +131,24 @@ class WebUI:
         turn.write(model=plain((look.refiner or look.model).title))
         made.loaded = loaded
         return made
+
+    def _looked_up(
+        self, errand: Errand, stage: Stage, record: Record, settings: frozenset[str]
+    ) -> Look | None:
+        if isinstance(stage, Upscale):
+            self._stock.upscaler(stage.upscaler)
+            return None
+        if isinstance(stage, ADetailer):
+            if not self._stock.has_detailer():
+                raise StageFailed(
+                    "stage_missing",
+                    f"The WebUI at {self._server.url} has no ADetailer. Install the extension "
+                    "there, or let another worker take the job.",
+                )
+            self._stock.detector(stage.detector)
+        if isinstance(stage, Txt2Img) and stage.hires is not None:
+            self._stock.upscaler(stage.hires.upscaler, latent=True)
+        return self._look(errand, stage, record, settings)
 
     def _look(self, errand: Errand, stage: Stage, record: Record, settings: frozenset[str]) -> Look:
         """What is missing may have come after the server last looked into its folders."""
