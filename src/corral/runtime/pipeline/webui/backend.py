@@ -27,7 +27,7 @@ from corral.runtime.pipeline.webui import payloads, truth
 from corral.runtime.pipeline.webui.errand import Errand
 from corral.runtime.pipeline.webui.payloads import Look
 from corral.runtime.pipeline.webui.server import ANSWER_S, Down, WebUIServer
-from corral.runtime.pipeline.webui.stock import ServerStock, plain, resizes_plainly
+from corral.runtime.pipeline.webui.stock import ServerStock, last, resizes_plainly
 from corral.runtime.pipeline.webui.truth import Expected, Info, Lossy
 from corral.runtime.pipeline.webui.turn import Turn
 from corral.runtime.pipeline.webui.user_settings import UserSettings
@@ -56,7 +56,7 @@ class WebUI:
         self._user = UserSettings(self._server, self._stock)
 
     def render(self, stage: Stage, record: Record, images: Sequence[Image], tell: Tell) -> Rendered:
-        turn = self._take_turn(tell)
+        turn = self._take_turn(stage, record, tell)
         errand = Errand(
             self._server, turn, lambda errand: self._work(errand, turn, stage, record, images)
         )
@@ -81,14 +81,19 @@ class WebUI:
     def close(self) -> None:
         self._server.close()
 
-    def _take_turn(self, tell: Tell) -> Turn:
-        turn = Turn(self._server.url, self._folder)
-        while True:
-            stop_if_cancelled(tell)
-            if turn.take():
-                return turn
-            tell.progress(0.0, "waiting for another job at the same WebUI")
-            time.sleep(LOOK_S)
+    def _take_turn(self, stage: Stage, record: Record, tell: Tell) -> Turn:
+        model = None if isinstance(stage, Upscale) else last(record.model)
+        turn = Turn(self._server.url, self._folder, model)
+        try:
+            while True:
+                stop_if_cancelled(tell)
+                if turn.take():
+                    return turn
+                tell.progress(0.0, "waiting for another job at the same WebUI")
+                time.sleep(LOOK_S)
+        except BaseException:
+            turn.release()
+            raise
 
     def _work(
         self, errand: Errand, turn: Turn, stage: Stage, record: Record, images: Sequence[Image]
@@ -123,12 +128,12 @@ class WebUI:
         if look is None or isinstance(stage, Upscale):
             return self._upscaled(errand, stage, images)
         self._user.lend(turn, look.overrides)
-        loaded = turn.read().get("model") != plain(look.model.title)
+        loaded = turn.read().get("model") != last(look.model.title)
         if isinstance(stage, Txt2Img):
             made = self._drawn(errand, stage, record, look)
         else:
             made = self._redrawn(errand, stage, record, look, images)
-        turn.write(model=plain((look.refiner or look.model).title))
+        turn.write(model=last((look.refiner or look.model).title))
         made.loaded = loaded
         return made
 
