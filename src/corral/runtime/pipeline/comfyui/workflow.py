@@ -206,8 +206,8 @@ def _closed(
     deaf = [name for name in ("model", "vae", "negative") if values.get(name)]
     deaf = [name for name in deaf if name not in workflow.map]
     deaf += [name for name in unheard if _is_given(name, stage, record)]
-    if "steps" in unheard and getattr(stage, "steps", 0) and "steps" not in deaf:
-        deaf.append("steps")
+    if "steps" in unheard and isinstance(stage, Img2Img) and stage.steps:
+        deaf = list(dict.fromkeys([*deaf, "steps"]))
     if record.loras and not isinstance(stage, Upscale):
         deaf.append("loras")
     if isinstance(stage, Txt2Img):

@@ -125,8 +125,9 @@ class WebUI:
         look = self._looked_up(errand, stage, record, settings)
         for later in later_than(stage, record):
             self._looked_up(errand, later, record, settings)
-        if look is None or isinstance(stage, Upscale):
+        if isinstance(stage, Upscale):
             return self._upscaled(errand, stage, images)
+        assert look is not None
         self._user.lend(turn, look.overrides)
         loaded = turn.read().get("model") != last(look.model.title)
         if isinstance(stage, Txt2Img):
