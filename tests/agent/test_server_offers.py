@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.agent.image_servers import names_at, survey
+from corral.agent.image_servers import ServerOffers, names_at, survey
 from corral.core.images.backends import ComfyUIEntry, WebUIEntry
 from tests.fakes.comfyui import FakeComfyUI
 from tests.fakes.webui import FakeWebUI
@@ -45,3 +45,17 @@ def test_what_a_server_does_not_tell_is_left_out() -> None:
         assert "schedule" not in names_at(WebUIEntry(url=fake.url))
         fake.die()
         assert names_at(WebUIEntry(url=fake.url)) == {}
+
+
+async def test_all_servers_that_a_job_found_silent_are_withdrawn() -> None:
+    with FakeWebUI() as one, FakeWebUI() as two:
+        entries = [WebUIEntry(url=one.url), WebUIEntry(url=two.url)]
+        offers = ServerOffers(entries, lambda: None, print, print)
+        await offers._look()
+        assert not offers.withdrawn
+        offers.silent("webui", f"Nothing answers at {one.url} .")
+        assert not offers.withdrawn.tasks, "the other one has it"
+        offers.silent("webui", f"Nothing answers at {one.url} . Nothing answers at {two.url} .")
+        assert "webui" in offers.withdrawn.tasks
+        await offers._look()
+        assert not offers.withdrawn

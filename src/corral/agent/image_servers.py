@@ -27,7 +27,7 @@ from corral.core.images.pipeline import STAGES
 from corral.core.worker import MOST_MODELS, MOST_NAMES, ImageServer, Model, Withdrawn
 from corral.runtime.files.models import model_name
 from corral.runtime.pipeline.backend import StageFailed
-from corral.runtime.pipeline.kinds import names_of, offer_of
+from corral.runtime.pipeline.kinds import names_of, offer_of, tidy
 from corral.runtime.process import system
 
 log = structlog.get_logger("corral.agent.image_servers")
@@ -41,9 +41,8 @@ FIRST_S = 3.0
 """How long the first registration waits for them."""
 COMES_UP_S = 120.0
 """How long a silent server may take to come up by itself, after a reboot."""
-AGAIN_S = 600.0
-"""How much later it is started once more: one that comes up is not to be disturbed, nor one that
-takes connections and reads a model."""
+HANGS_S = 600.0
+"""And one that takes connections and says nothing: it may read a model."""
 TROUBLE = 512
 UNHEARD = "It has not answered yet."
 PAUSE_S = 300.0
@@ -72,6 +71,7 @@ class ServerOffers:
         down: Callable[[str, str], None],
         answers: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        turns: str = "",
     ) -> None:
         self._entries = tuple(entries)
         self._servers = servers_of(entries)
@@ -84,6 +84,8 @@ class ServerOffers:
         """When one that is down is started from here."""
         self._hurry = {one.url: asyncio.Event() for one in self._servers}
         self._clock = clock
+        self._turns = turns
+        """The folder where jobs take turns at a server."""
         self._looked = looked
         """Told after each look, and when one falls silent."""
         self._down = down
@@ -165,7 +167,7 @@ class ServerOffers:
         except Exception as error:
             self._say(server.url, str(error)[:TROUBLE])
             if isinstance(error, StageFailed) and error.code == "backend_down":
-                self._miss(server, AGAIN_S if error.hangs else COMES_UP_S)
+                self._miss(server, HANGS_S if error.hangs else COMES_UP_S)
             return
         self._say(server.url, "")
         self._start_at.pop(server.url, None)
@@ -174,19 +176,23 @@ class ServerOffers:
         if self._clock() >= self._name_at.get(server.url, 0.0):
             self._name_at[server.url] = self._clock() + NAMES_EVERY_S
             self._names[server.url] = await beside(partial(names_at, server), "image server")
+        if self._turns:
+            with suppress(Exception):  # the next look, or the next job, does it
+                await beside(partial(tidy, server.options(), self._turns), "image server")
 
     def silent(self, kind: str, said: str) -> None:
-        """A job found it so."""
-        server = named(self._servers, kind, said)
-        if server is not None and not self._said[server.url]:
-            self._say(server.url, said[:TROUBLE])
+        """A job found it so; all that it names are asked at once."""
+        found = meant(self._servers, said) or [one for one in self._servers if one.kind == kind]
+        for server in found:
+            if not self._said[server.url]:
+                self._say(server.url, said[:TROUBLE])
             self._hurry[server.url].set()
-            self._looked()
+        self._looked()
 
     def _miss(self, server: Server, patience_s: float) -> None:
         now = self._clock()
         if now >= self._start_at.setdefault(server.url, now + patience_s):
-            self._start_at[server.url] = now + AGAIN_S
+            self._start_at[server.url] = now + PAUSE_S
             self._down(server.kind, server.url.rstrip("/"))
 
     def _say(self, url: str, trouble: str) -> None:
@@ -197,11 +203,8 @@ class ServerOffers:
         self._said[url] = trouble
 
 
-def named(servers: Iterable[Server], kind: str, said: str) -> Server | None:
-    """Of several, the one that `said` names: another may be in the middle of an image."""
-    alike = [one for one in servers if one.kind == kind]
-    meant = [one for one in alike if f"{one.url.rstrip('/')} " in f"{said} "]
-    return next(iter(meant or alike), None)
+def meant(servers: Iterable[Server], said: str) -> list[Server]:
+    return [one for one in servers if f"{one.url.rstrip('/')} " in f"{said} "]
 
 
 def names_at(entry: Server) -> dict[str, tuple[str, ...]]:
@@ -261,7 +264,9 @@ class Restarts:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def down(self, kind: str, said: str) -> None:
-        server = named(self._servers, kind, said)
+        """Of several, the one that `said` names: another may be in the middle of an image."""
+        alike = [one for one in self._servers if one.kind == kind]
+        server = next(iter(meant(alike, said) or alike), None)
         now = time.monotonic()
         if server is None or not server.restart:
             return

@@ -127,6 +127,7 @@ class AgentParts:
             self._agent.offers_changed,
             self.restarts.down,
             self.restarts.answers,
+            turns=self.runners.turns,
         )
         await self.offers.first()
         for entry in backends:

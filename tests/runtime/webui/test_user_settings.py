@@ -11,7 +11,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from corral.core.images.pipeline import Upscale
+from corral.agent.image_servers import ServerOffers
+from corral.core.images.backends import WebUIEntry
+from corral.core.images.pipeline import Record, Upscale
 from corral.runtime.pipeline.webui.backend import WebUI
 from tests.eventually import PATIENCE_S, eventually
 from tests.fakes.webui import FakeWebUI
@@ -43,6 +45,14 @@ def users(request: pytest.FixtureRequest, fake: FakeWebUI) -> dict[str, object]:
     """All that its user has, of which only these stand in its configuration."""
     fake.config |= request.param
     return fake._options()
+
+
+def rendering(fake: FakeWebUI, folder: Path, record: Record) -> subprocess.Popen[bytes]:
+    """In a process of its own, in the middle of it."""
+    said = msgspec.json.encode(record).decode()
+    one = subprocess.Popen([sys.executable, "-c", RENDER, fake.url, str(folder), said])
+    assert fake.stepped.wait(PATIENCE_S)
+    return one
 
 
 def asked(fake: FakeWebUI) -> int:
@@ -99,14 +109,28 @@ def test_after_a_process_that_was_killed(
     webui: WebUI, fake: FakeWebUI, users: dict[str, object], tmp_path: Path
 ) -> None:
     fake.step_s = 0.05
-    record = msgspec.json.encode(replace(OTHER, steps=40)).decode()
-    arguments = [sys.executable, "-c", RENDER, fake.url, str(tmp_path), record]
-    one = subprocess.Popen(arguments)
-    assert fake.stepped.wait(PATIENCE_S)
+    one = rendering(fake, tmp_path, replace(OTHER, steps=40))
     one.kill()
     one.wait()
     fake.step_s = 0.0
     render(webui)
+    assert fake._options() == users
+
+
+async def test_after_a_process_that_was_killed_where_no_other_job_comes(
+    fake: FakeWebUI, users: dict[str, object], tmp_path: Path
+) -> None:
+    fake.step_s = 0.05
+    one = rendering(fake, tmp_path, replace(OTHER, steps=1000))
+    entry = WebUIEntry(url=fake.url)
+    offers = ServerOffers([entry], lambda: None, print, print, turns=str(tmp_path))
+    await offers._look()
+    assert fake.interrupts == 0, "somebody works there"
+    one.kill()
+    one.wait()
+    await offers._look()
+    eventually(lambda: fake._state["job_count"] == 0, "it was interrupted")
+    await offers._look()
     assert fake._options() == users
 
 

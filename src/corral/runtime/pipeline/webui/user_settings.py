@@ -36,7 +36,8 @@ class UserSettings:
         """Nothing is read where the last thing that the server did was a request of ours: then all
         that we override stands in its configuration."""
         note = turn.read()
-        if self.names is not None and state.idle and state.began == note.get("settled"):
+        same = bool(state.began) and state.began == note.get("settled")
+        if self.names is not None and state.idle and same:
             return self.names
         turn.write(settled="")
         if note.get("user"):
@@ -77,6 +78,24 @@ class UserSettings:
                 return
             turn.write(settled=errand.ended_began)
 
+    def give_back_left(self, turn: Turn) -> None:
+        """What a request of one who was killed has left there. Nobody waits for it: what cannot be
+        given back now is left to the next look."""
+        note = turn.read()
+        if not note.get("user"):
+            return
+        with suppress(StageFailed, Late):
+            if note.get("busy") and not self._server.state().idle:
+                self._server.interrupt()
+            else:
+                self._give_back(self._idle, turn)
+
+    def _idle(self) -> ServerState:
+        state = self._server.state()
+        if not state.idle:
+            raise Late
+        return state
+
     def _give_back(self, idle: Any, turn: Turn) -> None:
         note = turn.read()
         user, ours = note["user"], note.get("ours") or {}
@@ -108,3 +127,15 @@ class UserSettings:
             after = idle()
             if before.began == after.began:
                 return options
+
+
+def give_back_left(options: dict[str, Any], folder: str) -> None:
+    """By whoever looks after a server where no job comes any more."""
+    server = WebUIServer(options["url"], options["username"], options["password"])
+    turn = Turn(server.url, folder)
+    try:
+        if turn.take():  # else somebody works there, and gives back
+            UserSettings(server, ServerStock(server)).give_back_left(turn)
+    finally:
+        turn.release()
+        server.close()
