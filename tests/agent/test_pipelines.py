@@ -219,13 +219,16 @@ async def test_while_a_server_is_silent_what_it_has_is_withdrawn(
 
 
 async def test_a_job_is_rendered_by_the_server_and_two_take_turns(
-    start: StartAgent, controller: FakeController, transfers: Transfers
+    start: StartAgent, controller: FakeController, transfers: Transfers, tmp_path: Path
 ) -> None:
     with FakeWebUI() as fake:
-        fake.step_s = 0.02
+        fake.step_s = 0.2
         await start(**{"worker.cpus": 2.0, "worker.backends": [{"type": "webui", "url": fake.url}]})
         jobs = [controller.dispatch(PipelineCall(replace(RECORD, seed=seed))) for seed in (7, 8)]
         await controller.send(*jobs)
+        turns = tmp_path / "worker" / "turns"
+        # A confined runner may stand in the line.
+        await eventually_async(lambda: bool(list(turns.glob("*.waits-*"))), "one waits")
         for job in jobs:
             completed = await controller.completed(job.job)
             assert completed.result is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from corral.core.images.backends import ComfyUIEntry
 from corral.core.images.pipeline import ADetailer, Img2Img, Txt2Img, Upscale
 from corral.runtime.pipeline.backend import StageFailed
 from corral.runtime.pipeline.comfyui.backend import ComfyUI
-from corral.runtime.pipeline.comfyui.server import Events
+from corral.runtime.pipeline.comfyui.server import ComfyUIServer, Events
 from corral.runtime.pipeline.images import pixel_sha256
 from corral.runtime.pipeline.kinds import offer_of, open_backend
 from tests.eventually import PATIENCE_S
@@ -408,6 +409,20 @@ def test_an_offer_tells_what_there_is(server: FakeComfyUI) -> None:
     assert stages == ("txt2img", "img2img", "upscale")
     server.packs = True
     assert "adetailer" in offer_of(options)[0]
+
+
+def test_a_server_that_loads_a_model_is_not_silent_to_its_agent(
+    server: FakeComfyUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient = partial(ComfyUIServer, answer_s=0.8)
+    monkeypatch.setattr("corral.runtime.pipeline.comfyui.offer.ComfyUIServer", impatient)
+    options = ComfyUIEntry(url=server.url).options()
+    server.stall(1.0)
+    assert "anime" in offer_of(options)[1]
+    server.stall(5)
+    with pytest.raises(StageFailed) as failed:
+        offer_of(options)
+    assert failed.value.hangs
 
 
 def test_an_offer_of_nobody_is_a_plain_no(server: FakeComfyUI) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -31,10 +32,17 @@ def offer(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
     server = ComfyUIServer(options["url"], options["username"], options["password"])
     # Our own graphs read checkpoints alone, a user's may begin with a bare model.
     places = [("CheckpointLoaderSimple", "ckpt_name"), *_places(options)]
-    try:
+
+    def look() -> tuple[tuple[str, ...], dict[str, str]]:
         models = plain([file for place in places for file in server.choices(*place)])
         stages = tuple(stage for stage, kinds in NODES.items() if not server.missing(kinds))
         return stages, dict.fromkeys(models, "")
+
+    try:
+        for _ in range(BUSY_LOOKS - 1):
+            with suppress(Busy):
+                return look()
+        return look()
     except Unanswered as error:
         failed = StageFailed(
             "backend_down", f"No answer from the ComfyUI at {server.url} ({error})."
@@ -45,6 +53,8 @@ def offer(options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
         server.close()
 
 
+BUSY_LOOKS = 3
+"""Answers out of time in a row that are a silent server; fewer are one that loads a model."""
 NAMED = {
     "sampler": ("KSampler", "sampler_name"),
     "schedule": ("KSampler", "scheduler"),
